@@ -1,0 +1,38 @@
+# The native module: CPU loops for each instruction set and, where nvcc is found, the CUDA kernels.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+set(LUMIGRAD_CUDA "AUTO" CACHE STRING "Build the CUDA kernels: AUTO (if nvcc is found), ON or OFF")
+set(LUMIGRAD_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile for")
+option(LUMIGRAD_WERROR "Warnings are errors" OFF)
+set(LUMIGRAD_SANITIZE "" CACHE STRING "Sanitizers for the CPU kernels, e.g. address,undefined")
+
+find_package(Threads REQUIRED)
+execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_ROOT
+                OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+find_package(nanobind CONFIG REQUIRED)
+
+# Floating-point contraction is off: what is fused is written as fma(), so that every machine agrees.
+set(LUMIGRAD_CXX_FLAGS -Wall -Wextra -ffp-contract=off -fno-math-errno -fno-trapping-math)
+if(LUMIGRAD_WERROR)
+  list(APPEND LUMIGRAD_CXX_FLAGS -Werror)
+endif()
+if(LUMIGRAD_SANITIZE)
+  list(APPEND LUMIGRAD_CXX_FLAGS "-fsanitize=${LUMIGRAD_SANITIZE}" -fno-omit-frame-pointer -g)
+endif()
+
+set(NATIVE "${CMAKE_SOURCE_DIR}/kernels/native")
+include("${CMAKE_SOURCE_DIR}/cmake/instruction_sets.cmake")
+
+nanobind_add_module(_native NB_STATIC NOMINSIZE "${NATIVE}/module.cpp" "${NATIVE}/spheres/bind.cpp")
+target_link_libraries(_native PRIVATE lumigrad_cpu)
+target_compile_options(_native PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+if(LUMIGRAD_SANITIZE)
+  target_link_options(_native PRIVATE "-fsanitize=${LUMIGRAD_SANITIZE}")
+endif()
+install(TARGETS _native LIBRARY DESTINATION lumigrad/kernels)

@@ -1,0 +1,102 @@
+#include "common/pool.h"
+
+#include <bit>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace lumigrad {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr int kClasses = 64;
+
+// In front of each block; as long as the alignment, so that the block behind it is aligned.
+struct alignas(kAlignment) Header {
+  std::size_t bytes;
+  int size_class;
+};
+
+// Sizes are rounded up to one of eight steps per power of two, so that blocks of nearly equal size serve each other.
+std::size_t rounded(std::size_t bytes) {
+  if (bytes <= 4096) return 4096;
+  const std::size_t step = std::bit_floor(bytes) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+struct State {
+  std::mutex mutex;
+  std::vector<Header*> free[kClasses];
+  std::uint64_t system_allocations = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Never destroyed: tensors may give blocks back while the interpreter is shutting down.
+State& state() {
+  static State* instance = new State;
+  return *instance;
+}
+
+void release(State& s, Header* header) {
+  s.bytes -= header->bytes;
+  ::operator delete(header, std::align_val_t(kAlignment));
+}
+
+}  // namespace
+
+void* pool_take(std::size_t bytes) {
+  const std::size_t wanted = rounded(bytes);
+  const int size_class = std::bit_width(wanted) - 1;
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  auto& blocks = s.free[size_class];
+  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) {
+    if ((*it)->bytes == wanted) {
+      Header* header = *it;
+      blocks.erase(std::next(it).base());
+      return header + 1;
+    }
+  }
+  auto* header = static_cast<Header*>(::operator new(sizeof(Header) + wanted, std::align_val_t(kAlignment)));
+  header->bytes = wanted;
+  header->size_class = size_class;
+  s.system_allocations += 1;
+  s.bytes += wanted;
+  return header + 1;
+}
+
+void pool_give(void* block) noexcept {
+  if (block == nullptr) return;
+  Header* header = static_cast<Header*>(block) - 1;
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  auto& blocks = s.free[header->size_class];
+  // A few of each size are enough for any pipeline; more would only be held for a burst that is over.
+  constexpr std::size_t kKept = 16;
+  if (blocks.size() < kKept) {
+    blocks.push_back(header);
+  } else {
+    release(s, header);
+  }
+}
+
+std::uint64_t pool_system_allocations() {
+  std::lock_guard lock(state().mutex);
+  return state().system_allocations;
+}
+
+std::uint64_t pool_bytes() {
+  std::lock_guard lock(state().mutex);
+  return state().bytes;
+}
+
+void pool_trim() {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  for (auto& blocks : s.free) {
+    for (Header* header : blocks) release(s, header);
+    blocks.clear();
+  }
+}
+
+}  // namespace lumigrad

@@ -1,0 +1,124 @@
+#include "common/threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lumigrad {
+namespace {
+
+constexpr int kMaxThreads = 256;
+// A helper that has just finished looks for more work this long before it sleeps: the stages of one call follow each
+// other within microseconds, and waking a thread costs tens of them.
+constexpr int kSpins = 4000;
+
+int processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+int initial_count() {
+  const char* wanted = std::getenv("LUMIGRAD_NUM_THREADS");
+  const int count = wanted != nullptr ? std::atoi(wanted) : 0;
+  return std::clamp(count > 0 ? count : processors(), 1, kMaxThreads);
+}
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+class Pool {
+ public:
+  ~Pool() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void run(int parts, int width, const std::function<void(int)>& body) {
+    std::lock_guard turn(turn_);
+    const int helpers = std::min(width, parts) - 1;
+    while (static_cast<int>(threads_.size()) < helpers) {
+      const int index = static_cast<int>(threads_.size());
+      threads_.emplace_back([this, index, seen = generation_.load()] { serve(index, seen); });
+    }
+    {
+      std::lock_guard lock(mutex_);
+      body_ = &body;
+      parts_ = parts;
+      helpers_ = helpers;
+      next_.store(0, std::memory_order_relaxed);
+      running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    work();
+    while (running_.load(std::memory_order_acquire) != 0) relax();
+  }
+
+ private:
+  void work() {
+    for (int part = next_.fetch_add(1); part < parts_; part = next_.fetch_add(1)) (*body_)(part);
+  }
+
+  void serve(int index, std::uint64_t seen) {
+    while (true) {
+      for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) relax();
+      if (generation_.load(std::memory_order_acquire) == seen) {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+      }
+      seen = generation_.load(std::memory_order_acquire);
+      if (stop_) return;
+      if (index < helpers_) work();
+      running_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  std::mutex turn_, mutex_;
+  std::condition_variable wake_;
+  std::vector<std::thread> threads_;
+  const std::function<void(int)>* body_ = nullptr;
+  int parts_ = 0, helpers_ = 0;
+  bool stop_ = false;
+  std::atomic<int> next_{0}, running_{0};
+  std::atomic<std::uint64_t> generation_{0};
+};
+
+std::atomic<int>& count() {
+  static std::atomic<int> value{initial_count()};
+  return value;
+}
+
+}  // namespace
+
+int thread_count() { return count().load(); }
+
+void set_thread_count(int wanted) { count().store(std::clamp(wanted, 1, kMaxThreads)); }
+
+void parallel(int parts, const std::function<void(int)>& body) {
+  const int width = std::min(thread_count(), parts);
+  if (width <= 1) {
+    for (int part = 0; part < parts; ++part) body(part);
+    return;
+  }
+  static Pool pool;
+  pool.run(parts, width, body);
+}
+
+}  // namespace lumigrad

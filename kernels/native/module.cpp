@@ -1,0 +1,36 @@
+// The Python module lumigrad.kernels._native.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "common/isa.h"
+#include "common/pool.h"
+#include "common/threads.h"
+
+namespace nb = nanobind;
+
+namespace lumigrad {
+void bind_spheres(nb::module_& module);
+}
+
+namespace {
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (lumigrad::Isa isa : lumigrad::available_isas()) names.push_back(lumigrad::isa_name(isa));
+  return names;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.def("available_isas", &isa_names, "Instruction sets built in and runnable here, slowest first.");
+  m.def("current_isa", [] { return lumigrad::isa_name(lumigrad::current_isa()); });
+  m.def("set_isa", [](const std::string& name) { lumigrad::set_isa(lumigrad::parse_isa(name)); });
+  m.def("thread_count", &lumigrad::thread_count);
+  m.def("set_thread_count", &lumigrad::set_thread_count);
+  m.def("pool_system_allocations", &lumigrad::pool_system_allocations);
+  m.def("pool_bytes", &lumigrad::pool_bytes);
+  m.def("pool_trim", &lumigrad::pool_trim);
+  lumigrad::bind_spheres(m);
+}

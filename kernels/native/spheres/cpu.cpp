@@ -1,0 +1,1 @@
+namespace lumigrad { void placeholder(); }

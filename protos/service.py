@@ -1,0 +1,130 @@
+"""gRPC method tables built from the descriptors: handlers for a server, callables for a client.
+
+Messages with a payload cross as `wire.Frame`, all others as themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.wire import FrameCodec, is_framed, parse
+from lumigrad.v1 import render_pb2, scene_pb2, worker_pb2
+
+Serializer = Callable[[Any], bytes]
+Deserializer = Callable[[bytes], Any]
+
+_SERVICES: Mapping[str, ServiceDescriptor] = {
+    service.full_name: service
+    for file in (render_pb2.DESCRIPTOR, scene_pb2.DESCRIPTOR, worker_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+}
+
+RENDER_SERVICE = "lumigrad.v1.RenderService"
+SCENE_SERVICE = "lumigrad.v1.SceneService"
+WORKER_SERVICE = "lumigrad.v1.WorkerService"
+SERVICE_NAMES = tuple(_SERVICES)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One RPC: its path, whether each side streams, and how its messages become bytes."""
+
+    name: str
+    path: str
+    client_streaming: bool
+    server_streaming: bool
+    serialize_request: Serializer
+    deserialize_request: Deserializer
+    serialize_reply: Serializer
+    deserialize_reply: Deserializer
+
+    @staticmethod
+    def of(descriptor: MethodDescriptor) -> Method:
+        """Read everything off the descriptor."""
+        serialize_request, deserialize_request = _codec(descriptor.input_type)
+        serialize_reply, deserialize_reply = _codec(descriptor.output_type)
+        return Method(
+            name=descriptor.name,
+            path=f"/{descriptor.containing_service.full_name}/{descriptor.name}",
+            client_streaming=descriptor.client_streaming,
+            server_streaming=descriptor.server_streaming,
+            serialize_request=serialize_request,
+            deserialize_request=deserialize_request,
+            serialize_reply=serialize_reply,
+            deserialize_reply=deserialize_reply,
+        )
+
+
+def methods(service_name: str) -> tuple[Method, ...]:
+    """The methods of a service, by its full name."""
+    return tuple(Method.of(descriptor) for descriptor in _SERVICES[service_name].methods)
+
+
+def method_handlers(service_name: str, servicer: object) -> grpc.GenericRpcHandler:
+    """Serve the methods of `servicer`, named as in the contract and called as `method(request, context)`.
+
+    A request that does not parse reaches the servicer as a ProtocolError in place of the message: gRPC itself
+    would answer INTERNAL and say nothing about it.
+    """
+    handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in methods(service_name)}
+    return grpc.method_handlers_generic_handler(service_name, handlers)
+
+
+class Stub:
+    """The callables of a service on a channel (of grpc or grpc.aio), as attributes named as the methods."""
+
+    def __init__(self, channel: Any, service_name: str) -> None:
+        self._callables = {method.name: _callable(channel, method) for method in methods(service_name)}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """E.g. `stub.Render(frames, timeout=10)`."""
+        try:
+            return self._callables[name]
+        except KeyError:
+            raise AttributeError(f"no method {name}; there are {', '.join(self._callables)}") from None
+
+
+def _handler(method: Method, behavior: Callable[..., Any]) -> grpc.RpcMethodHandler:
+    make = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[method.client_streaming, method.server_streaming]
+    return make(behavior, _tolerant(method.deserialize_request), method.serialize_reply)
+
+
+def _callable(channel: Any, method: Method) -> Callable[..., Any]:
+    make = {
+        (False, False): channel.unary_unary,
+        (False, True): channel.unary_stream,
+        (True, False): channel.stream_unary,
+        (True, True): channel.stream_stream,
+    }[method.client_streaming, method.server_streaming]
+    made: Callable[..., Any] = make(method.path, method.serialize_request, method.deserialize_reply)
+    return made
+
+
+def _codec(descriptor: Descriptor) -> tuple[Serializer, Deserializer]:
+    message_type: type[Message] = GetMessageClass(descriptor)
+    if is_framed(descriptor):
+        codec = FrameCodec(message_type)
+        return codec.serialize, codec.deserialize
+    return message_type.SerializeToString, lambda raw: parse(message_type, raw)
+
+
+def _tolerant(deserialize: Deserializer) -> Deserializer:
+    def deserialized(raw: bytes) -> Any:
+        try:
+            return deserialize(raw)
+        except ProtocolError as error:
+            return error
+
+    return deserialized

@@ -1,0 +1,42 @@
+"""A header and its payload <-> the frames of a stream, the same way for requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler, split
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+
+M = TypeVar("M", bound=Message)
+
+
+def frames_of(header: M, payload: PayloadWriter) -> Iterator[Frame[M]]:
+    """Set the header's `payload_bytes` and cut the payload; a short one travels with the header."""
+    header.payload_bytes = payload.length  # type: ignore[attr-defined]
+    if payload.length <= SHORT_BYTES:
+        yield Frame(header, memoryview(b"".join(payload.buffers)))
+        return
+    yield Frame(header)
+    for chunk in split(payload.buffers):
+        yield Frame(None, chunk)
+
+
+def collect(
+    first: Frame[M],
+    rest: Iterator[Frame[M]],
+    assembler: PayloadAssembler,
+    on_message: Callable[[M], None],
+) -> memoryview:
+    """The payload of a stream whose header was read already.
+
+    `on_message` gets the fields of each later message that has more than data.
+    """
+    assembler.add(first.data)
+    for frame in rest:
+        if frame.message is not None:
+            on_message(frame.message)
+        assembler.add(frame.data)
+    return assembler.finish()

@@ -1,0 +1,125 @@
+"""Arrays <-> Tensor messages: a writer that lays arrays out in a payload, a reader that views them in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from lumigrad.protos import dtypes
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.v1 import tensor_pb2
+
+# Tensors start at multiples of this, so that a reader can view them in place with any instruction set.
+ALIGNMENT = 64
+_MAX_DIMENSIONS = 32
+
+
+def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
+    """The bytes that dtype and shape ask for, in Python integers, so that no product overflows."""
+    if len(tensor.shape) > _MAX_DIMENSIONS:
+        raise ProtocolError(f"{field}.shape", f"at most {_MAX_DIMENSIONS} sizes", len(tensor.shape))
+    for size in tensor.shape:
+        if size < 0:
+            raise ProtocolError(f"{field}.shape", "sizes >= 0", list(tensor.shape))
+    return dtypes.to_numpy(tensor.dtype, field).itemsize * math.prod(tensor.shape)
+
+
+class PayloadWriter:
+    """Collects arrays and names the place of each in the payload. Keeps views, so leave the arrays alone."""
+
+    def __init__(self) -> None:
+        self._buffers: list[memoryview] = []
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """Bytes of payload so far."""
+        return self._length
+
+    @property
+    def buffers(self) -> Sequence[memoryview]:
+        """The payload, in order, padding included."""
+        return self._buffers
+
+    def add(self, array: Array, dtype: tensor_pb2.DType | None = None) -> tensor_pb2.Tensor:
+        """Append one array; copied only if it is not in C order or not little-endian.
+
+        Say `dtype` for bfloat16, whose bits come as uint16.
+        """
+        return self.add_parts([array], array.shape, dtype)
+
+    def add_parts(
+        self, parts: Sequence[Array], shape: Sequence[int], dtype: tensor_pb2.DType | None = None
+    ) -> tensor_pb2.Tensor:
+        """Append one tensor of `shape` whose elements, in C order, are those of `parts` one after the other."""
+        number = dtypes.from_numpy(parts[0].dtype) if dtype is None else dtype
+        element = dtypes.to_numpy(number, "dtype")
+        self._align()
+        offset = self._length
+        for part in parts:
+            if part.dtype.newbyteorder("<") != element:
+                raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", part.dtype)
+            flat = np.ascontiguousarray(part, dtype=element).reshape(-1)
+            if flat.nbytes:
+                self._append(flat.view(np.uint8).data)
+        length = self._length - offset
+        tensor = tensor_pb2.Tensor(dtype=number, shape=shape)
+        if length != nbytes(tensor, "tensor"):
+            raise ProtocolError("shape", f"the shape of {length} bytes of {dtypes.name(number)}", list(shape))
+        tensor.payload.offset = offset
+        tensor.payload.length = length
+        return tensor
+
+    def _append(self, buffer: memoryview) -> None:
+        self._buffers.append(buffer)
+        self._length += buffer.nbytes
+
+    def _align(self) -> None:
+        padding = -self._length % ALIGNMENT
+        if padding:
+            self._append(memoryview(bytes(padding)))
+
+
+class PayloadReader:
+    """Views the tensors of one stream in its payload."""
+
+    def __init__(self, payload: memoryview | bytes = b"") -> None:
+        """Read from `payload`, which must outlive the arrays; it may be empty if all tensors are inline."""
+        self._payload = memoryview(payload)
+
+    def read(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
+        """The array, without a copy where its place is aligned; bfloat16 as uint16 bits.
+
+        `field` names the tensor in errors. The array may be read-only.
+        """
+        element = dtypes.to_numpy(tensor.dtype, field)
+        expected = nbytes(tensor, field)
+        source = self._bytes(tensor, field)
+        if source.nbytes != expected:
+            shape = "x".join(map(str, tensor.shape)) or "scalar"
+            limit = f"{expected} bytes for {dtypes.name(tensor.dtype)} {shape}"
+            raise ProtocolError(field, limit, f"{source.nbytes} bytes")
+        if not expected:
+            return np.empty(tuple(tensor.shape), element)
+        flat = np.frombuffer(source, np.uint8)
+        if tensor.dtype == dtypes.BOOL and flat.max() > 1:
+            raise ProtocolError(field, "booleans stored as 0 or 1", int(flat.max()))
+        array = flat.view(element) if flat.ctypes.data % element.itemsize == 0 else flat.copy().view(element)
+        return array.reshape(tuple(tensor.shape))
+
+    def _bytes(self, tensor: tensor_pb2.Tensor, field: str) -> memoryview:
+        match tensor.WhichOneof("location"):
+            case "inline":
+                return memoryview(tensor.inline)
+            case "payload":
+                start, stop = tensor.payload.offset, tensor.payload.offset + tensor.payload.length
+                if stop > self._payload.nbytes:
+                    limit = f"a span inside the payload of {self._payload.nbytes} bytes"
+                    raise ProtocolError(f"{field}.payload", limit, f"bytes {start} to {stop}")
+                return self._payload[start:stop]
+            case _ if nbytes(tensor, field) == 0:
+                return memoryview(b"")
+            case _:
+                raise ProtocolError(field, "inline bytes or a payload span", "neither")

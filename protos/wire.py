@@ -1,0 +1,96 @@
+"""The hand codec of streamed messages: what protobuf would write and read, without copying the field `data`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from lumigrad.protos.errors import ProtocolError
+
+M = TypeVar("M", bound=Message)
+
+_LENGTH_DELIMITED = 2
+# The lengths that a varint of this many bytes can hold exceed every message's.
+_MAX_LENGTH_BYTES = 5
+
+
+@dataclass(slots=True)
+class Frame(Generic[M]):
+    """One message of a stream: its fields without `data`, and `data` apart.
+
+    Chunks after the first hold nothing but data: their `message` is None.
+    """
+
+    message: M | None = None
+    data: memoryview = field(default_factory=lambda: memoryview(b""))
+
+
+class FrameCodec(Generic[M]):
+    """Frames <-> bytes, for one message type with a field `bytes data`."""
+
+    def __init__(self, message_type: type[M]) -> None:
+        self._message_type = message_type
+        self._tag = _varint(message_type.DESCRIPTOR.fields_by_name["data"].number << 3 | _LENGTH_DELIMITED)
+
+    def serialize(self, frame: Frame[M]) -> bytes:
+        """The bytes that protobuf would write for the whole message; one copy if it is all data."""
+        if frame.message is None:
+            if not frame.data.nbytes:
+                return b""
+            return b"".join((self._tag, _varint(frame.data.nbytes), frame.data))
+        if not frame.data.nbytes:
+            return frame.message.SerializeToString()
+        whole = self._message_type()
+        whole.CopyFrom(frame.message)
+        whole.data = frame.data.tobytes()  # type: ignore[attr-defined]
+        return whole.SerializeToString()
+
+    def deserialize(self, raw: bytes) -> Frame[M]:
+        """The frame of a message; a message that is all data becomes a view of `raw`."""
+        start = self._data_start(raw)
+        if start is not None:
+            return Frame(None, memoryview(raw)[start:])
+        message = parse(self._message_type, raw)
+        data = memoryview(message.data)  # type: ignore[attr-defined]
+        message.ClearField("data")
+        return Frame(message, data)
+
+    def _data_start(self, raw: bytes) -> int | None:
+        """Where the data starts, if the message is exactly one field `data`."""
+        if not raw.startswith(self._tag):
+            return None
+        start = len(self._tag)
+        length = 0
+        for index, byte in enumerate(raw[start : start + _MAX_LENGTH_BYTES]):
+            length |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                start += index + 1
+                return start if start + length == len(raw) else None
+        return None
+
+
+def parse(message_type: type[M], raw: bytes) -> M:
+    """Parse with protobuf; malformed bytes are a ProtocolError."""
+    try:
+        return message_type.FromString(raw)
+    except DecodeError:
+        raise ProtocolError(
+            message_type.DESCRIPTOR.name, "a well-formed message", f"{len(raw)} bytes that are not"
+        ) from None
+
+
+def is_framed(descriptor: Descriptor) -> bool:
+    """Whether messages of this type carry a payload."""
+    data = descriptor.fields_by_name.get("data")
+    return data is not None and data.type == FieldDescriptor.TYPE_BYTES
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

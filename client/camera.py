@@ -1,0 +1,214 @@
+"""Cameras as values: Pulsar's, OpenCV's, and the usual ways to aim one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from lumigrad.client.arrays import Float32, Float64, float32_array, float64_array
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
+
+PULSAR_LENGTHS = (8, 10, 11, 13)
+
+
+@dataclass(frozen=True, eq=False)
+class PulsarModel:
+    """Pulsar's camera: a film of some width at focal length f in front of the eye. World y is up.
+
+    Attributes:
+        parameters: [8 | 10 | 11 | 13] position (3), rotation as axis-angle (3) or six-D (6), focal length, sensor
+            width, and for 10 and 13 the principal point offset in pixels (2). Lengths in scene units.
+        orthogonal: parallel rays; the focal length must be 0.
+        right_handed: the view direction is -z instead of +z.
+        first_r_then_t: the eye is at rotation * position.
+    """
+
+    parameters: Float32
+    orthogonal: bool = False
+    right_handed: bool = False
+    first_r_then_t: bool = False
+
+    def __post_init__(self) -> None:
+        parameters = float32_array("parameters", self.parameters, ("8 | 10 | 11 | 13",))
+        if len(parameters) not in PULSAR_LENGTHS:
+            raise InvalidArgument.of(
+                "parameters",
+                f"expected 8, 10, 11 or 13 values (position, rotation, focal length, sensor width, offset), "
+                f"got {len(parameters)}",
+            )
+        object.__setattr__(self, "parameters", parameters)
+
+    @property
+    def _six_d(self) -> bool:
+        return len(self.parameters) in (11, 13)
+
+    @property
+    def focal_length(self) -> float:
+        """Scene units."""
+        return float(self.parameters[9 if self._six_d else 6])
+
+    @property
+    def rotation(self) -> Float64:
+        """[3, 3] the matrix that the rotation parameters stand for."""
+        values = self.parameters[3 : 9 if self._six_d else 6].astype(np.float64)
+        return six_d_rotation(values) if self._six_d else axis_angle_rotation(values)
+
+    @property
+    def eye(self) -> Float64:
+        """[3] the camera's position in the world, scene units."""
+        position = self.parameters[:3].astype(np.float64)
+        return self.rotation @ position if self.first_r_then_t else position
+
+
+@dataclass(frozen=True, eq=False)
+class OpenCVModel:
+    """OpenCV's pinhole: x right, y down, z forward; `x_camera = rotation @ x_world + translation`.
+
+    Attributes:
+        fx: focal length in x, pixels.
+        fy: focal length in y, pixels.
+        cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
+        cy: principal point in y, pixels.
+        rotation: [3, 3] world to camera.
+        translation: [3] world to camera, scene units.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    rotation: Float64
+    translation: Float64
+
+    def __post_init__(self) -> None:
+        for name in ("fx", "fy"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise InvalidArgument.of(name, f"expected a focal length in pixels > 0, got {getattr(self, name)}")
+        for name, shape in (("rotation", (3, 3)), ("translation", (3,))):
+            object.__setattr__(self, name, float64_array(name, getattr(self, name), shape))
+        deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
+        if deviation > 1e-3 or np.linalg.det(self.rotation) < 0:
+            raise InvalidArgument.of(
+                "rotation",
+                f"expected an orthonormal matrix with determinant 1, R R^T deviates from the identity by "
+                f"{deviation:.3g} and the determinant is {np.linalg.det(self.rotation):.3g}; "
+                "for OpenGL or Blender cameras negate the second and third rows first",
+            )
+
+    @property
+    def focal_length(self) -> float:
+        """0: a pinhole has no film in front of the eye that would hide what is closer."""
+        return 0.0
+
+    @property
+    def eye(self) -> Float64:
+        """[3] the camera's position in the world, scene units."""
+        return np.asarray(-self.rotation.T @ self.translation)
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A camera and the size of its picture. Make one with `pulsar`, `opencv`, `look_at` or `orbit`.
+
+    Attributes:
+        width: picture width in pixels.
+        height: picture height in pixels.
+        model: what maps the world to the picture.
+    """
+
+    width: int
+    height: int
+    model: PulsarModel | OpenCVModel
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height"):
+            size = getattr(self, name)
+            if size != int(size) or size < 1:
+                raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size}")
+            object.__setattr__(self, name, int(size))
+
+    @staticmethod
+    def pulsar(
+        parameters: Any,
+        width: int,
+        height: int,
+        *,
+        orthogonal: bool = False,
+        right_handed: bool = False,
+        first_r_then_t: bool = False,
+    ) -> Camera:
+        """Pulsar's camera from its parameter vector, see `PulsarModel`."""
+        return Camera(width, height, PulsarModel(parameters, orthogonal, right_handed, first_r_then_t))
+
+    @staticmethod
+    def opencv(  # noqa: PLR0917 - the order is OpenCV's own
+        fx: float, fy: float, cx: float, cy: float, rotation: Any, translation: Any, width: int, height: int
+    ) -> Camera:
+        """OpenCV's pinhole from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""
+        return Camera(width, height, OpenCVModel(float(fx), float(fy), float(cx), float(cy), rotation, translation))
+
+    @staticmethod
+    def look_at(
+        eye: Sequence[float] | Float64,
+        target: Sequence[float] | Float64,
+        up: Sequence[float] | Float64 = (0.0, 1.0, 0.0),
+        *,
+        fov_degrees: float = 45.0,
+        width: int = 512,
+        height: int = 512,
+    ) -> Camera:
+        """A pinhole at `eye` that sees `target` in the middle of the picture.
+
+        Args:
+            eye: [3] position, world frame, scene units.
+            target: [3] the point looked at.
+            up: [3] world direction that points up in the picture.
+            fov_degrees: vertical field of view, in (0, 180).
+            width: picture width in pixels.
+            height: picture height in pixels.
+        """
+        eye = float64_array("eye", eye, (3,))
+        rotation = look_rotation(float64_array("target", target, (3,)) - eye, float64_array("up", up, (3,)))
+        if not 0.0 < fov_degrees < 180.0:
+            raise InvalidArgument.of("fov_degrees", f"expected an angle in (0, 180), got {fov_degrees}")
+        focal = 0.5 * height / math.tan(math.radians(fov_degrees) / 2)
+        return Camera.opencv(focal, focal, width / 2, height / 2, rotation, -rotation @ eye, width, height)
+
+    @staticmethod
+    def orbit(
+        center: Sequence[float] | Float64,
+        distance: float,
+        azimuth_degrees: float,
+        elevation_degrees: float,
+        up: Sequence[float] | Float64 = (0.0, 1.0, 0.0),
+        *,
+        fov_degrees: float = 45.0,
+        width: int = 512,
+        height: int = 512,
+    ) -> Camera:
+        """A pinhole on a sphere around `center`, looking at it.
+
+        Args:
+            center: [3] the point looked at, world frame.
+            distance: from the point, scene units.
+            azimuth_degrees: turns around `up`, counter-clockwise seen from above; 0 is the axis that follows `up` in
+                the order x, y, z, x, so +z if y is up.
+            elevation_degrees: above the horizon, in (-90, 90).
+            up: [3] world direction that points up.
+            fov_degrees: vertical field of view, in (0, 180).
+            width: picture width in pixels.
+            height: picture height in pixels.
+        """
+        if not -90.0 < elevation_degrees < 90.0:
+            raise InvalidArgument.of("elevation_degrees", f"expected an angle in (-90, 90), got {elevation_degrees}")
+        if not 0.0 < distance < math.inf:
+            raise InvalidArgument.of("distance", f"expected a distance > 0, got {distance}")
+        center = float64_array("center", center, (3,))
+        direction = orbit_direction(azimuth_degrees, elevation_degrees, float64_array("up", up, (3,)))
+        return Camera.look_at(
+            center + distance * direction, center, up, fov_degrees=fov_degrees, width=width, height=height
+        )

@@ -1,0 +1,29 @@
+"""Optional packages, imported where they are needed, with an error that says what to install."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from lumigrad.client.errors import LumigradError
+
+
+class MissingPackage(LumigradError, ImportError):
+    """A package of an extra is not installed."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Imports an optional module.
+
+    Args:
+        module: what to import, e.g. "plyfile".
+        extra: the extra of Lumigrad that brings it, e.g. "io".
+        purpose: what it is needed for, e.g. "reading PLY files".
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingPackage(
+            f'{purpose} needs the package "{package}"; install it with: pip install "lumigrad[{extra}]"'
+        ) from error

@@ -1,0 +1,60 @@
+"""What is asked of a renderer: everything that is needed to ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lumigrad.client.camera import Camera
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.scene import SceneHandle
+from lumigrad.client.settings import SphereSettings
+from lumigrad.client.spheres import Spheres
+
+WireFormat = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """One call of render.
+
+    Attributes:
+        scene: travels with the call, or names what the worker has.
+        cameras: all of one picture size.
+        single: one camera was passed, not a sequence of one: results have no camera axis.
+        settings: how to blend.
+        outputs: the names of the arrays wanted.
+    """
+
+    scene: Spheres | SceneHandle
+    cameras: tuple[Camera, ...]
+    single: bool
+    settings: SphereSettings
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BackwardRequest:
+    """One call of backward.
+
+    Attributes:
+        render: what was rendered.
+        output_gradients: dL/d output by the output's name, with the axis of cameras.
+        wanted: the names of the inputs to differentiate.
+        sparse: transfer only rows that are not zero.
+        wire_format: how gradients per sphere travel.
+    """
+
+    render: RenderRequest
+    output_gradients: Mapping[str, Array]
+    wanted: tuple[str, ...]
+    sparse: bool
+    wire_format: WireFormat
+
+    def __post_init__(self) -> None:
+        if self.wire_format not in get_args(WireFormat):
+            raise InvalidArgument.of(
+                "wire_format", f"expected one of {', '.join(get_args(WireFormat))}, got {self.wire_format!r}"
+            )

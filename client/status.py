@@ -1,0 +1,118 @@
+"""gRPC status -> the client's exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2
+from lumigrad.client.errors import (
+    Cancelled,
+    ContextLost,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    LumigradError,
+    ResourceExhausted,
+    SceneNotFound,
+    Unauthenticated,
+    Unavailable,
+    VersionMismatch,
+    Violation,
+)
+from lumigrad.protos import details
+from lumigrad.v1 import errors_pb2
+
+_Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> LumigradError:
+    """The exception to raise for a failed call.
+
+    Args:
+        error: what gRPC raised; it is a grpc.Call too.
+        target: the address that was called, for the text.
+        timeout_s: the time the call had, for the text.
+    """
+    call: Any = error
+    text = call.details() or "no further details"
+    translate = _TRANSLATIONS.get(call.code())
+    if translate is not None:
+        return translate(text, call.trailing_metadata() or (), target, timeout_s)
+    return Internal(f"the worker at {target} answered {call.code().name}: {text}")
+
+
+def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    request = details.find(metadata, error_details_pb2.BadRequest)
+    violations = tuple(
+        Violation(violation.field, violation.description) for violation in (request.field_violations if request else ())
+    )
+    message = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
+    return InvalidArgument(message or text, violations)
+
+
+def _resource_exhausted(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    info = details.find(metadata, error_details_pb2.RetryInfo)
+    if info is None:
+        return ResourceExhausted(f"the worker at {target} refused the call: {text}")
+    seconds = info.retry_delay.ToMilliseconds() / 1e3
+    return ResourceExhausted(f"the worker at {target} is busy: {text}; try again in {seconds:g} s", seconds)
+
+
+def _not_found(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    detail = details.find(metadata, errors_pb2.SceneNotFound)
+    scene_id = detail.scene_id if detail else ""
+    return SceneNotFound(f"the worker at {target} has no scene {scene_id}; put it again", scene_id)
+
+
+def _failed_precondition(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    lost = details.find(metadata, errors_pb2.ContextLost)
+    if lost is not None:
+        return ContextLost(
+            f"the worker at {target} no longer has the context {lost.context_id}; render again", lost.context_id
+        )
+    mismatch = details.find(metadata, errors_pb2.VersionMismatch)
+    if mismatch is not None:
+        return VersionMismatch(
+            f"scene {mismatch.scene_id} at {target} has version {mismatch.actual}, not {mismatch.expected}: it was "
+            "updated meanwhile; fetch a new handle with Client.get",
+            mismatch.scene_id,
+            mismatch.expected,
+            mismatch.actual,
+        )
+    return Internal(f"the worker at {target} refused the call: {text}")
+
+
+def _deadline_exceeded(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    return DeadlineExceeded(
+        f"no answer from {target} within {timeout_s:g} s; pass a larger timeout_s, or see `lumigrad info` for its queue"
+    )
+
+
+def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    return Unavailable(
+        f"no worker at {target} ({text}); start one with `lumigrad serve`, or name another with LUMIGRAD_TARGET"
+    )
+
+
+def _cancelled(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    return Cancelled(f"the call to {target} was cancelled: {text}")
+
+
+def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    return Unauthenticated(f"the worker at {target} refused the caller: {text}; pass token=… to Client")
+
+
+_TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str, float], LumigradError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: _invalid_argument,
+    grpc.StatusCode.OUT_OF_RANGE: _invalid_argument,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: _resource_exhausted,
+    grpc.StatusCode.NOT_FOUND: _not_found,
+    grpc.StatusCode.FAILED_PRECONDITION: _failed_precondition,
+    grpc.StatusCode.DEADLINE_EXCEEDED: _deadline_exceeded,
+    grpc.StatusCode.UNAVAILABLE: _unavailable,
+    grpc.StatusCode.CANCELLED: _cancelled,
+    grpc.StatusCode.UNAUTHENTICATED: _unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: _unauthenticated,
+}

@@ -1,0 +1,77 @@
+// What the threads of a block do together: shared arrays, and sums over a warp.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#ifdef LUMIGRAD_EMULATION
+#include "emulation/shared_index.h"
+#endif
+
+namespace lumigrad {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
+
+// An array for __shared__ memory. In the emulation an index out of range is an error, and a block finds NaN and -1 in
+// it, not what the last block left.
+template <class T, int N>
+struct SharedArray {
+#ifdef LUMIGRAD_EMULATION
+  T& operator[](emulation::SharedIndex index) {
+    index.check(N, sizeof(values), values, generation);
+    return values[index.value];
+  }
+  unsigned long long generation;
+#else
+  __device__ T& operator[](int index) { return values[index]; }
+#endif
+  T values[N];
+};
+
+// The memory whose size the launch states.
+template <class T>
+__device__ inline T* dynamic_shared() {
+#ifdef LUMIGRAD_EMULATION
+  return reinterpret_cast<T*>(emulation::dynamic_shared());
+#else
+  extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
+  return reinterpret_cast<T*>(dynamic_shared_memory);
+#endif
+}
+
+__device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+// Lanes below the calling one, as bits.
+__device__ inline unsigned lanes_below() { return (1u << lane_index()) - 1; }
+
+// Sums each of V values over the warp, V a power of two up to 32; `values` is used up. The total of value i is returned
+// to the lanes from i * 32 / V on, so that one atomic instruction can add all of them: by halves, each lane keeps half
+// of its values and hands the other half over, which takes V + 4 shuffles at most instead of 5 V.
+template <int V>
+__device__ inline float warp_sums(float (&values)[V]) {
+  static_assert(V > 0 && V <= kWarp && (V & (V - 1)) == 0, "a power of two");
+  const int lane = lane_index();
+  int offset = kWarp / 2;
+#pragma unroll
+  for (int n = V / 2; n > 0; n /= 2, offset /= 2) {
+    const bool upper = (lane & offset) != 0;
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const float given = upper ? values[i] : values[i + n];
+      const float kept = upper ? values[i + n] : values[i];
+      values[i] = kept + __shfl_xor_sync(kWholeWarp, given, offset);
+    }
+  }
+  for (; offset > 0; offset /= 2) values[0] += __shfl_xor_sync(kWholeWarp, values[0], offset);
+  return values[0];
+}
+
+// The total over the warp, to every lane.
+template <class T>
+__device__ inline T warp_sum(T value) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kWholeWarp, value, offset);
+  return value;
+}
+
+}  // namespace lumigrad

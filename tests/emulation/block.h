@@ -1,0 +1,83 @@
+// One block of a running kernel: its threads, what they wait for, and the order in which they take turns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "emulator.h"
+#include "fibre.h"
+
+namespace lumigrad::emulation {
+
+class Block {
+ public:
+  static constexpr int kMaxThreads = 1024;
+  // What a block may ask for without being allowed more, as on hardware.
+  static constexpr std::size_t kMaxShared = 48 * 1024;
+
+  Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block();
+
+  // The block that the calling system thread is in. Throws Error outside of a kernel.
+  static Block& running();
+
+  void run(dim3 grid, dim3 block, uint3 place, std::size_t shared_bytes, std::uint64_t order,
+           const std::function<void()>& body);
+
+  std::uint64_t warp_operation(const Request& request);
+  int barrier(Vote vote, int predicate, const Site& site);
+  [[noreturn]] void fail(const std::string& what, const Site& site) const;
+  std::uint64_t generation() const { return generation_; }
+
+ private:
+  enum class State { fresh, ready, in_warp, at_barrier, done };
+
+  struct Thread {
+    State state = State::fresh;
+    Context context;
+    char* stack = nullptr;
+    Request request{};
+    std::uint64_t result = 0;
+    Vote vote = Vote::none;
+  };
+
+  // Lanes, as bits: `ready` can run, `waiting` are in a warp operation, `live` have not returned.
+  struct Warp {
+    std::uint32_t ready = 0, waiting = 0, live = 0;
+  };
+
+  static void fibre();
+  void start(int threads, std::size_t shared_bytes);
+  void take_turns();
+  bool run_warp(int warp);
+  void resume(int thread);
+  void wait(State state);
+  bool try_complete(int warp, std::uint32_t mask);
+  void finish_barrier(const Site& site);
+  void check_shared(std::size_t shared_bytes) const;
+  std::string name() const;
+  std::string who(const std::vector<int>& threads) const;
+  std::string waiting_for(int thread) const;
+  std::string deadlock() const;
+  std::uint64_t random();
+
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<char*> free_stacks_;
+  char* stacks_ = nullptr;
+  Context scheduler_;
+  const std::function<void()>* body_ = nullptr;
+  std::exception_ptr error_;
+  dim3 shape_;
+  uint3 place_{};
+  int count_ = 0, live_ = 0, at_barrier_ = 0, votes_ = 0, current_ = 0;
+  std::uint64_t generation_ = 0, order_ = 0, random_ = 0;
+};
+
+}  // namespace lumigrad::emulation

@@ -1,0 +1,28 @@
+// Runs the small kernels; each function waits for nothing and checks nothing.
+#pragma once
+
+#include <cstddef>
+
+#include "common/launch.h"
+
+namespace lumigrad::checks {
+
+void sum(const float* values, int count, float* total);
+void scan(const int* values, int* sums);
+void compact(const int* values, int count, int* kept, unsigned* kept_count);
+void warp_operations(int* out);
+void votes(int* out);
+void atomics(int* ints, unsigned long long* wide, float* real, double* precise);
+void race(int* out);
+void missed_barrier();
+void two_barriers();
+void missed_shuffle(int* out);
+void absent_lane(int* out);
+void foreign_mask();
+void out_of_range(int* out, int index);
+void dynamic(int* out, int index);
+void undefined(float* out, bool write);
+void large_frame(int* out);
+void shape(unsigned grid, unsigned block, std::size_t shared);
+
+}  // namespace lumigrad::checks

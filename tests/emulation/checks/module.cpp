@@ -1,0 +1,84 @@
+// The Python module _emulation_checks: the small kernels, and the switches of the emulation.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+
+#include "checks/kernels.h"
+#include "common/device_memory.h"
+#include "common/device_sort.h"
+#include "common/device_timer.h"
+#include "emulator.h"
+
+namespace nb = nanobind;
+namespace checks = lumigrad::checks;
+
+namespace {
+
+template <class T>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+
+using Word = std::uint32_t;
+
+void sort_pairs(Array<Word> keys, Array<Word> values, Array<Word> keys_out, Array<Word> values_out, int begin,
+                int end) {
+  lumigrad::sort_pairs(keys.data(), keys_out.data(), values.data(), values_out.data(), static_cast<int>(keys.size()),
+                       begin, end, nullptr);
+}
+
+// Takes blocks of these sizes and gives them back.
+void use_memory(const std::vector<std::size_t>& sizes) {
+  std::vector<lumigrad::DeviceBuffer<char>> buffers;
+  for (std::size_t size : sizes) buffers.emplace_back(size, nullptr);
+}
+
+void bind_kernels(nb::module_& m) {
+  m.def("sum", [](Array<float> values, Array<float> total) {
+    checks::sum(values.data(), static_cast<int>(values.size()), total.data());
+  });
+  m.def("scan", [](Array<int> values, Array<int> sums) { checks::scan(values.data(), sums.data()); });
+  m.def("compact", [](Array<int> values, Array<int> kept, Array<unsigned> count) {
+    checks::compact(values.data(), static_cast<int>(values.size()), kept.data(), count.data());
+  });
+  m.def("warp_operations", [](Array<int> out) { checks::warp_operations(out.data()); });
+  m.def("votes", [](Array<int> out) { checks::votes(out.data()); });
+  m.def("atomics", [](Array<int> ints, Array<std::uint64_t> wide, Array<float> real, Array<double> precise) {
+    checks::atomics(ints.data(), reinterpret_cast<unsigned long long*>(wide.data()), real.data(), precise.data());
+  });
+  m.def("race", [](Array<int> out) { checks::race(out.data()); });
+  m.def("missed_barrier", &checks::missed_barrier);
+  m.def("two_barriers", &checks::two_barriers);
+  m.def("missed_shuffle", [](Array<int> out) { checks::missed_shuffle(out.data()); });
+  m.def("absent_lane", [](Array<int> out) { checks::absent_lane(out.data()); });
+  m.def("foreign_mask", &checks::foreign_mask);
+  m.def("out_of_range", [](Array<int> out, int index) { checks::out_of_range(out.data(), index); });
+  m.def("dynamic", [](Array<int> out, int index) { checks::dynamic(out.data(), index); });
+  m.def("undefined", [](Array<float> out, bool write) { checks::undefined(out.data(), write); });
+  m.def("large_frame", [](Array<int> out) { checks::large_frame(out.data()); });
+  m.def("shape", &checks::shape);
+}
+
+}  // namespace
+
+NB_MODULE(_emulation_checks, m) {
+  bind_kernels(m);
+  m.def("sort_pairs", &sort_pairs);
+  m.def("exclusive_sum", [](Array<Word> values, Array<Word> sums) {
+    lumigrad::exclusive_sum(values.data(), sums.data(), static_cast<int>(values.size()), nullptr);
+  });
+  m.def("use_memory", &use_memory);
+  m.def("system_allocations", &lumigrad::device_system_allocations);
+  m.def("held_bytes", [] { return lumigrad::device_bytes(0); });
+  m.def("trim", &lumigrad::device_trim);
+  m.def("fail_allocations", &lumigrad::emulation::fail_allocations);
+  m.def("time_stages", [](const std::vector<std::string>& names) {
+    lumigrad::DeviceTimer timer(nullptr);
+    for (const std::string& name : names) timer.mark(name.c_str());
+    return timer.milliseconds();
+  });
+  m.def("set_seed", &lumigrad::emulation::set_seed);
+  m.def("set_workers", &lumigrad::emulation::set_workers);
+}

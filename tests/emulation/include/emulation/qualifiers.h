@@ -1,0 +1,14 @@
+// CUDA's qualifiers for functions and variables.
+#pragma once
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+// A block runs on one system thread from its first thread to its last, and no other block does meanwhile.
+#define __shared__ constinit thread_local

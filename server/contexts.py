@@ -1,0 +1,61 @@
+"""The forward states that wait for their Backward."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Generic, TypeVar
+
+from lumigrad.server.errors import ContextLostError, StateTooLargeError
+from lumigrad.server.metrics import Metrics
+from lumigrad.server.shelf import Shelf
+
+V = TypeVar("V")
+
+
+class ContextStore(Generic[V]):
+    """Forward states by unguessable name, within a byte budget and a time."""
+
+    def __init__(self, limit_bytes: int, idle_seconds: float, metrics: Metrics) -> None:
+        self._idle_seconds = idle_seconds
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._shelf: Shelf[V] = Shelf(limit_bytes, self._dropped)
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all states."""
+        return self._shelf.bytes
+
+    def add(self, state: V, nbytes: int) -> str:
+        """Keep a state; returns its name."""
+        if nbytes > self._shelf.limit_bytes:
+            raise StateTooLargeError(nbytes, self._shelf.limit_bytes)
+        context_id = uuid.uuid4().hex
+        with self._lock:
+            self._shelf.put(context_id, state, nbytes)
+        return context_id
+
+    def find(self, context_id: str) -> V:
+        """The state of a name."""
+        with self._lock:
+            state = self._shelf.get(context_id)
+        if state is None:
+            raise ContextLostError(context_id)
+        return state
+
+    def release(self, context_id: str) -> bool:
+        """Forget a state; False if it was not here."""
+        with self._lock:
+            return self._shelf.pop(context_id) is not None
+
+    def expire(self) -> None:
+        """Drop the states that nobody asked for in time."""
+        with self._lock:
+            self._shelf.drop_idle(self._idle_seconds)
+
+    def _dropped(self, _: str, __: V, reason: str) -> None:
+        self._metrics.evictions.labels("contexts", reason).inc()

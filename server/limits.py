@@ -1,0 +1,62 @@
+"""How much one call may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.server.config import Config
+from lumigrad.server.errors import InvalidArgumentError
+from lumigrad.v1 import worker_pb2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The sizes that are refused before anything is allocated for them."""
+
+    payload_bytes: int
+    pixels: int
+    primitives: int
+    cameras: int
+    channels: int
+    queue: int
+
+    @staticmethod
+    def of(config: Config) -> Limits:
+        """The limits that a configuration sets."""
+        return Limits(
+            payload_bytes=config.max_payload_bytes,
+            pixels=config.max_pixels,
+            primitives=config.max_primitives,
+            cameras=config.max_cameras,
+            channels=config.max_channels,
+            queue=config.queue_size,
+        )
+
+    def message(self) -> worker_pb2.Limits:
+        """What callers are told."""
+        return worker_pb2.Limits(
+            max_payload_bytes=self.payload_bytes,
+            max_pixels=self.pixels,
+            max_primitives=self.primitives,
+            max_cameras=self.cameras,
+            max_queue=self.queue,
+            max_channels=self.channels,
+        )
+
+
+def require(condition: bool, field: str, limit: str, value: object) -> None:
+    """Raise an InvalidArgumentError unless `condition` holds."""
+    if not condition:
+        raise InvalidArgumentError(field, limit, value)
+
+
+@contextmanager
+def arguments_of(field: str) -> Iterator[None]:
+    """Tell the caller of an argument that a kernel refuses by its path in the request, below `field`."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise InvalidArgumentError(f"{field}.{error.argument}", error.expected, error.actual) from None

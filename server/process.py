@@ -1,0 +1,46 @@
+"""The life of the worker process: start, signals, exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+from lumigrad.server import logs
+from lumigrad.server.config import Config, ConfigError
+from lumigrad.server.worker import Worker
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CONFIG_ERROR = 2
+
+
+def run(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once.
+
+    Prints one line to standard output when calls are answered:
+    "listening on HOST:PORT (metrics PORT)".
+    """
+    logs.configure(config.log_format)
+    # Threads inherit the mask, so that the signals wait for this one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        worker = Worker(config)
+    except ConfigError as error:
+        logs.event(str(error), logging.ERROR)
+        return CONFIG_ERROR
+    logs.event("configuration", **vars(config))
+    worker.start()
+    sys.stdout.write(f"listening on {config.host}:{worker.port} (metrics {worker.metrics_port})\n")
+    sys.stdout.flush()
+    logs.event("signal", name=signal.Signals(signal.sigwait(_SIGNALS)).name)
+    threading.Thread(target=_force_on_signal, name="force", daemon=True).start()
+    worker.stop()
+    return 0
+
+
+def _force_on_signal() -> None:
+    number = signal.sigwait(_SIGNALS)
+    logs.event("forced to end", logging.WARNING, name=signal.Signals(number).name)
+    os._exit(128 + number)

@@ -1,0 +1,131 @@
+"""RenderService: images, and the gradients of what made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.server.call import Call
+from lumigrad.server.gradients import check_format
+from lumigrad.server.limits import require
+from lumigrad.server.output_gradients import checked_gradients
+from lumigrad.server.replies import named_tensor, named_tensors, timed
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.scenes import Tensors
+from lumigrad.server.sphere_cloud import PER_SPHERE, uploader
+from lumigrad.server.sphere_engine import SphereState
+from lumigrad.server.sphere_plan import SpherePlan
+from lumigrad.server.sphere_source import source_of
+from lumigrad.server.uploads import Receiver
+from lumigrad.v1 import render_pb2
+
+_ENGINE = "spheres"
+_WANTED = (*PER_SPHERE, "cameras", "background", "gamma")
+
+RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]
+BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
+# Runs on the device's thread, once the payload is there.
+Differentiate = Callable[[Tensors], Mapping[str, Array]]
+
+
+class RenderService:
+    """The methods of `lumigrad.v1.RenderService`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def Render(self, frames: RenderFrames, call: Call) -> Iterator[Frame[render_pb2.RenderReply]]:
+        """Render a scene, stored or sent along."""
+        runtime = self._runtime
+        call.engine, call.operation = _ENGINE, "forward"
+        receiver = Receiver(frames, call)
+        with call.times.stage("decode"):
+            request = receiver.header
+            plan = SpherePlan.of(request.spec, runtime.limits, "spec")
+            source = source_of(request.spec, runtime, call, "spec")
+            plan.check_scene(source.channels, runtime.limits, "spec")
+            load = source.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate))
+        rendered = runtime.executor.run(lambda: runtime.spheres.render(plan, load(), call, retain=request.retain), call)
+        reply = render_pb2.RenderReply(scene=source.reference)
+        if rendered.state is not None:
+            reply.context_id = runtime.contexts.add(rendered.state, rendered.state.bytes)
+        payload = PayloadWriter()
+        shapes = plan.shapes(source.channels)
+        for name, parts in rendered.outputs.items():
+            reply.outputs.append(named_tensor(name, parts, shapes[name], payload))
+        yield from timed(reply, payload, call)
+
+    def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[render_pb2.BackwardReply]]:
+        """Differentiate a forward that was retained, or one that is computed again."""
+        runtime = self._runtime
+        call.engine, call.operation = _ENGINE, "backward"
+        receiver = Receiver(frames, call)
+        with call.times.stage("decode"):
+            spec = receiver.header.spec
+            for name in spec.wanted:
+                require(name in _WANTED, "spec.wanted", f"names out of {', '.join(_WANTED)}", name)
+            check_format(spec.format, "spec.format")
+            if spec.WhichOneof("source") == "context_id":
+                work = self._retained(receiver, runtime.contexts.find(spec.context_id), call)
+            else:
+                work = self._recomputed(receiver, call)
+        gradients = runtime.executor.run(work, call)
+        if spec.release:
+            runtime.contexts.release(spec.context_id)
+        payload = PayloadWriter()
+        reply = render_pb2.BackwardReply(gradients=named_tensors(gradients, payload))
+        yield from timed(reply, payload, call)
+
+    def Release(self, request: render_pb2.ReleaseRequest, _: Call) -> render_pb2.ReleaseReply:
+        """Forget a forward state; no harm if it has gone."""
+        self._runtime.contexts.release(request.context_id)
+        return render_pb2.ReleaseReply()
+
+    def _retained(
+        self, receiver: Receiver[render_pb2.BackwardRequest], state: SphereState, call: Call
+    ) -> Callable[[], Mapping[str, Array]]:
+        spec = receiver.header.spec
+        _check_cameras_alike(spec, state.plan)
+        shapes = state.plan.shapes(state.tensors["colors"].shape[1])
+        load = self._gradients(receiver, shapes, call)[1]
+        return lambda: self._runtime.spheres.backward(state, load(), spec, call)
+
+    def _recomputed(
+        self, receiver: Receiver[render_pb2.BackwardRequest], call: Call
+    ) -> Callable[[], Mapping[str, Array]]:
+        runtime, spec = self._runtime, receiver.header.spec
+        plan = SpherePlan.of(spec.render, runtime.limits, "spec.render")
+        _check_cameras_alike(spec, plan)
+        source = source_of(spec.render, runtime, call, "spec.render")
+        plan.check_scene(source.channels, runtime.limits, "spec.render")
+        reader, load = self._gradients(receiver, plan.shapes(source.channels), call)
+        scene = source.receive(reader)
+        return lambda: runtime.spheres.render_backward(plan, scene(), load(), spec, call)
+
+    def _gradients(
+        self,
+        receiver: Receiver[render_pb2.BackwardRequest],
+        shapes: Mapping[str, Sequence[int]],
+        call: Call,
+    ) -> tuple[PayloadReader, Callable[[], Tensors]]:
+        """Receive the payload; returns its reader, and what uploads the output gradients."""
+        runtime = self._runtime
+        field = "spec.output_gradients"
+        tensors = checked_gradients(receiver.header.spec.output_gradients, shapes, field)
+        reader = receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate)
+        upload = uploader(tensors, reader, runtime.transfer, field)
+
+        def load() -> Tensors:
+            with call.times.stage("upload"):
+                return upload()
+
+        return reader, load
+
+
+def _check_cameras_alike(spec: render_pb2.BackwardSpec, plan: SpherePlan) -> None:
+    """Gradients of cameras are stacked, so these must have the same parameters."""
+    if "cameras" in spec.wanted:
+        kinds = {camera.parameter_count for camera in plan.cameras}
+        require(len(kinds) == 1, "spec.wanted", "cameras of one kind if their gradients are wanted", "several kinds")

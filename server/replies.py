@@ -1,0 +1,41 @@
+"""The sending end of a stream: header, payload, and the timings when it has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from lumigrad.protos import dtypes
+from lumigrad.protos.chunks import SHORT_BYTES
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.server.call import Call
+from lumigrad.v1 import render_pb2, tensor_pb2
+
+R = TypeVar("R", render_pb2.RenderReply, render_pb2.BackwardReply)
+
+
+def named_tensor(
+    name: str, parts: Sequence[Array], shape: Sequence[int], payload: PayloadWriter
+) -> tensor_pb2.NamedTensor:
+    """Append an array in parts; uint16 stands for the bits of bfloat16."""
+    dtype = dtypes.BFLOAT16 if parts[0].dtype.name == "uint16" else None
+    return tensor_pb2.NamedTensor(name=name, tensor=payload.add_parts(parts, shape, dtype))
+
+
+def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:
+    """Append whole arrays."""
+    return [named_tensor(name, [array], array.shape, payload) for name, array in arrays.items()]
+
+
+def timed(header: R, payload: PayloadWriter, call: Call) -> Iterator[Frame[R]]:
+    """The frames of a reply; the last one carries the timings, and so cannot be counted in them."""
+    if payload.length <= SHORT_BYTES:
+        header.timings.CopyFrom(call.times.message())
+        yield from frames_of(header, payload)
+        return
+    with call.times.stage("encode"):
+        yield from frames_of(header, payload)
+    yield Frame(type(header)(timings=call.times.message()))

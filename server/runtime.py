@@ -1,0 +1,24 @@
+"""What the services share: one device, its queue, and what is kept on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumigrad.server.contexts import ContextStore
+from lumigrad.server.executor import DeviceExecutor
+from lumigrad.server.limits import Limits
+from lumigrad.server.scenes import SceneStore
+from lumigrad.server.sphere_engine import SphereEngine, SphereState
+from lumigrad.server.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One worker's working parts."""
+
+    limits: Limits
+    transfer: Transfer
+    executor: DeviceExecutor
+    scenes: SceneStore
+    contexts: ContextStore[SphereState]
+    spheres: SphereEngine

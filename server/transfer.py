@@ -1,0 +1,56 @@
+"""Arrays between the network's buffers and the device: no copies on the CPU, pinned memory for CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from lumigrad.protos import dtypes
+from lumigrad.protos.chunks import allocate_bytes
+from lumigrad.protos.dtypes import Array
+from lumigrad.v1 import tensor_pb2
+
+
+class Transfer:
+    """Moves arrays to and from one device. `upload` and `download` belong to the device's thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._is_cpu = device.type == "cpu"
+
+    def allocate(self, length: int) -> memoryview:
+        """A buffer for an upload."""
+        if self._is_cpu or not length:
+            return allocate_bytes(length)
+        buffer: memoryview = torch.empty(length, dtype=torch.uint8, pin_memory=True).numpy().data
+        return buffer
+
+    def upload(self, array: Array, dtype: tensor_pb2.DType) -> torch.Tensor:
+        """The array on the device, as float32 if it is of another float type.
+
+        On CUDA the copy is only queued: keep the array until `finish`.
+        """
+        # Inline bytes are immutable, which torch cannot express; they are few.
+        host = torch.from_numpy(array if array.flags.writeable else array.copy())
+        if dtype == dtypes.BFLOAT16:
+            host = host.view(torch.bfloat16)
+        tensor = host if self._is_cpu else host.to(self.device, non_blocking=True)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
+        """The tensors on the host; bfloat16 as uint16 bits. Waits for everything the device was told to do."""
+        hosts = [self._to_host(tensor.detach().contiguous()) for tensor in tensors]
+        self.finish()
+        return [host.numpy() for host in hosts]
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        if not self._is_cpu:
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+        if bits.device.type == "cpu":
+            return bits
+        host = torch.empty(bits.shape, dtype=bits.dtype, pin_memory=True)
+        return host.copy_(bits, non_blocking=True)

@@ -1,0 +1,127 @@
+"""Real worker processes for tests: started on free ports, waited for, stopped, and their logs kept."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+LUMIGRAD = str(Path(sys.executable).with_name("lumigrad"))
+START_SECONDS = 60.0
+_LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
+
+
+class WorkerProcess:
+    """One `lumigrad serve`; `target` is where it listens once the constructor returns."""
+
+    def __init__(self, *options: str, port: int = 0, metrics_port: int = 0, environment: dict[str, str] | None = None):
+        """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log."""
+        arguments = [LUMIGRAD, "serve", "--port", str(port), "--metrics-port", str(metrics_port), *options]
+        self.process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self._log: list[str] = []
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+        host, self.port, self.metrics_port = self._wait_until_listening()
+        self.target = f"{host}:{self.port}"
+        self.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
+
+    @property
+    def log(self) -> str:
+        """Standard error so far."""
+        return "".join(self._log)
+
+    def metrics(self) -> str:
+        """The text that Prometheus would read."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+            return response.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one sample, 0 if there is none yet."""
+        wanted = {f'{key}="{value}"' for key, value in labels.items()}
+        for line in self.metrics().splitlines():
+            sample = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if sample and sample[1] == name and wanted <= set((sample[2] or "").split(",")):
+                return float(sample[3])
+        return 0.0
+
+    def health(self, service: str = "") -> int:
+        """The serving status of a service."""
+        with grpc.insecure_channel(self.target) as channel:
+            request = health_pb2.HealthCheckRequest(service=service)
+            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=5, wait_for_ready=True).status
+
+    def wait_for_health(self, status: int, seconds: float = 10.0) -> None:
+        """Wait until the worker reports a serving status."""
+        until = time.monotonic() + seconds
+        while self.health() != status:
+            if time.monotonic() > until:
+                raise TimeoutError(f"the worker did not report status {status}; its log:\n{self.log}")
+            time.sleep(0.02)
+
+    def wait_for_log(self, text: str, seconds: float = 10.0) -> None:
+        """Wait until a text stands in the log."""
+        until = time.monotonic() + seconds
+        while text not in self.log:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{text!r} did not appear in the log:\n{self.log}")
+            time.sleep(0.02)
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = 40.0) -> int:
+        """Wait for the end; returns the exit code."""
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        return code
+
+    def stop(self) -> int:
+        """Ask it to end and wait; returns the exit code."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        try:
+            return self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def _collect(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._log.append(line)
+
+    def _wait_until_listening(self) -> tuple[str, int, int]:
+        assert self.process.stdout is not None
+        timer = threading.Timer(START_SECONDS, self.process.kill)
+        timer.start()
+        try:
+            for line in self.process.stdout:
+                match = _LISTENING.search(line)
+                if match:
+                    return match[1], int(match[2]), int(match[3])
+        finally:
+            timer.cancel()
+        raise RuntimeError(f"the worker ended with code {self.wait()} before it served; its log:\n{self.log}")
+
+
+@contextmanager
+def worker(*options: str, **settings: int) -> Iterator[WorkerProcess]:
+    """A worker for the length of a `with` block; fast to drain."""
+    process = WorkerProcess("--lame-duck-seconds", "0", *options, **settings)
+    try:
+        yield process
+    finally:
+        process.stop()

@@ -170,6 +170,10 @@ class Client:
             background_depth=background_depth,
         )
         request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, tuple(outputs))
+        return self.render_request(request, retain=retain, timeout_s=timeout_s)
+
+    def render_request(self, request: RenderRequest, *, retain: bool = False, timeout_s: float | None = None) -> Frame:
+        """As `render`, for those who hold a request already."""
         return self._renderer.render(request, retain, self._connection.deadline(timeout_s))
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+E = TypeVar("E", bound="InvalidArgument")
 
 
 class LumigradError(Exception):
@@ -29,7 +32,7 @@ class InvalidArgument(LumigradError, ValueError):
         self.violations = violations
 
     @classmethod
-    def of(cls, field: str, description: str) -> InvalidArgument:
+    def of(cls: type[E], field: str, description: str) -> E:
         """One violation; the message is "field: description"."""
         return cls(f"{field}: {description}", (Violation(field, description),))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
+from typing import Any
 
 import numpy as np
 from lumigrad.client.arrays import Float32, Float64, float32_array
 from lumigrad.client.errors import InvalidArgument
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Spheres:
     """N spheres in the world frame. Anything array-like is accepted and kept as read-only float32.
 
@@ -29,25 +30,25 @@ class Spheres:
     radii: Float32
     opacities: Float32 | None = None
 
-    def __post_init__(self) -> None:
-        positions = float32_array("positions", self.positions, ("N", 3))
+    def __init__(self, positions: Any, colors: Any, radii: Any, opacities: Any = None) -> None:
+        positions = float32_array("positions", positions, ("N", 3))
         count = len(positions)
-        colors = float32_array("colors", self.colors, (count, "K"))
+        colors = float32_array("colors", colors, (count, "K"))
         if colors.shape[1] < 1:
             raise InvalidArgument.of("colors", f"expected shape [{count}, K] with K >= 1, got {list(colors.shape)}")
-        radii = float32_array("radii", self.radii, (count,))
+        radii = float32_array("radii", radii, (count,))
         if not (radii > 0).all():
             raise InvalidArgument.of("radii", f"expected radii > 0, the smallest is {radii.min()}")
-        object.__setattr__(self, "positions", positions)
-        object.__setattr__(self, "colors", colors)
-        object.__setattr__(self, "radii", radii)
-        if self.opacities is not None:
-            opacities = float32_array("opacities", self.opacities, (count,))
+        if opacities is not None:
+            opacities = float32_array("opacities", opacities, (count,))
             if not ((opacities >= 0) & (opacities <= 1)).all():
                 raise InvalidArgument.of(
                     "opacities", f"expected values in [0, 1], got {opacities.min()} to {opacities.max()}"
                 )
-            object.__setattr__(self, "opacities", opacities)
+        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "colors", colors)
+        object.__setattr__(self, "radii", radii)
+        object.__setattr__(self, "opacities", opacities)
 
     def __len__(self) -> int:
         return len(self.positions)

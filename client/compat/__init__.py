@@ -1,0 +1,5 @@
+"""Drop-in replacements: the signatures of well-known renderers, the rendering on a worker. Needs the extra `torch`."""
+
+from lumigrad.client.extras import require
+
+require("torch", "torch", "lumigrad.client.compat")

@@ -1,0 +1,218 @@
+"""Pulsar's argument checks, in the original's order and with its argument numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from lumigrad.client.camera import PULSAR_LENGTHS
+from lumigrad.client.compat.pulsar.constants import EPS, MAX_GRAD_SPHERES, MAX_INT
+from lumigrad.client.compat.pulsar.errors import PulsarArgumentError
+
+_EPS32 = np.float32(EPS)
+
+
+@dataclass(frozen=True)
+class RendererLimits:
+    """What the constructor fixes."""
+
+    width: int
+    height: int
+    max_num_balls: int
+    orthogonal: bool
+    background_normalized_depth: float
+    n_channels: int
+    n_track: int
+
+    def check(self) -> None:
+        """Raises PulsarArgumentError for values that no renderer can have."""
+        rules = (
+            (self.width > 0, 1, "width", "> 0", self.width),
+            (self.height > 0, 2, "height", "> 0", self.height),
+            (self.max_num_balls > 0, 3, "max_num_balls", "> 0", self.max_num_balls),
+            (
+                0.0 < self.background_normalized_depth < 1.0,
+                5,
+                "background_normalized_depth",
+                "in (0, 1)",
+                self.background_normalized_depth,
+            ),
+            (self.n_channels > 0, 6, "n_channels", "> 0", self.n_channels),
+            (0 < self.n_track <= MAX_GRAD_SPHERES, 7, "n_track", f"from 1 to {MAX_GRAD_SPHERES}", self.n_track),
+            (self.max_num_balls < MAX_INT, 2, "max_num_balls", f"< {MAX_INT}", self.max_num_balls),
+            (self.width > 1, 3, "width", "> 1", self.width),
+            (self.height > 1, 4, "height", "> 1", self.height),
+        )
+        for holds, number, name, expected, actual in rules:
+            if not holds:
+                raise PulsarArgumentError.at(number, name, f"expected a value {expected}, got {actual}")
+
+
+@dataclass(frozen=True)
+class ForwardArguments:
+    """What `Renderer.forward` takes, min_depth as the caller said it."""
+
+    vert_pos: torch.Tensor
+    vert_col: torch.Tensor
+    vert_rad: torch.Tensor
+    cam_params: torch.Tensor
+    gamma: float
+    max_depth: float
+    min_depth: float
+    bg_col: torch.Tensor | None
+    opacity: torch.Tensor | None
+    percent_allowed_difference: float
+    max_n_hits: int
+    mode: int
+
+    @property
+    def batched(self) -> bool:
+        """Whether the points have a batch axis."""
+        return self.vert_pos.ndim == 3
+
+    @property
+    def focal_lengths(self) -> torch.Tensor:
+        """Scene units, one per camera."""
+        return self.cam_params.detach()[..., 9 if self.cam_params.shape[-1] in (11, 13) else 6].reshape(-1)
+
+    @property
+    def effective_min_depth(self) -> float:
+        """The near end of the depth range: 0 means just behind the film of the longest camera of the batch."""
+        if self.min_depth != 0.0:
+            return self.min_depth
+        return float(np.float32(self.focal_lengths.max().item()) + np.float32(2e-6))
+
+
+def check_cam_params(cam_params: torch.Tensor) -> None:
+    """The layout of cam_params, an assertion in the original."""
+    if cam_params.ndim not in (1, 2) or cam_params.shape[-1] not in PULSAR_LENGTHS:
+        raise AssertionError(
+            f"cam_params: expected 8, 10, 11 or 13 values per camera, [B, …] or without B, got shape "
+            f"{list(cam_params.shape)}"
+        )
+
+
+def check_forward(arguments: ForwardArguments, limits: RendererLimits, device: torch.device) -> None:
+    """Raises PulsarArgumentError for the first argument that Pulsar would refuse."""
+    # Lazily: what is looked at later relies on what was found right before.
+    problems = chain(
+        _batch_problems(arguments),
+        _size_problems(arguments, limits),
+        _device_problems(arguments, device),
+        _type_problems(arguments),
+        _value_problems(arguments, limits),
+        _option_problems(arguments, limits, device),
+    )
+    for number, name, expected, actual in problems:
+        raise PulsarArgumentError.at(number, name, f"expected {expected}, got {actual}")
+
+
+Problem = tuple[int, str, str, object]
+
+
+def _batch_problems(arguments: ForwardArguments) -> Iterator[Problem]:
+    points = arguments.vert_pos
+    if points.ndim not in (2, 3):
+        yield 1, "vert_pos", "shape [N, 3] or [B, N, 3]", list(points.shape)
+        return
+    batch = list(points.shape[:-2])
+    if batch == [0]:
+        yield 1, "vert_pos", "a batch of at least 1", list(points.shape)
+    rest = (
+        (2, "vert_col", arguments.vert_col, 2, "N, K"),
+        (3, "vert_rad", arguments.vert_rad, 1, "N"),
+        (4, "cam_params", arguments.cam_params, 1, "8 | 10 | 11 | 13"),
+        (13, "opacity", arguments.opacity, 1, "N"),
+    )
+    for number, name, tensor, dimensions, names in rest:
+        if tensor is None:
+            continue
+        # A single camera may have its batch axis of 1 although the points have none.
+        leading = list(tensor.shape[:-dimensions]) if tensor.ndim >= dimensions else None
+        if leading != batch and not (name == "cam_params" and leading == [1] and not batch):
+            shape = ", ".join([*map(str, batch), names])
+            yield number, name, f"shape [{shape}], batched as vert_pos", list(tensor.shape)
+
+
+def _size_problems(arguments: ForwardArguments, limits: RendererLimits) -> Iterator[Problem]:
+    count = arguments.vert_pos.shape[-2]
+    if arguments.vert_col.shape[-2] != count:
+        yield 2, "vert_col", f"{count} points as in vert_pos", arguments.vert_col.shape[-2]
+    if arguments.vert_rad.shape[-1] != count:
+        yield 3, "vert_rad", f"{count} points as in vert_pos", arguments.vert_rad.shape[-1]
+    if arguments.opacity is not None and arguments.opacity.shape[-1] != count:
+        number = 13 if arguments.batched else 12
+        yield number, "opacity", f"{count} points as in vert_pos", arguments.opacity.shape[-1]
+    if arguments.vert_pos.shape[-1] != 3:
+        yield 1, "vert_pos", "3 coordinates", arguments.vert_pos.shape[-1]
+    if arguments.vert_col.shape[-1] != limits.n_channels:
+        yield 2, "vert_col", f"n_channels = {limits.n_channels} channels", arguments.vert_col.shape[-1]
+
+
+def _device_problems(arguments: ForwardArguments, device: torch.device) -> Iterator[Problem]:
+    for number, name, tensor in _tensors(arguments):
+        if tensor.device != device:
+            yield number, name, f"a tensor on {device}, where this renderer is (move one with .to)", tensor.device
+
+
+def _type_problems(arguments: ForwardArguments) -> Iterator[Problem]:
+    for number, name, tensor in _tensors(arguments):
+        if tensor.dtype != torch.float32:
+            yield number, name, "torch.float32 (Pulsar requires float types)", tensor.dtype
+
+
+def _tensors(arguments: ForwardArguments) -> Iterator[tuple[int, str, torch.Tensor]]:
+    yield 1, "vert_pos", arguments.vert_pos
+    yield 2, "vert_col", arguments.vert_col
+    yield 3, "vert_rad", arguments.vert_rad
+    yield 4, "cam_params", arguments.cam_params
+    if arguments.opacity is not None:
+        yield 13, "opacity", arguments.opacity
+
+
+def _value_problems(arguments: ForwardArguments, limits: RendererLimits) -> Iterator[Problem]:
+    smallest = _smallest(arguments.vert_rad)
+    if not smallest > _EPS32:
+        yield 3, "vert_rad", f"radii > {EPS:g}", f"a smallest one of {smallest:g}"
+    focal = arguments.focal_lengths
+    if limits.orthogonal and bool((focal != 0).any()):
+        yield 8, "cam_params", "a focal length of exactly 0 for an orthogonal projection", focal.tolist()
+    if not limits.orthogonal and not bool((focal > EPS).all()):
+        yield 8, "cam_params", f"a focal length > {EPS:g} for a perspective projection", focal.tolist()
+    if not np.float32(1e-5) <= np.float32(arguments.gamma) <= 1.0:
+        yield 10, "gamma", "a value in [1e-5, 1]", arguments.gamma
+    near = np.float32(arguments.effective_min_depth)
+    if not near > focal.max().item():
+        yield 12, "min_depth", f"a depth behind the film, > {focal.max().item():g}", f"{near:.9g}; pass a larger one"
+    if not np.float32(arguments.max_depth) > near + _EPS32:
+        yield 11, "max_depth", f"a depth > min_depth + {EPS:g} = {near + _EPS32:.9g}", arguments.max_depth
+
+
+def _option_problems(arguments: ForwardArguments, limits: RendererLimits, device: torch.device) -> Iterator[Problem]:
+    if not 0.0 <= arguments.percent_allowed_difference < 1.0:
+        yield 14, "percent_allowed_difference", "a value in [0, 1)", arguments.percent_allowed_difference
+    if not arguments.max_n_hits > 0:
+        yield 14, "max_n_hits", "a number > 0", arguments.max_n_hits
+    if arguments.mode not in (0, 1):
+        yield 15, "mode", "0 (image) or 1 (hits)", arguments.mode
+    background = arguments.bg_col
+    if background is not None:
+        if background.device != device:
+            yield 13, "bg_col", f"a tensor on {device}", background.device
+        if list(background.shape) != [limits.n_channels]:
+            yield 13, "bg_col", f"shape [{limits.n_channels}]", list(background.shape)
+        if background.dtype != torch.float32:
+            yield 13, "bg_col", "torch.float32", background.dtype
+    opacity = arguments.opacity
+    if opacity is not None and not bool(((opacity >= 0) & (opacity <= 1)).all()):
+        yield 13, "opacity", "values in [0, 1]", f"{opacity.min().item():g} to {opacity.max().item():g}"
+    count = arguments.vert_pos.shape[-2]
+    if not 1 <= count <= limits.max_num_balls:
+        yield 9, "vert_pos", f"1 to max_num_balls = {limits.max_num_balls} points", count
+
+
+def _smallest(radii: torch.Tensor) -> float:
+    return float(radii.detach().min()) if radii.numel() else float("inf")

@@ -1,0 +1,225 @@
+"""Pulsar's `Renderer`: the module that PyTorch3D users have, with the rendering on a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lumigrad.client.camera import Camera
+from lumigrad.client.compat.pulsar import notices
+from lumigrad.client.compat.pulsar.checks import (
+    ForwardArguments,
+    RendererLimits,
+    check_cam_params,
+    check_forward,
+)
+from lumigrad.client.compat.pulsar.constants import EPS, MAX_UINT
+from lumigrad.client.compat.pulsar.hits import refuse_backward
+from lumigrad.client.default import default_client
+from lumigrad.client.settings import SphereSettings
+from lumigrad.client.torch.function import SphereCall, render_remotely
+
+Image = torch.Tensor
+ImageAndInfo = tuple[torch.Tensor, torch.Tensor | None]
+
+
+class Renderer(torch.nn.Module):
+    """Renders spheres as PyTorch3D's class of this name does, on a worker; gradients included.
+
+    The picture, the forward info and the gradients are the original's, its approximations included. What differs on
+    purpose: each element of a batch uses its own row of `opacity`, and where the original gives NaN the result is the
+    limit or 0.
+    """
+
+    device_tracker: torch.Tensor
+
+    def __init__(  # noqa: PLR0917 - the original's signature
+        self,
+        width: int,
+        height: int,
+        max_num_balls: int,
+        orthogonal_projection: bool = False,
+        right_handed_system: bool = False,
+        background_normalized_depth: float = EPS,
+        n_channels: int = 3,
+        n_track: int = 5,
+        *,
+        target: str | None = None,
+    ) -> None:
+        """Checks the arguments; the worker is called by `forward` only.
+
+        Args:
+            width: picture width, pixels, > 1.
+            height: picture height, pixels, > 1.
+            max_num_balls: most spheres that `forward` accepts.
+            orthogonal_projection: parallel rays; cam_params then have focal length 0.
+            right_handed_system: the camera looks along -z instead of +z.
+            background_normalized_depth: normalised closeness of the background, in (0, 1).
+            n_channels: K, colour channels.
+            n_track: spheres per pixel that are recorded and get gradients, 1 to 128.
+            target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
+        """
+        super().__init__()
+        self._limits = RendererLimits(
+            width, height, max_num_balls, orthogonal_projection, background_normalized_depth, n_channels, n_track
+        )
+        self._limits.check()
+        self._right_handed = right_handed_system
+        self._target = target
+        # Says where the module is: inputs must be there, results will be.
+        self.register_buffer("device_tracker", torch.zeros(1))
+
+    def extra_repr(self) -> str:
+        """The line that print(module) shows."""
+        limits = self._limits
+        return (
+            f"width={limits.width}, height={limits.height}, max_num_balls={limits.max_num_balls}, "
+            f"orthogonal_projection={limits.orthogonal}, right_handed_system={self._right_handed}, "
+            f"n_channels={limits.n_channels}, n_track={limits.n_track}, device={self.device_tracker.device}, "
+            f"target={self._target}"
+        )
+
+    def forward(  # noqa: PLR0917 - the original's signature
+        self,
+        vert_pos: torch.Tensor,
+        vert_col: torch.Tensor,
+        vert_rad: torch.Tensor,
+        cam_params: torch.Tensor,
+        gamma: float,
+        max_depth: float,
+        min_depth: float = 0.0,
+        bg_col: torch.Tensor | None = None,
+        opacity: torch.Tensor | None = None,
+        percent_allowed_difference: float = 0.01,
+        max_n_hits: int = MAX_UINT,
+        mode: int = 0,
+        return_forward_info: bool = False,
+        first_R_then_T: bool = False,
+    ) -> Image | ImageAndInfo:
+        """Renders a picture, or a batch of them.
+
+        Args:
+            vert_pos: [B, N, 3] or [N, 3] centres, world frame, scene units.
+            vert_col: [B, N, K] or [N, K] colours.
+            vert_rad: [B, N] or [N] radii, scene units, > 0.
+            cam_params: [B, 8 | 10 | 11 | 13] or without B: position (3), rotation as axis-angle (3) or six-D (6), focal
+                length, sensor width, and for 10 and 13 the principal point offset in pixels (2).
+            gamma: softness of the depth blending, in [1e-5, 1].
+            max_depth: far end of the depth range, scene units.
+            min_depth: near end; 0: just behind the film.
+            bg_col: [K] background; None: all 1.
+            opacity: [B, N] or [N] in [0, 1]; None: all 1.
+            percent_allowed_difference: share of the colour that stopping early may cost, in [0, 1).
+            max_n_hits: pixels may stop after this many spheres.
+            mode: 0: the picture; 1: how many spheres each pixel hit, without gradients.
+            return_forward_info: return a pair, the second of which is the forward info (None in mode 1).
+            first_R_then_T: rotate the camera's position too.
+
+        Returns:
+            [B, H, W, K] or [H, W, K], in mode 1 with one channel, on the module's device; with `return_forward_info`
+            also [B, H, W, 3 + 2 n_track] or without B.
+        """
+        check_cam_params(cam_params)
+        # 0-d tensors convert.
+        arguments = ForwardArguments(
+            vert_pos, vert_col, vert_rad, cam_params, float(gamma), float(max_depth), float(min_depth), bg_col, opacity,
+            float(percent_allowed_difference), int(max_n_hits), int(mode),
+        )  # fmt: skip
+        notices.on_forward(arguments)
+        check_forward(arguments, self._limits, self.device_tracker.device)
+        call = self._call(arguments, return_forward_info, first_R_then_T)
+        results = [render_remotely(call, element) for element in _elements(arguments)]
+        if mode == 1:
+            images = [refuse_backward(result["hits"][..., None].float(), _inputs(arguments)) for result in results]
+        else:
+            images = [result["color"] for result in results]
+        image = self._joined(images, arguments.batched)
+        if not return_forward_info:
+            return image
+        if mode == 1:
+            return image, None
+        # As integers: the ids among the floats are bit patterns.
+        info = self._joined([result["info"].view(torch.int32) for result in results], arguments.batched)
+        return image, info.view(torch.float32)
+
+    @staticmethod
+    def sphere_ids_from_result_info_nograd(result_info: torch.Tensor) -> torch.Tensor:
+        """The ids of the tracked spheres, closest first, -1 for none.
+
+        Args:
+            result_info: [B, H, W, 3 + 2 T] or [H, W, 3 + 2 T] forward info.
+
+        Returns:
+            int32 [B, H, W, T]; B is 1 for an input without it.
+        """
+        info = result_info[None] if result_info.ndim == 3 else result_info
+        # As integers first: arithmetic on the floats could change the bits that the ids are.
+        return info.detach().view(torch.int32)[..., 3::2].contiguous()
+
+    @staticmethod
+    def depth_map_from_result_info_nograd(result_info: torch.Tensor) -> torch.Tensor:
+        """Depth of the closest sphere, scene units, -1 for none: [..., H, W] from forward info [..., H, W, 3 + 2 T]."""
+        return result_info.detach()[..., 4]
+
+    def _call(self, arguments: ForwardArguments, with_info: bool, first_r_then_t: bool) -> SphereCall:
+        limits = self._limits
+        # float32 rounds values close to 1 up to it, and 1 is refused.
+        allowed = min(np.float32(arguments.percent_allowed_difference), np.float32(1.0) - np.float32(EPS))
+        settings = SphereSettings(
+            gamma=arguments.gamma,
+            max_depth=arguments.max_depth,
+            min_depth=arguments.effective_min_depth,
+            semantics="compat",
+            background=() if arguments.bg_col is None else tuple(arguments.bg_col.detach().tolist()),
+            allowed_difference=float(allowed),
+            max_hits=0 if arguments.max_n_hits >= MAX_UINT else arguments.max_n_hits,
+            n_track=limits.n_track,
+            background_depth=limits.background_normalized_depth,
+        )
+
+        def camera(parameters: torch.Tensor | None) -> Camera:
+            assert parameters is not None
+            return Camera.pulsar(
+                parameters.detach(),
+                limits.width,
+                limits.height,
+                orthogonal=limits.orthogonal,
+                right_handed=self._right_handed,
+                first_r_then_t=first_r_then_t,
+            )
+
+        image = "color" if arguments.mode == 0 else "hits"
+        needed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _inputs(arguments))
+        return SphereCall(
+            client=default_client(self._target),
+            settings=settings,
+            camera=camera,
+            outputs=(image, "info") if with_info and arguments.mode == 0 else (image,),
+            differentiable=frozenset({"color"}),
+            retain=needed and arguments.mode == 0,
+            before_backward=lambda wanted: notices.on_backward(wanted, arguments.gamma),
+        )
+
+    def _joined(self, elements: Sequence[torch.Tensor], batched: bool) -> torch.Tensor:
+        joined = torch.stack(list(elements)) if batched else elements[0]
+        return joined.to(self.device_tracker.device)
+
+
+def _inputs(arguments: ForwardArguments) -> list[torch.Tensor]:
+    every = (arguments.vert_pos, arguments.vert_col, arguments.vert_rad, arguments.opacity, arguments.cam_params)
+    return [tensor for tensor in every if tensor is not None]
+
+
+def _elements(arguments: ForwardArguments) -> list[tuple[Any, ...]]:
+    """The tensors of each element of the batch, on the host, in the order that `RemoteSpheres` takes them."""
+    points = (arguments.vert_pos, arguments.vert_col, arguments.vert_rad, arguments.opacity)
+    host = [None if tensor is None else tensor.cpu() for tensor in points]
+    cameras = arguments.cam_params.cpu()
+    if not arguments.batched:
+        return [(*host, cameras.reshape(-1), None, None)]
+    return [
+        (*(None if tensor is None else tensor[index] for tensor in host), cameras[index], None, None)
+        for index in range(len(cameras))
+    ]

@@ -1,0 +1,138 @@
+"""`render_spheres`: soft-blended spheres as a differentiable function of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from lumigrad.client.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.client import Client
+from lumigrad.client.default import default_client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings import Semantics, SphereSettings
+from lumigrad.client.torch.function import SphereCall, render_remotely
+
+OUTPUTS = ("color", "alpha", "depth", "info")
+
+
+class RenderedSpheres(NamedTuple):
+    """A picture, on the device of the positions. What was not asked for is None.
+
+    Attributes:
+        color: [H, W, K].
+        alpha: [H, W] 1 - share of the background.
+        depth: [H, W] distance to the closest sphere, scene units; -1 where there is none.
+        info: [H, W, 3 + 2 T] Pulsar's forward info. The id channels are int32 bit patterns: view the tensor as int32
+            before doing anything else with them.
+    """
+
+    color: torch.Tensor
+    alpha: torch.Tensor | None
+    depth: torch.Tensor | None
+    info: torch.Tensor | None
+
+
+def render_spheres(
+    positions: torch.Tensor,
+    colors: torch.Tensor,
+    radii: torch.Tensor,
+    cam_params: torch.Tensor | Camera,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    gamma: float | torch.Tensor,
+    max_depth: float,
+    min_depth: float = 0.0,
+    opacities: torch.Tensor | None = None,
+    background: torch.Tensor | Sequence[float] | None = None,
+    orthogonal: bool = False,
+    right_handed: bool = False,
+    allowed_difference: float = 0.0,
+    semantics: Semantics = "exact",
+    client: Client | None = None,
+    outputs: Sequence[str] = OUTPUTS,
+) -> RenderedSpheres:
+    """Renders spheres on a worker, differentiably.
+
+    Gradients flow to positions, colors, radii, opacities, cam_params, background and gamma, from color and in exact
+    semantics from alpha and depth. Tensors of any float type and device are taken; they travel as float32.
+
+    Args:
+        positions: [N, 3] centres, world frame, scene units.
+        colors: [N, K] channels.
+        radii: [N] scene units, > 0.
+        cam_params: [8 | 10 | 11 | 13] Pulsar's camera parameters, or a camera, to which no gradient flows.
+        width: picture width, pixels; not needed with a camera.
+        height: picture height, pixels; not needed with a camera.
+        gamma: softness of the depth blending, in [1e-5, 1].
+        max_depth: far end of the depth range, scene units.
+        min_depth: near end; 0: just behind the film.
+        opacities: [N] in [0, 1]; None: all 1.
+        background: [K] channels; None: all 1.
+        orthogonal: parallel rays; then the focal length must be 0.
+        right_handed: the camera looks along -z instead of +z.
+        allowed_difference: share of a pixel's colour that stopping early may cost, in [0, 1).
+        semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
+        client: the way to the worker; None: the shared client of the default target.
+        outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
+    """
+    unknown = sorted(set(outputs) - set(OUTPUTS))
+    if unknown:
+        raise InvalidArgument.of("outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
+    camera, parameters = _camera(cam_params, width, height, orthogonal, right_handed)
+    named = {"positions": positions, "colors": colors, "radii": radii, "opacities": opacities, "cam_params": parameters}
+    tensors = [None if value is None else _on_host(name, value) for name, value in named.items()]
+    tensors.append(None if background is None else _on_host("background", background))
+    tensors.append(_on_host("gamma", gamma) if isinstance(gamma, torch.Tensor) else None)
+    call = SphereCall(
+        client=default_client() if client is None else client,
+        settings=SphereSettings(
+            gamma=float(gamma),
+            max_depth=float(max_depth),
+            min_depth=float(min_depth),
+            semantics=semantics,
+            allowed_difference=allowed_difference,
+        ),
+        camera=camera,
+        outputs=("color", *(name for name in OUTPUTS[1:] if name in outputs)),
+        differentiable=frozenset({"color", "alpha", "depth"} if semantics == "exact" else {"color"}),
+        retain=torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors),
+    )
+    results = render_remotely(call, tensors)
+    device = positions.device if isinstance(positions, torch.Tensor) else torch.device("cpu")
+    on_device = {name: tensor.to(device) for name, tensor in results.items()}
+    return RenderedSpheres(on_device["color"], on_device.get("alpha"), on_device.get("depth"), on_device.get("info"))
+
+
+def _on_host(name: str, value: Any) -> torch.Tensor:
+    """Float32 on the CPU; autograd brings the gradient back to the type and device of `value`."""
+    try:
+        return torch.as_tensor(value).to("cpu", torch.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error
+
+
+def _camera(
+    cam_params: torch.Tensor | Camera,
+    width: int | None,
+    height: int | None,
+    orthogonal: bool,
+    right_handed: bool,
+) -> tuple[Any, torch.Tensor | None]:
+    """What makes the camera from its parameters, and the parameters if there are any."""
+    if isinstance(cam_params, Camera):
+        fixed = cam_params
+        for name, passed, actual in (("width", width, fixed.width), ("height", height, fixed.height)):
+            if passed not in (None, actual):
+                raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
+        return lambda _: fixed, None
+    if cam_params.ndim != 1 or len(cam_params) not in PULSAR_LENGTHS:
+        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(cam_params.shape)}")
+    if width is None or height is None:
+        raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
+    size = width, height
+    return (
+        lambda parameters: Camera.pulsar(parameters.detach(), *size, orthogonal=orthogonal, right_handed=right_handed),
+        cam_params,
+    )

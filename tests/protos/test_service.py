@@ -1,0 +1,94 @@
+"""The method tables: what they hold, and that stock protobuf stubs of any language understand each other with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.service import (
+    RENDER_SERVICE,
+    SCENE_SERVICE,
+    SERVICE_NAMES,
+    WORKER_SERVICE,
+    Stub,
+    method_handlers,
+    methods,
+)
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2, worker_pb2
+
+RENDER = "/lumigrad.v1.RenderService/Render"
+
+
+def test_every_service_of_the_contract_is_in_the_table() -> None:
+    assert sorted(SERVICE_NAMES) == sorted([RENDER_SERVICE, SCENE_SERVICE, WORKER_SERVICE])
+    table = {method.path: (method.client_streaming, method.server_streaming) for method in methods(SCENE_SERVICE)}
+    assert table == {
+        "/lumigrad.v1.SceneService/Put": (True, False),
+        "/lumigrad.v1.SceneService/Update": (True, False),
+        "/lumigrad.v1.SceneService/Get": (False, True),
+        "/lumigrad.v1.SceneService/List": (False, False),
+        "/lumigrad.v1.SceneService/Delete": (False, False),
+    }
+
+
+def echo(frames: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Frame[render_pb2.RenderReply]]:
+    for frame in frames:
+        if isinstance(frame, ProtocolError):
+            yield Frame(render_pb2.RenderReply(context_id=str(frame)))
+        else:
+            message = (
+                None if frame.message is None else render_pb2.RenderReply(payload_bytes=frame.message.payload_bytes)
+            )
+            yield Frame(message, frame.data)
+
+
+@pytest.fixture(scope="module")
+def channel() -> Iterator[grpc.Channel]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    render = SimpleNamespace(Render=echo, Backward=echo, Release=lambda request, _: render_pb2.ReleaseReply())
+    info = SimpleNamespace(Info=lambda request, _: worker_pb2.InfoReply(device=type(request).__name__))
+    server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, render), method_handlers(WORKER_SERVICE, info)))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as opened:
+        yield opened
+    server.stop(None).wait()
+
+
+def test_frames_cross_a_real_connection(channel: grpc.Channel) -> None:
+    sent = [
+        Frame(render_pb2.RenderRequest(payload_bytes=5)),
+        Frame(None, memoryview(b"ab")),
+        Frame(None, memoryview(b"cde")),
+    ]
+    replies = list(Stub(channel, RENDER_SERVICE).Render(iter(sent), timeout=10))
+    assert replies[0].message == render_pb2.RenderReply(payload_bytes=5)
+    assert [(reply.message, bytes(reply.data)) for reply in replies[1:]] == [(None, b"ab"), (None, b"cde")]
+
+
+def test_a_stock_protobuf_client_understands_the_hand_codec(channel: grpc.Channel) -> None:
+    call = channel.stream_stream(RENDER, render_pb2.RenderRequest.SerializeToString, render_pb2.RenderReply.FromString)
+    sent = [render_pb2.RenderRequest(payload_bytes=3, data=b"a"), render_pb2.RenderRequest(data=b"bc")]
+    assert list(call(iter(sent), timeout=10)) == [
+        render_pb2.RenderReply(payload_bytes=3, data=b"a"),
+        render_pb2.RenderReply(data=b"bc"),
+    ]
+
+
+def test_a_malformed_request_reaches_the_servicer_as_an_error(channel: grpc.Channel) -> None:
+    call = channel.stream_stream(RENDER, lambda raw: raw, render_pb2.RenderReply.FromString)
+    reply = next(iter(call(iter([b"\xff\xff"]), timeout=10)))
+    assert reply.context_id == "RenderRequest: expected a well-formed message, got 2 bytes that are not"
+
+
+def test_messages_without_a_payload_cross_as_themselves(channel: grpc.Channel) -> None:
+    stub = Stub(channel, WORKER_SERVICE)
+    assert stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "InfoRequest"
+    with pytest.raises(AttributeError, match="no method Inform; there are Info"):
+        _ = stub.Inform

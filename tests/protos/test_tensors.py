@@ -1,0 +1,162 @@
+"""Arrays survive the way through a payload, and nothing malformed gets out of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from lumigrad.protos import dtypes
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
+from lumigrad.v1 import tensor_pb2
+
+NUMPY = ("<f4", "<f2", "u1", "<i4", "<i8", "?")
+arrays = hnp.arrays(
+    st.sampled_from(NUMPY).map(np.dtype), hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+)
+
+
+def payload_of(writer: PayloadWriter) -> memoryview:
+    return memoryview(bytearray(b"".join(writer.buffers)))
+
+
+@given(st.lists(arrays, max_size=4))
+def test_arrays_come_back_bit_by_bit(originals: list[Any]) -> None:
+    writer = PayloadWriter()
+    tensors = [writer.add(array) for array in originals]
+    payload = payload_of(writer)
+    assert len(payload) == writer.length
+    reader = PayloadReader(payload)
+    for tensor, original in zip(tensors, originals, strict=True):
+        back = reader.read(tensor, "tensor")
+        assert back.dtype == original.dtype
+        assert back.shape == original.shape
+        assert back.tobytes() == original.tobytes()
+
+
+def test_tensors_are_viewed_in_place() -> None:
+    writer = PayloadWriter()
+    writer.add(np.arange(3, dtype=np.uint8))
+    tensor = writer.add(np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert tensor.payload.offset == ALIGNMENT
+    payload = payload_of(writer)
+    array = PayloadReader(payload).read(tensor, "tensor")
+    payload[ALIGNMENT : ALIGNMENT + 4] = np.float32(7).tobytes()
+    assert array[0, 0] == 7
+    assert array.flags.writeable
+
+
+def test_a_writer_takes_no_copy_of_arrays_in_c_order() -> None:
+    array = np.zeros((4, 5), np.float32)
+    writer = PayloadWriter()
+    writer.add(array)
+    array[0, 0] = 3
+    assert PayloadReader(payload_of(writer)).read(writer_tensor(array), "tensor")[0, 0] == 3
+
+
+def writer_tensor(array: Any) -> tensor_pb2.Tensor:
+    return PayloadWriter().add(array)
+
+
+def test_arrays_in_other_orders_are_rearranged() -> None:
+    array = np.arange(12, dtype=">f4").reshape(3, 4).T
+    writer = PayloadWriter()
+    tensor = writer.add(array)
+    assert (PayloadReader(payload_of(writer)).read(tensor, "tensor") == array).all()
+
+
+def test_a_tensor_may_come_in_parts() -> None:
+    parts = [np.full((1, 2), value, np.float32) for value in range(3)]
+    writer = PayloadWriter()
+    tensor = writer.add_parts(parts, (3, 2))
+    assert (PayloadReader(payload_of(writer)).read(tensor, "tensor") == np.concatenate(parts)).all()
+    with pytest.raises(ProtocolError, match="shape: expected the shape of 24 bytes"):
+        writer.add_parts(parts, (4, 2))
+
+
+def test_arrays_at_odd_places_are_copied_into_alignment() -> None:
+    values = np.arange(4, dtype=np.float32)
+    tensor = tensor_pb2.Tensor(dtype=dtypes.FLOAT32, shape=[4], payload={"offset": 1, "length": 16})
+    array = PayloadReader(memoryview(b"\0" + values.tobytes())).read(tensor, "tensor")
+    assert array.ctypes.data % 4 == 0
+    assert (array == values).all()
+
+
+def test_tensors_may_be_inline_and_empty_ones_nowhere() -> None:
+    inline = tensor_pb2.Tensor(dtype=dtypes.INT32, shape=[2], inline=b"\1\0\0\0\2\0\0\0")
+    assert PayloadReader().read(inline, "tensor").tolist() == [1, 2]
+    empty = tensor_pb2.Tensor(dtype=dtypes.FLOAT32, shape=[0, 3])
+    assert PayloadReader().read(empty, "tensor").shape == (0, 3)
+
+
+def test_bfloat16_travels_as_bits() -> None:
+    bits = dtypes.float32_to_bfloat16(np.array([1.5, -2.0], np.float32))
+    writer = PayloadWriter()
+    tensor = writer.add(bits, dtypes.BFLOAT16)
+    back = PayloadReader(payload_of(writer)).read(tensor, "tensor")
+    assert dtypes.to_float32(back, tensor.dtype).tolist() == [1.5, -2.0]
+    with pytest.raises(ProtocolError, match="expected an array of uint16 for DTYPE_BFLOAT16"):
+        writer.add(np.zeros(2, np.float32), dtypes.BFLOAT16)
+
+
+F32 = dtypes.FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("tensor", "field", "limit", "value"),
+    [
+        ({"dtype": 0, "shape": [1]}, "t.dtype", "a known DType", "DTYPE_UNSPECIFIED"),
+        ({"dtype": 99, "shape": [1]}, "t.dtype", "a known DType", "99"),
+        ({"dtype": F32, "shape": [-1, 4]}, "t.shape", "sizes >= 0", "[-1, 4]"),
+        ({"dtype": F32, "shape": [-2, -2], "inline": bytes(16)}, "t.shape", "sizes >= 0", "[-2, -2]"),
+        ({"dtype": F32, "shape": [1] * 33, "inline": bytes(4)}, "t.shape", "at most 32 sizes", "33"),
+        ({"dtype": F32, "shape": [4], "inline": bytes(15)}, "t", "16 bytes for DTYPE_FLOAT32 4", "15 bytes"),
+        ({"dtype": F32, "shape": [], "inline": b""}, "t", "4 bytes for DTYPE_FLOAT32 scalar", "0 bytes"),
+        (
+            {"dtype": F32, "shape": [1 << 62, 1 << 62], "inline": bytes(16)},
+            "t", f"{1 << 126} bytes for DTYPE_FLOAT32 {1 << 62}x{1 << 62}", "16 bytes",
+        ),
+        ({"dtype": F32, "shape": [4]}, "t", "inline bytes or a payload span", "neither"),
+        (
+            {"dtype": F32, "shape": [4], "payload": {"offset": 20, "length": 16}},
+            "t.payload", "a span inside the payload of 32 bytes", "bytes 20 to 36",
+        ),
+        (
+            {"dtype": F32, "shape": [4], "payload": {"offset": (1 << 64) - 8, "length": 16}},
+            "t.payload", "a span inside the payload of 32 bytes", f"bytes {(1 << 64) - 8} to {(1 << 64) + 8}",
+        ),
+        ({"dtype": dtypes.BOOL, "shape": [2], "inline": b"\1\2"}, "t", "booleans stored as 0 or 1", "2"),
+    ],
+)  # fmt: skip
+def test_malformed_tensors_are_refused_with_field_limit_and_value(
+    tensor: dict[str, Any], field: str, limit: str, value: str
+) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        PayloadReader(memoryview(bytes(32))).read(tensor_pb2.Tensor(**tensor), "t")
+    assert (caught.value.field, caught.value.limit, caught.value.value) == (field, limit, value)
+    assert str(caught.value) == f"{field}: expected {limit}, got {value}"
+
+
+@given(
+    st.builds(
+        tensor_pb2.Tensor,
+        dtype=st.integers(0, 9),
+        shape=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4),
+        payload=st.builds(tensor_pb2.Span, offset=st.integers(0, (1 << 64) - 1), length=st.integers(0, (1 << 64) - 1)),
+    )
+)
+def test_no_tensor_reads_outside_of_its_payload(tensor: tensor_pb2.Tensor) -> None:
+    try:
+        array = PayloadReader(memoryview(bytes(64))).read(tensor, "tensor")
+    except ProtocolError:
+        return
+    assert array.nbytes <= 64
+
+
+def test_types_that_the_contract_lacks_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="dtype: expected one of bool, float16, float32, int32, int64, uint8"):
+        PayloadWriter().add(np.zeros(2, np.float64))

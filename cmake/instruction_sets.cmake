@@ -4,7 +4,8 @@ set(LUMIGRAD_FLAGS_portable -Wno-psabi)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND LUMIGRAD_ISAS avx2 avx512)
   set(LUMIGRAD_FLAGS_avx2 -mavx2 -mfma -mbmi2 -mpopcnt)
-  set(LUMIGRAD_FLAGS_avx512 -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mbmi2 -mpopcnt -mprefer-vector-width=512)
+  # GCC 12 warns about its own AVX-512 header.
+  set(LUMIGRAD_FLAGS_avx512 -Wno-maybe-uninitialized -Wno-uninitialized -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mbmi2 -mpopcnt -mprefer-vector-width=512)
 endif()
 
 file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/spheres/cpu*.cpp")

@@ -99,4 +99,19 @@ void pool_trim() {
   }
 }
 
+Buffer::~Buffer() { pool_give(data_); }
+
+void* Buffer::ensure_bytes(std::size_t bytes) {
+  if (bytes > capacity_ || data_ == nullptr) {
+    pool_give(data_);
+    data_ = nullptr;
+    capacity_ = 0;
+    // A quarter more than asked, so that slowly growing scenes do not reallocate at each call.
+    const std::size_t wanted = bytes + bytes / 4;
+    data_ = pool_take(wanted);
+    capacity_ = wanted;
+  }
+  return data_;
+}
+
 }  // namespace lumigrad

@@ -17,32 +17,25 @@ std::uint64_t pool_bytes();
 // Returns the blocks not in use to the system.
 void pool_trim();
 
-// A grow-only array from the pool; growing loses the contents.
-template <class T>
+// A grow-only block from the pool; growing loses the contents.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { pool_give(data_); }
+  ~Buffer();
 
-  T* ensure(std::size_t count) {
-    if (count > capacity_) {
-      pool_give(data_);
-      data_ = nullptr;
-      capacity_ = 0;
-      // A quarter more than asked, so that slowly growing scenes do not reallocate at each call.
-      const std::size_t wanted = count + count / 4;
-      data_ = static_cast<T*>(pool_take(wanted * sizeof(T)));
-      capacity_ = wanted;
-    }
-    return data_;
+  // Room for `count` values of type T.
+  template <class T>
+  __attribute__((always_inline)) T* ensure(std::size_t count) {
+    return static_cast<T*>(ensure_bytes(count * sizeof(T)));
   }
-
-  T* data() const { return data_; }
+  std::size_t bytes() const { return capacity_; }
 
  private:
-  T* data_ = nullptr;
+  void* ensure_bytes(std::size_t bytes);
+
+  void* data_ = nullptr;
   std::size_t capacity_ = 0;
 };
 

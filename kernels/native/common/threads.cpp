@@ -50,7 +50,7 @@ class Pool {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  void run(int parts, int width, const std::function<void(int)>& body) {
+  void run(int parts, int width, void (*body)(void*, int), void* data) {
     std::lock_guard turn(turn_);
     const int helpers = std::min(width, parts) - 1;
     while (static_cast<int>(threads_.size()) < helpers) {
@@ -59,7 +59,8 @@ class Pool {
     }
     {
       std::lock_guard lock(mutex_);
-      body_ = &body;
+      body_ = body;
+      data_ = data;
       parts_ = parts;
       helpers_ = helpers;
       next_.store(0, std::memory_order_relaxed);
@@ -73,7 +74,7 @@ class Pool {
 
  private:
   void work() {
-    for (int part = next_.fetch_add(1); part < parts_; part = next_.fetch_add(1)) (*body_)(part);
+    for (int part = next_.fetch_add(1); part < parts_; part = next_.fetch_add(1)) body_(data_, part);
   }
 
   void serve(int index, std::uint64_t seen) {
@@ -93,7 +94,8 @@ class Pool {
   std::mutex turn_, mutex_;
   std::condition_variable wake_;
   std::vector<std::thread> threads_;
-  const std::function<void(int)>* body_ = nullptr;
+  void (*body_)(void*, int) = nullptr;
+  void* data_ = nullptr;
   int parts_ = 0, helpers_ = 0;
   bool stop_ = false;
   std::atomic<int> next_{0}, running_{0};
@@ -111,14 +113,14 @@ int thread_count() { return count().load(); }
 
 void set_thread_count(int wanted) { count().store(std::clamp(wanted, 1, kMaxThreads)); }
 
-void parallel(int parts, const std::function<void(int)>& body) {
+void parallel(int parts, void (*body)(void*, int), void* data) {
   const int width = std::min(thread_count(), parts);
   if (width <= 1) {
-    for (int part = 0; part < parts; ++part) body(part);
+    for (int part = 0; part < parts; ++part) body(data, part);
     return;
   }
   static Pool pool;
-  pool.run(parts, width, body);
+  pool.run(parts, width, body, data);
 }
 
 }  // namespace lumigrad

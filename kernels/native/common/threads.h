@@ -1,7 +1,7 @@
 // A pool of threads for the CPU loops.
 #pragma once
 
-#include <functional>
+#include <type_traits>
 
 namespace lumigrad {
 
@@ -9,8 +9,16 @@ namespace lumigrad {
 int thread_count();
 void set_thread_count(int count);
 
-// Runs body(part) for part = 0 .. parts - 1, each once, on the pool and on the calling thread; returns when all are
-// done. Parts are started in order. Calls from several threads take turns. `body` must not throw.
-void parallel(int parts, const std::function<void(int)>& body);
+// Runs body(data, part) for part = 0 .. parts - 1, each once, on the pool and on the calling thread; returns when all
+// are done. Parts are started in order. Calls from several threads take turns. `body` must not throw.
+void parallel(int parts, void (*body)(void* data, int part), void* data);
+
+// The same for a callable. Internal linkage: the callers are compiled for different instruction sets, and the linker
+// must not share this between them.
+template <class Body>
+static inline __attribute__((always_inline)) void for_parts(int parts, Body&& body) {
+  using Callable = std::remove_reference_t<Body>;
+  parallel(parts, [](void* data, int part) { (*static_cast<Callable*>(data))(part); }, &body);
+}
 
 }  // namespace lumigrad

@@ -1,0 +1,23 @@
+"""Memory for results: taken from a pool that keeps what was freed, so that a steady stream of calls allocates nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from lumigrad.kernels import _native
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor; on the CPU its memory returns to the pool when the last user is gone.
+
+    torch's CPU allocator asks the system for each large tensor anew, and the system then clears every page: for an
+    image that costs more than rendering it. On CUDA torch keeps memory itself.
+    """
+    if device.type != "cpu":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    count = math.prod(shape)
+    memory: torch.Tensor = _native.pool_array(count * dtype.itemsize)
+    return memory[: count * dtype.itemsize].view(dtype).view(tuple(shape))

@@ -1,0 +1,103 @@
+"""The devices that the engines can run on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from lumigrad.kernels import _native
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device and the build that drives it.
+
+    Attributes:
+        name: "cpu" or "cuda:N".
+        device_name: The product, e.g. "AMD EPYC" or "NVIDIA H200".
+        instruction_set: Of the CPU loops in use: "avx512", "avx2" or "portable".
+        cuda_built: Whether the extension contains CUDA kernels.
+        threads: That the CPU loops are split over.
+        memory_bytes: Of the device.
+        memory_free_bytes: Of the device, now.
+    """
+
+    name: str
+    device_name: str
+    instruction_set: str
+    cuda_built: bool
+    threads: int
+    memory_bytes: int
+    memory_free_bytes: int
+
+
+def cuda_built() -> bool:
+    """Whether the extension was built with nvcc."""
+    return bool(getattr(_native, "CUDA_BUILT", False))
+
+
+def cuda_usable() -> bool:
+    """Whether there are CUDA kernels, a CUDA torch and a device."""
+    return cuda_built() and torch.cuda.is_available()
+
+
+def resolve(name: str) -> torch.device:
+    """Turns "auto", "cpu" or "cuda:N" into a device.
+
+    "auto" is the first CUDA device where kernels, torch and driver allow it, else the CPU.
+
+    Raises:
+        ValueError: The name is unknown or names a device that is not usable; the text says why.
+    """
+    if name == "auto":
+        return torch.device("cuda:0" if cuda_usable() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise ValueError(f"device: expected 'auto', 'cpu' or 'cuda:N', got {name!r}")
+    if not cuda_built():
+        raise ValueError(f"device {name!r}: this build has no CUDA kernels; install with nvcc present, or use 'cpu'")
+    if not torch.cuda.is_available():
+        raise ValueError(f"device {name!r}: torch sees no CUDA device (torch {torch.__version__}); use 'cpu'")
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r}: there are {torch.cuda.device_count()} CUDA devices")
+    return torch.device("cuda", index)
+
+
+def describe(device: torch.device) -> DeviceInfo:
+    """What there is to know about a device."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        product = torch.cuda.get_device_name(device)
+    else:
+        page = os.sysconf("SC_PAGE_SIZE")
+        free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+        product = _processor()
+    return DeviceInfo(
+        name=str(device),
+        device_name=product,
+        instruction_set=_native.current_isa(),
+        cuda_built=cuda_built(),
+        threads=_native.thread_count(),
+        memory_bytes=total,
+        memory_free_bytes=free,
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

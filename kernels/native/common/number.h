@@ -1,0 +1,70 @@
+// What the formulas need from a number. They are templates on the number type: `float` in a CUDA thread, a pack of 16
+// floats on the CPU (pack.h). Here are the float overloads; each pack header gives the same names for its pack.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define LG_INLINE __host__ __device__ inline __attribute__((always_inline))
+#else
+#define LG_INLINE inline __attribute__((always_inline))
+#endif
+
+#ifndef LUMIGRAD_ISA
+#define LUMIGRAD_ISA host
+#endif
+
+// Everything compiled for one instruction set lives in a namespace of its own, so that the linker never mixes them.
+#define LG_BEGIN       \
+  namespace lumigrad { \
+  inline namespace LUMIGRAD_ISA {
+// The same inside lumigrad::engine.
+#define LG_BEGIN_ENGINE(engine) \
+  namespace lumigrad::engine {  \
+  inline namespace LUMIGRAD_ISA {
+#define LG_END \
+  }            \
+  }
+
+LG_BEGIN
+
+LG_INLINE float select(bool mask, float a, float b) { return mask ? a : b; }
+LG_INLINE int select(bool mask, int a, int b) { return mask ? a : b; }
+LG_INLINE float sqrt(float a) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(a);
+#else
+  return __builtin_sqrtf(a);
+#endif
+}
+// As the SSE instructions: the second operand if either is NaN.
+LG_INLINE float min(float a, float b) { return a < b ? a : b; }
+LG_INLINE float max(float a, float b) { return a > b ? a : b; }
+LG_INLINE float abs(float a) { return a < 0.0f ? -a : a; }
+// a * b + c, rounded once where the machine can.
+LG_INLINE float fma(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#elif defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+LG_INLINE int bits(float a) {
+  int result;
+  memcpy(&result, &a, sizeof(result));
+  return result;
+}
+LG_INLINE float from_bits(int a) {
+  float result;
+  memcpy(&result, &a, sizeof(result));
+  return result;
+}
+// Toward zero; |a| < 2^31.
+LG_INLINE int truncate(float a) { return static_cast<int>(a); }
+LG_INLINE float to_float(int a) { return static_cast<float>(a); }
+
+LG_END

@@ -1,0 +1,81 @@
+// Packs in one AVX-512 register each; masks in mask registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include "common/number.h"
+
+LG_BEGIN
+
+struct MaskPack {
+  __mmask16 v;
+};
+
+struct IntPack {
+  __m512i v;
+  IntPack() = default;
+  LG_INLINE IntPack(__m512i a) : v(a) {}
+  LG_INLINE IntPack(int a) : v(_mm512_set1_epi32(a)) {}
+  static LG_INLINE IntPack load(const int* p) { return _mm512_load_si512(p); }
+  LG_INLINE void store(int* p) const { _mm512_store_si512(p, v); }
+};
+
+struct Pack {
+  __m512 v;
+  Pack() = default;
+  LG_INLINE Pack(__m512 a) : v(a) {}
+  LG_INLINE Pack(float a) : v(_mm512_set1_ps(a)) {}
+  static LG_INLINE Pack load(const float* p) { return _mm512_load_ps(p); }
+  LG_INLINE void store(float* p) const { _mm512_store_ps(p, v); }
+};
+
+LG_INLINE Pack operator+(Pack a, Pack b) { return _mm512_add_ps(a.v, b.v); }
+LG_INLINE Pack operator-(Pack a, Pack b) { return _mm512_sub_ps(a.v, b.v); }
+LG_INLINE Pack operator*(Pack a, Pack b) { return _mm512_mul_ps(a.v, b.v); }
+LG_INLINE Pack operator/(Pack a, Pack b) { return _mm512_div_ps(a.v, b.v); }
+LG_INLINE Pack operator-(Pack a) { return _mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f)); }
+LG_INLINE MaskPack operator<(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+LG_INLINE MaskPack operator<=(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ)}; }
+LG_INLINE MaskPack operator>(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)}; }
+LG_INLINE MaskPack operator>=(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
+LG_INLINE MaskPack operator==(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
+LG_INLINE IntPack operator+(IntPack a, IntPack b) { return _mm512_add_epi32(a.v, b.v); }
+LG_INLINE IntPack operator-(IntPack a, IntPack b) { return _mm512_sub_epi32(a.v, b.v); }
+LG_INLINE IntPack operator<<(IntPack a, int n) { return _mm512_slli_epi32(a.v, n); }
+LG_INLINE MaskPack operator==(IntPack a, IntPack b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
+LG_INLINE MaskPack operator>(IntPack a, IntPack b) { return {_mm512_cmpgt_epi32_mask(a.v, b.v)}; }
+LG_INLINE MaskPack operator&(MaskPack a, MaskPack b) { return {static_cast<__mmask16>(a.v & b.v)}; }
+LG_INLINE MaskPack operator|(MaskPack a, MaskPack b) { return {static_cast<__mmask16>(a.v | b.v)}; }
+LG_INLINE MaskPack operator~(MaskPack a) { return {static_cast<__mmask16>(~a.v)}; }
+
+LG_INLINE bool any(MaskPack a) { return a.v != 0; }
+LG_INLINE unsigned to_bits(MaskPack a) { return a.v; }
+LG_INLINE MaskPack mask_from_bits(unsigned bits) { return {static_cast<__mmask16>(bits)}; }
+
+LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return _mm512_mask_blend_ps(m.v, b.v, a.v); }
+LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return _mm512_mask_blend_epi32(m.v, b.v, a.v); }
+LG_INLINE Pack sqrt(Pack a) { return _mm512_sqrt_ps(a.v); }
+LG_INLINE Pack min(Pack a, Pack b) { return _mm512_min_ps(a.v, b.v); }
+LG_INLINE Pack max(Pack a, Pack b) { return _mm512_max_ps(a.v, b.v); }
+LG_INLINE Pack abs(Pack a) { return _mm512_abs_ps(a.v); }
+LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
+LG_INLINE IntPack bits(Pack a) { return _mm512_castps_si512(a.v); }
+LG_INLINE Pack from_bits(IntPack a) { return _mm512_castsi512_ps(a.v); }
+LG_INLINE IntPack truncate(Pack a) { return _mm512_cvttps_epi32(a.v); }
+LG_INLINE Pack to_float(IntPack a) { return _mm512_cvtepi32_ps(a.v); }
+LG_INLINE float sum(Pack a) { return _mm512_reduce_add_ps(a.v); }
+
+// out[k] += sum of rows[k] for k = 0..7.
+LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {
+  __m256 half[8];
+  for (int k = 0; k < 8; ++k) {
+    half[k] = _mm256_add_ps(_mm512_castps512_ps256(rows[k].v), _mm512_extractf32x8_ps(rows[k].v, 1));
+  }
+  const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+  const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(half[4], half[5]), _mm256_hadd_ps(half[6], half[7]));
+  const __m256 low = _mm256_permute2f128_ps(a, b, 0x20);
+  const __m256 high = _mm256_permute2f128_ps(a, b, 0x31);
+  _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_add_ps(low, high)));
+}
+
+LG_END

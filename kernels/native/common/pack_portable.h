@@ -1,0 +1,94 @@
+// Packs in the compiler's generic vectors: whatever the machine has, down to one float at a time.
+#pragma once
+
+#include "common/number.h"
+
+LG_BEGIN
+
+typedef float Float16Lanes __attribute__((vector_size(64)));
+typedef int Int16Lanes __attribute__((vector_size(64)));
+
+struct MaskPack {
+  Int16Lanes v;
+};
+
+struct IntPack {
+  Int16Lanes v;
+  IntPack() = default;
+  LG_INLINE IntPack(Int16Lanes a) : v(a) {}
+  LG_INLINE IntPack(int a) : v(Int16Lanes{} + a) {}
+  static LG_INLINE IntPack load(const int* p) { return *reinterpret_cast<const Int16Lanes*>(p); }
+  LG_INLINE void store(int* p) const { *reinterpret_cast<Int16Lanes*>(p) = v; }
+};
+
+struct Pack {
+  Float16Lanes v;
+  Pack() = default;
+  LG_INLINE Pack(Float16Lanes a) : v(a) {}
+  LG_INLINE Pack(float a) : v(Float16Lanes{} + a) {}
+  static LG_INLINE Pack load(const float* p) { return *reinterpret_cast<const Float16Lanes*>(p); }
+  LG_INLINE void store(float* p) const { *reinterpret_cast<Float16Lanes*>(p) = v; }
+};
+
+LG_INLINE Pack operator+(Pack a, Pack b) { return a.v + b.v; }
+LG_INLINE Pack operator-(Pack a, Pack b) { return a.v - b.v; }
+LG_INLINE Pack operator*(Pack a, Pack b) { return a.v * b.v; }
+LG_INLINE Pack operator/(Pack a, Pack b) { return a.v / b.v; }
+LG_INLINE Pack operator-(Pack a) { return -a.v; }
+LG_INLINE MaskPack operator<(Pack a, Pack b) { return {a.v < b.v}; }
+LG_INLINE MaskPack operator<=(Pack a, Pack b) { return {a.v <= b.v}; }
+LG_INLINE MaskPack operator>(Pack a, Pack b) { return {a.v > b.v}; }
+LG_INLINE MaskPack operator>=(Pack a, Pack b) { return {a.v >= b.v}; }
+LG_INLINE MaskPack operator==(Pack a, Pack b) { return {a.v == b.v}; }
+LG_INLINE IntPack operator+(IntPack a, IntPack b) { return a.v + b.v; }
+LG_INLINE IntPack operator-(IntPack a, IntPack b) { return a.v - b.v; }
+LG_INLINE IntPack operator<<(IntPack a, int n) { return a.v << n; }
+LG_INLINE MaskPack operator==(IntPack a, IntPack b) { return {a.v == b.v}; }
+LG_INLINE MaskPack operator>(IntPack a, IntPack b) { return {a.v > b.v}; }
+LG_INLINE MaskPack operator&(MaskPack a, MaskPack b) { return {a.v & b.v}; }
+LG_INLINE MaskPack operator|(MaskPack a, MaskPack b) { return {a.v | b.v}; }
+LG_INLINE MaskPack operator~(MaskPack a) { return {~a.v}; }
+
+LG_INLINE unsigned to_bits(MaskPack a) {
+  unsigned result = 0;
+  for (int i = 0; i < 16; ++i) result |= static_cast<unsigned>(a.v[i] & 1) << i;
+  return result;
+}
+LG_INLINE bool any(MaskPack a) {
+  int result = 0;
+  for (int i = 0; i < 16; ++i) result |= a.v[i];
+  return result != 0;
+}
+LG_INLINE MaskPack mask_from_bits(unsigned bits) {
+  const Int16Lanes lane = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+  return {(lane & static_cast<int>(bits)) == lane};
+}
+
+LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return m.v ? a.v : b.v; }
+LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return m.v ? a.v : b.v; }
+LG_INLINE Pack sqrt(Pack a) {
+  Pack result;
+  for (int i = 0; i < 16; ++i) result.v[i] = __builtin_sqrtf(a.v[i]);
+  return result;
+}
+LG_INLINE Pack min(Pack a, Pack b) { return a.v < b.v ? a.v : b.v; }
+LG_INLINE Pack max(Pack a, Pack b) { return a.v > b.v ? a.v : b.v; }
+LG_INLINE IntPack bits(Pack a) { return reinterpret_cast<Int16Lanes>(a.v); }
+LG_INLINE Pack from_bits(IntPack a) { return reinterpret_cast<Float16Lanes>(a.v); }
+LG_INLINE Pack abs(Pack a) { return from_bits(bits(a).v & 0x7fffffff); }
+LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return a.v * b.v + c.v; }
+LG_INLINE IntPack truncate(Pack a) { return __builtin_convertvector(a.v, Int16Lanes); }
+LG_INLINE Pack to_float(IntPack a) { return __builtin_convertvector(a.v, Float16Lanes); }
+
+LG_INLINE float sum(Pack a) {
+  float result = 0.0f;
+  for (int i = 0; i < 16; ++i) result += a.v[i];
+  return result;
+}
+
+// out[k] += sum of rows[k] for k = 0..7.
+LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {
+  for (int k = 0; k < 8; ++k) out[k] += sum(rows[k]);
+}
+
+LG_END

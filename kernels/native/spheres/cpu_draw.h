@@ -1,0 +1,213 @@
+// Drawing the spheres of a batch into a block, for both semantics: first the hits are found for all candidates, then
+// only they are blended. Doing both in one loop costs a mispredicted branch for most candidates.
+#pragma once
+
+#include "spheres/block.h"
+#include "spheres/math_compat.h"
+#include "spheres/math_exact.h"
+
+LG_BEGIN_ENGINE(spheres)
+
+struct DrawArguments {
+  const Scene* scene;
+  const Settings* settings;
+  int channels, track;
+};
+
+template <int kChannels>
+LG_INLINE Pack channel(const float* record, const Scene& scene, uint32_t id, int c) {
+  if constexpr (kChannels == 3) return Pack(record[compat_record::kColor + c]);
+  return Pack(scene.colors[static_cast<int64_t>(id) * scene.channels + c]);
+}
+
+LG_INLINE IntPack load_int(const float* p) { return bits(Pack::load(p)); }
+LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
+
+// ---- compat ----
+
+// Fills `events` and `checks`; returns how many. Candidates are counted per pixel: after the 65th its early stop is
+// looked at and the count restarts, whether or not it stops (spec 5.2), so this needs no drawing.
+template <bool kOrthogonal>
+LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& ray, float* state, uint32_t* events,
+                          uint16_t* checks) {
+  IntPack loaded = load_int(state + kLoaded * kLanes);
+  const IntPack one = 1, zero = 0, full = 64;
+  int count = 0;
+  for (int i = 0; i < batch.lengths[block]; ++i) {
+    const uint32_t entry = batch.lists[block][i];
+    const float* record = batch.records[entry & 0xffff];
+    const MaskPack candidates = mask_from_bits(entry >> 16);
+    const MaskPack hit = compat_hit<Pack, kOrthogonal>(record, ray) & candidates;
+    loaded = select(candidates, loaded + one, loaded);
+    const MaskPack check = loaded > full;
+    loaded = select(check, zero, loaded);
+    const uint32_t hit_bits = to_bits(hit), check_bits = to_bits(check);
+    events[count] = (entry & 0xffff) | (hit_bits << 16);
+    checks[count] = static_cast<uint16_t>(check_bits);
+    count += (hit_bits | check_bits) != 0;
+  }
+  store_int(state + kLoaded * kLanes, loaded);
+  return count;
+}
+
+template <bool kOrthogonal, int kChannels, int kTrack>
+LG_INLINE void draw_compat(const Batch& batch, const CompatRay<Pack>& ray, const CompatView& view,
+                           const DrawArguments& arguments, float* state, const uint32_t* events,
+                           const uint16_t* checks, int count) {
+  using namespace compat_record;
+  Pack maximum = Pack::load(state + kMaximum * kLanes), background = Pack::load(state + kMaximumLow * kLanes);
+  Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
+  IntPack hits = load_int(state + kHits * kLanes);
+  MaskPack active = Pack::load(state + kActive * kLanes) > Pack(0.0f);
+  float* const channels_home = state + kBlockFields * kLanes;
+  Packs<kChannels> color(channels_home, arguments.channels);
+  const int channels = Packs<kChannels>::count(arguments.channels);
+  float* const tracker_home = channels_home + channels * kLanes;
+  Tracker<kTrack> tracker(tracker_home, arguments.track);
+  // e^0 of Pulsar's exponential is not 1.
+  const Pack exp_zero = pulsar_exp(Pack(0.0f)), zero = 0.0f, one = 1.0f;
+  const bool limited = arguments.settings->max_hits <= 0x7fffffffu;
+  for (int i = 0; i < count; ++i) {
+    const float* record = batch.records[events[i] & 0xffff];
+    const uint32_t id = batch.ids[events[i] & 0xffff];
+    const MaskPack hit = mask_from_bits(events[i] >> 16) & active;
+    if (any(hit)) {
+      const CompatGeometry<Pack> g = compat_geometry<Pack, kOrthogonal>(record, ray, view);
+      const Pack difference = g.exponent - maximum;
+      const MaskPack higher = difference > zero;
+      // One exponential serves as weight or as rescaling factor.
+      const Pack x = pulsar_exp(-abs(difference));
+      const Pack weight = g.closeness * select(higher, exp_zero, x) * Pack(record[kOpacity]);
+      const Pack scale = select(higher, x, one);
+      denominator = select(hit, denominator * scale + weight, denominator);
+      background = select(hit, background * scale, background);
+      maximum = select(hit & higher, g.exponent, maximum);
+#pragma GCC unroll 4
+      for (int c = 0; c < channels; ++c) {
+        const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
+        color.set(c, select(hit, weight * value + color.get(c) * scale, color.get(c)));
+      }
+      max_near = select(hit, Pack(record[kNear]), max_near);
+      hits = select(hit, hits + IntPack(1), hits);
+      if (kTrack > 0 || arguments.track > 0) tracker.insert(hit, g.depth, static_cast<int>(id));
+    }
+    if (checks[i] != 0) {
+      MaskPack stop = mask_from_bits(0);
+      if (view.may_stop) {
+        const Pack threshold = select(hits > IntPack(0), compat_threshold(denominator, maximum, view), Pack(kNoDepth));
+        stop = Pack(record[kNear]) > threshold;
+      }
+      if (limited) stop = stop | (hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1));
+      active = active & ~(stop & mask_from_bits(checks[i]));
+      if (!any(active)) break;
+    }
+  }
+  maximum.store(state + kMaximum * kLanes);
+  background.store(state + kMaximumLow * kLanes);
+  denominator.store(state + kDenominator * kLanes);
+  max_near.store(state + kMaxNear * kLanes);
+  store_int(state + kHits * kLanes, hits);
+  select(active, one, zero).store(state + kActive * kLanes);
+  color.save(channels_home);
+  tracker.save(tracker_home);
+}
+
+// ---- exact ----
+
+template <bool kOrthogonal>
+LG_INLINE int find_exact(const Batch& batch, int block, const ExactRay<Pack>& ray, const ExactView& view,
+                         uint32_t* events) {
+  int count = 0;
+  for (int i = 0; i < batch.lengths[block]; ++i) {
+    const uint32_t entry = batch.lists[block][i];
+    const float* record = batch.records[entry & 0xffff];
+    const uint32_t hit = to_bits(exact_hit<Pack, kOrthogonal>(record, ray, view)) & (entry >> 16);
+    events[count] = (entry & 0xffff) | (hit << 16);
+    count += hit != 0;
+  }
+  return count;
+}
+
+// Where the pixel may stop: all `remaining` spheres are at least as far away as this one, and none can weigh more than
+// the bound, so that together they stay below the allowed share of the denominator.
+LG_INLINE MaskPack exact_may_stop(const Camera& c, const Settings& s, float near, int remaining, Pack high, Pack low,
+                                  Pack denominator) {
+  const double bound = (c.z_max64 - static_cast<double>(near)) / (s.gamma64 * (c.z_max64 - c.z_min64));
+  const double whole = __builtin_floor(bound > 0.0 ? bound : 0.0);
+  const Pack difference = (Pack(static_cast<float>(whole)) - high) +
+                          (Pack(static_cast<float>((bound > 0.0 ? bound : 0.0) - whole)) - low);
+  const float share = s.allowed_difference > 5.9604645e-8f ? s.allowed_difference : 5.9604645e-8f;
+  const Pack weight = exp_negative(min(difference, Pack(0.0f))) * Pack(static_cast<float>(remaining));
+  return (difference < Pack(0.0f)) & (weight <= denominator * Pack(share));
+}
+
+inline constexpr int kStopInterval = 16;
+
+template <bool kOrthogonal, int kChannels, int kTrack>
+LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const ExactView& view, const Camera& camera,
+                          const DrawArguments& arguments, float* state, const uint32_t* events, int count,
+                          int position, int length) {
+  using namespace exact_record;
+  Pack high = Pack::load(state + kMaximum * kLanes), low = Pack::load(state + kMaximumLow * kLanes);
+  Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
+  IntPack hits = load_int(state + kHits * kLanes), stop = load_int(state + kStop * kLanes);
+  MaskPack active = Pack::load(state + kActive * kLanes) > Pack(0.0f);
+  float* const channels_home = state + kBlockFields * kLanes;
+  Packs<kChannels> color(channels_home, arguments.channels);
+  const int channels = Packs<kChannels>::count(arguments.channels);
+  float* const tracker_home = channels_home + channels * kLanes;
+  Tracker<kTrack> tracker(tracker_home, arguments.track);
+  const Pack zero = 0.0f, one = 1.0f;
+  const bool limited = arguments.settings->max_hits <= 0x7fffffffu;
+  for (int i = 0; i < count; ++i) {
+    const float* record = batch.records[events[i] & 0xffff];
+    const uint32_t id = batch.ids[events[i] & 0xffff];
+    const int place = position + static_cast<int>(events[i] & 0xffff);
+    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view);
+    // A weightless hit must not raise the maximum.
+    const MaskPack hit = mask_from_bits(events[i] >> 16) & active & (g.closeness > zero);
+    const Pack difference = (Pack(record[kHigh]) - high) + (g.low - low);
+    const MaskPack higher = difference > zero;
+    const Pack x = exp_negative(-abs(difference));
+    const Pack full = g.closeness * Pack(record[kOpacity]);
+    const Pack weight = select(hit, select(higher, full, full * x), zero);
+    const MaskPack raise = hit & higher;
+    const Pack scale = select(raise, x, one);
+    denominator = fma(denominator, scale, weight);
+    high = select(raise, Pack(record[kHigh]), high);
+    low = select(raise, g.low, low);
+#pragma GCC unroll 4
+    for (int c = 0; c < channels; ++c) {
+      const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
+      color.set(c, fma(weight, value, color.get(c) * scale));
+    }
+    max_near = select(hit, Pack(record[kNear]), max_near);
+    hits = select(hit, hits + IntPack(1), hits);
+    if (kTrack > 0 || arguments.track > 0) {
+      const Pack depth = kOrthogonal ? Pack(record[kQz]) - g.half_chord : exact_depth(record, g);
+      tracker.insert(hit, depth, static_cast<int>(id));
+    }
+    MaskPack ends = mask_from_bits(0);
+    if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);
+    if (i % kStopInterval == kStopInterval - 1) {
+      ends = ends | exact_may_stop(camera, *arguments.settings, record[kNear], length - place - 1, high, low, denominator);
+    }
+    ends = ends & active;
+    if (any(ends)) {
+      stop = select(ends, IntPack(place + 1), stop);
+      active = active & ~ends;
+      if (!any(active)) break;
+    }
+  }
+  high.store(state + kMaximum * kLanes);
+  low.store(state + kMaximumLow * kLanes);
+  denominator.store(state + kDenominator * kLanes);
+  max_near.store(state + kMaxNear * kLanes);
+  store_int(state + kHits * kLanes, hits);
+  store_int(state + kStop * kLanes, stop);
+  select(active, one, zero).store(state + kActive * kLanes);
+  color.save(channels_home);
+  tracker.save(tracker_home);
+}
+
+LG_END

@@ -1,0 +1,204 @@
+// Setup, sort by distance and binning into tiles.
+#include "common/radix_sort.h"
+#include "spheres/tiles.h"
+
+LG_BEGIN_ENGINE(spheres)
+namespace {
+
+constexpr int kChunk = 64;
+
+// Results of a chunk of spheres, by field, so that the loop over them becomes SIMD.
+struct Chunk {
+  alignas(64) float fields[kRecordFloats][kChunk];
+  alignas(64) float near[kChunk], area[kChunk];
+  alignas(64) int visible[kChunk];
+  alignas(64) int x0[kChunk], x1[kChunk], y0[kChunk], y1[kChunk];
+  alignas(64) float px[kChunk], py[kChunk], pz[kChunk], radius[kChunk], opacity[kChunk];
+};
+
+template <bool kExact, bool kOrthogonal>
+__attribute__((noinline)) void setup_chunk(const Camera& camera, const Settings& settings, Chunk& k) {
+#pragma GCC ivdep
+  for (int i = 0; i < kChunk; ++i) {
+    SetupResult s;
+    if constexpr (kExact) {
+      s = exact_setup(camera, settings, kOrthogonal, k.px[i], k.py[i], k.pz[i], k.radius[i], k.opacity[i]);
+    } else {
+      s = compat_setup(camera, kOrthogonal, k.px[i], k.py[i], k.pz[i], k.radius[i], k.opacity[i]);
+    }
+    for (int f = 0; f < 12; ++f) k.fields[f][i] = s.record[f];
+    k.near[i] = s.near;
+    k.visible[i] = s.visible;
+    k.area[i] = s.wide ? s.area : -s.area;
+    k.x0[i] = s.candidates.x0;
+    k.x1[i] = s.candidates.x1;
+    k.y0[i] = s.candidates.y0;
+    k.y1[i] = s.candidates.y1;
+  }
+}
+
+struct SetupTarget {
+  float* records;
+  Rectangle* rectangles;
+  float* area;
+  uint64_t* pairs;
+};
+
+// Spheres [begin, begin + count), count <= kChunk; appends the visible ones to `pairs`, returns how many.
+template <bool kExact, bool kOrthogonal>
+int setup_spheres(const Camera& camera, const Settings& settings, const Scene& scene, int64_t begin, int count,
+                  Chunk& k, const SetupTarget& to, uint64_t* pairs) {
+  for (int i = 0; i < kChunk; ++i) {
+    const int64_t id = begin + (i < count ? i : count - 1);
+    k.px[i] = scene.positions[3 * id];
+    k.py[i] = scene.positions[3 * id + 1];
+    k.pz[i] = scene.positions[3 * id + 2];
+    k.radius[i] = scene.radii[id];
+    k.opacity[i] = scene.opacities != nullptr ? scene.opacities[id] : 1.0f;
+  }
+  setup_chunk<kExact, kOrthogonal>(camera, settings, k);
+  int visible = 0;
+  for (int i = 0; i < count; ++i) {
+    const int64_t id = begin + i;
+    to.area[id] = k.area[i];
+    if (!k.visible[i]) {
+      to.rectangles[id] = {0, 0, 0, 0};
+      continue;
+    }
+    float* record = to.records + id * kRecordFloats;
+    for (int f = 0; f < 12; ++f) record[f] = k.fields[f][i];
+    const int color = static_cast<int>(exact_record::kColor);
+    static_assert(static_cast<int>(exact_record::kColor) == static_cast<int>(compat_record::kColor));
+    if (scene.channels == 3) {
+      for (int c = 0; c < 3; ++c) record[color + c] = scene.colors[3 * id + c];
+    }
+    record[exact_record::kNear] = k.near[i];
+    to.rectangles[id] = {static_cast<uint16_t>(k.x0[i]), static_cast<uint16_t>(k.x1[i]),
+                         static_cast<uint16_t>(k.y0[i]), static_cast<uint16_t>(k.y1[i])};
+    pairs[visible++] = static_cast<uint64_t>(static_cast<uint32_t>(bits(k.near[i]))) << 32 | static_cast<uint32_t>(id);
+  }
+  return visible;
+}
+
+constexpr int kMaxParts = 256;
+
+// Parts of a loop over the spheres; one for small scenes, where waking threads costs more than it saves.
+int parts_of(int64_t count) {
+  const int64_t useful = count / 2048 + 1;
+  const int threads = thread_count();
+  return static_cast<int>(useful < threads ? useful : threads);
+}
+
+struct Segments {
+  int parts;
+  int64_t begin[kMaxParts], length[kMaxParts];
+};
+
+template <bool kExact, bool kOrthogonal>
+void setup(const Camera& camera, const Settings& settings, const Scene& scene, const SetupTarget& to,
+           Segments& segments) {
+  const int64_t n = scene.count;
+  segments.parts = parts_of(n);
+  for_parts(segments.parts, [&](int p) {
+    Chunk chunk;
+    const int64_t begin = n * p / segments.parts, end = n * (p + 1) / segments.parts;
+    int64_t visible = 0;
+    for (int64_t i = begin; i < end; i += kChunk) {
+      const int count = static_cast<int>(end - i < kChunk ? end - i : kChunk);
+      visible += setup_spheres<kExact, kOrthogonal>(camera, settings, scene, i, count, chunk, to,
+                                                    to.pairs + begin + visible);
+    }
+    segments.begin[p] = begin;
+    segments.length[p] = visible;
+  });
+}
+
+struct TileRange {
+  uint16_t x0, x1, y0, y1;  // Inclusive.
+};
+
+LG_INLINE TileRange tile_range(const Rectangle& r) {
+  return {static_cast<uint16_t>(r.x0 / kTileWidth), static_cast<uint16_t>((r.x1 - 1) / kTileWidth),
+          static_cast<uint16_t>(r.y0 / kTileHeight), static_cast<uint16_t>((r.y1 - 1) / kTileHeight)};
+}
+
+// Counting sort of the visible spheres into tiles, keeping their order.
+void bin(const uint64_t* sorted, int64_t visible, Prepared& prepared, Workspace& w) {
+  const int tiles = prepared.tiles_x * prepared.tiles_y;
+  const int parts = parts_of(visible);
+  uint32_t* counts = w.tile_counts.ensure<uint32_t>(static_cast<std::size_t>(parts) * tiles);
+  uint32_t* starts = w.tile_starts.ensure<uint32_t>(static_cast<std::size_t>(tiles) + 1);
+  const auto each_tile = [&](int p, auto&& visit) {
+    const int64_t end = visible * (p + 1) / parts;
+    for (int64_t i = visible * p / parts; i < end; ++i) {
+      const uint32_t id = static_cast<uint32_t>(sorted[i]);
+      const TileRange t = tile_range(prepared.rectangles[id]);
+      for (int y = t.y0; y <= t.y1; ++y) {
+        for (int x = t.x0; x <= t.x1; ++x) visit(y * prepared.tiles_x + x, id);
+      }
+    }
+  };
+  for_parts(parts, [&](int p) {
+    uint32_t* own = counts + static_cast<int64_t>(p) * tiles;
+    for (int t = 0; t < tiles; ++t) own[t] = 0;
+    each_tile(p, [&](int tile, uint32_t) { ++own[tile]; });
+  });
+  uint32_t sum = 0;
+  for (int t = 0; t < tiles; ++t) {
+    starts[t] = sum;
+    for (int p = 0; p < parts; ++p) {
+      uint32_t& count = counts[static_cast<int64_t>(p) * tiles + t];
+      const uint32_t here = count;
+      count = sum;
+      sum += here;
+    }
+  }
+  starts[tiles] = sum;
+  uint32_t* entries = w.tile_entries.ensure<uint32_t>(sum);
+  for_parts(parts, [&](int p) {
+    uint32_t* next = counts + static_cast<int64_t>(p) * tiles;
+    each_tile(p, [&](int tile, uint32_t id) { entries[next[tile]++] = id; });
+  });
+  prepared.tile_starts = starts;
+  prepared.entries = entries;
+}
+
+}  // namespace
+
+Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, Workspace& w, StageClock& clock) {
+  const std::size_t n = static_cast<std::size_t>(scene.count);
+  SetupTarget to;
+  to.records = w.records.ensure<float>(n * kRecordFloats);
+  to.rectangles = w.rectangles.ensure<Rectangle>(n);
+  to.area = w.area.ensure<float>(n);
+  to.pairs = w.pairs.ensure<uint64_t>(n);
+  Segments segments;
+  if (settings.exact) {
+    camera.orthogonal ? setup<true, true>(camera, settings, scene, to, segments)
+                      : setup<true, false>(camera, settings, scene, to, segments);
+  } else {
+    camera.orthogonal ? setup<false, true>(camera, settings, scene, to, segments)
+                      : setup<false, false>(camera, settings, scene, to, segments);
+  }
+  clock.stage(kSetupStage);
+
+  uint64_t* swap = w.pairs_swap.ensure<uint64_t>(n);
+  uint32_t* histogram = w.histogram.ensure<uint32_t>(static_cast<std::size_t>(segments.parts) * kRadix);
+  const uint64_t* sorted =
+      radix_sort(to.pairs, swap, segments.begin, segments.length, segments.parts, histogram);
+  clock.stage(kSortStage);
+
+  Prepared prepared;
+  prepared.tiles_x = (camera.width + kTileWidth - 1) / kTileWidth;
+  prepared.tiles_y = (camera.height + kTileHeight - 1) / kTileHeight;
+  prepared.records = to.records;
+  prepared.rectangles = to.rectangles;
+  prepared.area = to.area;
+  int64_t visible = 0;
+  for (int p = 0; p < segments.parts; ++p) visible += segments.length[p];
+  bin(sorted, visible, prepared, w);
+  clock.stage(kBinStage);
+  return prepared;
+}
+
+LG_END

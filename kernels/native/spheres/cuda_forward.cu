@@ -1,0 +1,172 @@
+// The forward pass on the device: tiles in parallel, a thread per pixel.
+#include "common/launch.h"
+#include "spheres/cuda_pixel.cuh"
+
+namespace lumigrad::spheres {
+namespace {
+
+// Exact: candidates between two looks at whether the rest can matter.
+constexpr int kStopInterval = 16;
+
+template <bool kExact, bool kOrthogonal>
+__device__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x, int y,
+                               float maximum, float low, float denominator) {
+  const auto px = static_cast<float>(x), py = static_cast<float>(y);
+  if constexpr (kExact) {
+    const ExactView view = exact_view(camera, settings);
+    const auto ray = exact_ray<float, kOrthogonal>(view, px, py);
+    return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view), maximum, low, denominator);
+  } else {
+    const CompatView view = compat_view(camera, settings);
+    const auto ray = compat_ray<float, kOrthogonal>(camera, px + static_cast<float>(camera.border_x),
+                                                    py + static_cast<float>(camera.border_y));
+    return compat_share<float>(record, compat_geometry<float, kOrthogonal>(record, ray, view), maximum, denominator);
+  }
+}
+
+// Ids are written as integers: as floats they are denormals and NaN.
+template <class Pixel>
+__device__ void write_info(const Pixel& pixel, float maximum, float* info) {
+  info[0] = maximum;
+  info[1] = pixel.denominator;
+  info[2] = pixel.max_near;
+  int* words = reinterpret_cast<int*>(info);
+  for (int t = 0; t < pixel.tracker.count; ++t) {
+    words[3 + 2 * t] = pixel.tracker.ids[t];
+    info[4 + 2 * t] = pixel.tracker.depth(t);
+  }
+}
+
+template <bool kExact, bool kOrthogonal, class Pixel>
+__device__ void write_pixel(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& out,
+                            const CudaPrepared& prepared, const Pixel& pixel, int x, int y) {
+  const int64_t index = static_cast<int64_t>(y) * camera.width + x;
+  const int track = pixel.tracker.count;
+  const float denominator = pixel.denominator;
+  const float inverse = 1.0f / (kExact ? denominator : max(denominator, kFeps));
+  if (out.color != nullptr) pixel.color.write(scene, out.color + index * scene.channels, inverse);
+  if (out.alpha != nullptr) {
+    const float background =
+        kExact ? exact_background(exact_view(camera, settings), pixel.maximum, pixel.low) : pixel.low;
+    out.alpha[index] = 1.0f - background * inverse;
+  }
+  if (out.info != nullptr) {
+    write_info(pixel, kExact ? pixel.maximum + pixel.low : pixel.maximum, out.info + index * (3 + 2 * track));
+  }
+  if (out.depth != nullptr) out.depth[index] = pixel.tracker.depth(0);
+  for (int t = 0; out.ids != nullptr && t < track; ++t) out.ids[index * track + t] = pixel.tracker.ids[t];
+  for (int t = 0; out.weights != nullptr && t < track; ++t) {
+    const int id = pixel.tracker.ids[t];
+    const float* record = id < 0 ? nullptr : &prepared.records[4 * static_cast<int64_t>(id)].x;
+    out.weights[index * track + t] =
+        id < 0 ? 0.0f
+               : tracked_share<kExact, kOrthogonal>(camera, settings, record, x, y, pixel.maximum, pixel.low,
+                                                    denominator);
+  }
+  if (out.hits != nullptr) out.hits[index] = pixel.hits;
+  if (out.blend != nullptr) {
+    out.blend[index * 3] = pixel.maximum;
+    out.blend[index * 3 + 1] = pixel.low;
+    out.blend[index * 3 + 2] = denominator;
+  }
+  if (out.stop != nullptr) out.stop[index] = pixel.stop;
+}
+
+template <bool kOrthogonal, class Pixel>
+__device__ void draw_compat_tile(const Camera& camera, const Settings& settings, const Scene& scene,
+                                 const CudaPrepared& prepared, TileBatch& batch, const TilePixel& place,
+                                 Pixel& pixel) {
+  const CompatView view = compat_view(camera, settings);
+  const auto ray = compat_ray<float, kOrthogonal>(camera, static_cast<float>(place.x + camera.border_x),
+                                                  static_cast<float>(place.y + camera.border_y));
+  const TileList list(prepared);
+  for (int position = 0; position < list.length; position += kTilePixels) {
+    const int count = batch.fetch(prepared, list, position);
+    for (int i = 0; pixel.active && i < count; ++i) {
+      if (!batch.reaches(i, place.x, place.y)) continue;
+      draw_compat<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.ids[i]);
+    }
+    if (__syncthreads_and(!pixel.active)) break;
+  }
+}
+
+template <bool kOrthogonal, class Pixel>
+__device__ void draw_exact_tile(const Camera& camera, const Settings& settings, const Scene& scene,
+                                const CudaPrepared& prepared, TileBatch& batch, const TilePixel& place, Pixel& pixel) {
+  const ExactView view = exact_view(camera, settings);
+  const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
+  const TileList list(prepared);
+  for (int position = 0; position < list.length; position += kTilePixels) {
+    const int count = batch.fetch(prepared, list, position);
+    for (int i = 0; pixel.active && i < count; ++i) {
+      const float* record = batch.record(i);
+      if (batch.reaches(i, place.x, place.y)) {
+        draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, record, batch.ids[i], batch.ranks[i]);
+      }
+      if (!pixel.active || i % kStopInterval != kStopInterval - 1) continue;
+      // Whatever follows in the list is behind this sphere, of those fetched the ones behind it.
+      const int remaining = list.length - position - i - 1;
+      if (exact_may_stop<float>(camera, settings, record[exact_record::kNear], remaining, pixel.maximum, pixel.low,
+                                pixel.denominator)) {
+        pixel.stop = static_cast<int>(batch.ranks[i]) + 1;
+        pixel.active = false;
+      }
+    }
+    if (__syncthreads_and(!pixel.active)) break;
+  }
+}
+
+template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
+__global__ void __launch_bounds__(kTilePixels)
+    draw_kernel(Camera camera, Settings settings, Scene scene, Outputs outputs, CudaPrepared prepared) {
+  __shared__ TileBatch batch;
+  const TilePixel place = tile_pixel(camera, prepared);
+  float maximum = settings.background_depth / settings.gamma, low = 1.0f;
+  if constexpr (kExact) {
+    const ExactView view = exact_view(camera, settings);
+    maximum = view.background_high;
+    low = view.background_low;
+  }
+  float* image = outputs.color == nullptr || !place.on_film
+                     ? nullptr
+                     : outputs.color + (static_cast<int64_t>(place.y) * camera.width + place.x) * scene.channels;
+  CudaPixel<kChannels, kTrack> pixel(maximum, low, scene, settings, image, place.on_film);
+  if constexpr (kExact) {
+    draw_exact_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
+  } else {
+    draw_compat_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
+  }
+  if (place.on_film) {
+    write_pixel<kExact, kOrthogonal>(camera, settings, scene, outputs, prepared, pixel, place.x, place.y);
+  }
+}
+
+using DrawKernel = void (*)(Camera, Settings, Scene, Outputs, CudaPrepared);
+
+template <bool kExact, bool kOrthogonal>
+DrawKernel choose(int channels, int track) {
+  if (channels == 3 && track == 5) return &draw_kernel<kExact, kOrthogonal, 3, 5>;
+  if (channels == 3 && track == 1) return &draw_kernel<kExact, kOrthogonal, 3, 1>;
+  return &draw_kernel<kExact, kOrthogonal, 0, 0>;
+}
+
+DrawKernel choose(const Camera& camera, const Settings& settings, const Scene& scene) {
+  const int channels = scene.channels, track = settings.n_track;
+  if (settings.exact) return camera.orthogonal ? choose<true, true>(channels, track) : choose<true, false>(channels, track);
+  return camera.orthogonal ? choose<false, true>(channels, track) : choose<false, false>(channels, track);
+}
+
+}  // namespace
+
+DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
+                         CudaWorkspace& workspace, cudaStream_t stream) {
+  DeviceTimer timer(stream);
+  CudaBuffers buffers;
+  const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
+  launch(choose(camera, settings, scene), static_cast<unsigned>(prepared.tiles_x * prepared.tiles_y), kTilePixels, 0,
+         stream, camera, settings, scene, outputs, prepared);
+  timer.mark("blend");
+  return timer;
+}
+
+}  // namespace lumigrad::spheres

@@ -1,0 +1,35 @@
+// From an instruction set to the loops compiled for it.
+#include "spheres/cpu.h"
+
+#define LUMIGRAD_DECLARE_SPHERES(isa)                                                                          \
+  namespace isa {                                                                                              \
+  void forward(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);                      \
+  void backward(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, Workspace&); \
+  }
+
+namespace lumigrad::spheres {
+
+LUMIGRAD_DECLARE_SPHERES(portable)
+#ifdef LUMIGRAD_HAVE_avx2
+LUMIGRAD_DECLARE_SPHERES(avx2)
+#endif
+#ifdef LUMIGRAD_HAVE_avx512
+LUMIGRAD_DECLARE_SPHERES(avx512)
+#endif
+
+CpuEngine cpu_engine(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return {&avx512::forward, &avx512::backward};
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return {&avx2::forward, &avx2::backward};
+#endif
+    default:
+      return {&portable::forward, &portable::backward};
+  }
+}
+
+}  // namespace lumigrad::spheres

@@ -1,0 +1,180 @@
+"""The backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.spheres import camera_gradient
+from lumigrad.kernels.spheres.engine import engine_for
+from lumigrad.kernels.spheres.forward import State
+
+GRADIENTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
+_PER_SPHERE = ("positions", "colors", "radii", "opacities")
+_EXACT_ONLY = ("background", "gamma")
+_GAMMA_SUM = 18
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What a backward pass returns.
+
+    Attributes:
+        gradients: By name: "positions" [N, 3], "colors" [N, K], "radii" [N], "opacities" [N], "background" [K] and
+            "gamma" [], summed over the cameras; "cameras" [C, 8 | 10 | 11 | 13] for Pulsar's cameras, or
+            "camera_rotation" [C, 3, 3], "camera_translation" [C, 3] and "camera_intrinsics" [C, 4] for OpenCV's, on the
+            CPU. All float32.
+        touched: i32 [N] pixels in which each sphere took part; 0: its gradients are 0.
+        milliseconds: Per kernel stage, summed over the cameras.
+    """
+
+    gradients: dict[str, torch.Tensor]
+    touched: torch.Tensor
+    milliseconds: dict[str, float]
+
+    def stages(self) -> dict[str, float]:
+        """Milliseconds per kernel stage."""
+        return self.milliseconds
+
+
+def backward(
+    state: State,
+    output_gradients: Mapping[str, torch.Tensor],
+    wanted: Sequence[str] = ("positions", "colors", "radii"),
+) -> Backward:
+    """Differentiates a rendered image.
+
+    In exact these are the true derivatives of what was rendered. In compat they are Pulsar's: means over the pixels in
+    which a sphere was tracked, and normalised camera gradients (spec section 7).
+
+    Args:
+        state: Of a `forward` with `retain`.
+        output_gradients: dL/d output by name: "color" [C, H, W, K]; in exact also "alpha" and, if it was rendered,
+            "depth", both [C, H, W].
+        wanted: Which gradients, of `GRADIENTS`; "opacities" also if the forward pass had none (all 1). "background" and
+            "gamma" in exact only.
+
+    Returns:
+        The gradients.
+
+    Raises:
+        ArgumentError: A name or a tensor does not fit.
+    """
+    _check_wanted(state, wanted)
+    upstream = _check_upstream(state, output_gradients)
+    parts = [_view(state, index, upstream, set(wanted)) for index in range(len(state.cameras))]
+    total = parts[0]
+    for part in parts[1:]:
+        for name, tensor in total.tensors.items():
+            tensor += part.tensors[name]
+        for stage, time in part.milliseconds.items():
+            total.milliseconds[stage] += time
+    touched = total.tensors.pop("touched")
+    gradients = dict(total.tensors)
+    if "cameras" in wanted or "gamma" in wanted:
+        sums = np.stack([part.camera_sums.cpu().numpy() for part in parts if part.camera_sums is not None])
+        if "gamma" in wanted:
+            gradients["gamma"] = torch.tensor(float(sums[:, _GAMMA_SUM].sum()), dtype=torch.float32)
+        if "cameras" in wanted:
+            gradients.update(_cameras(state, sums))
+    return Backward(gradients, touched, total.milliseconds)
+
+
+@dataclass
+class _View:
+    tensors: dict[str, torch.Tensor]
+    camera_sums: torch.Tensor | None
+    milliseconds: dict[str, float]
+
+
+def _view(state: State, index: int, upstream: Mapping[str, torch.Tensor], wanted: set[str]) -> _View:
+    inputs, device = state.inputs, state.inputs.device
+    shapes = {
+        "positions": (inputs.count, 3),
+        "colors": (inputs.count, inputs.channels),
+        "radii": (inputs.count,),
+        "opacities": (inputs.count,),
+        "background": (inputs.channels,),
+    }
+    tensors = {name: empty(shape, torch.float32, device) for name, shape in shapes.items() if name in wanted}
+    tensors["touched"] = empty((inputs.count,), torch.int32, device)
+    sums = None
+    if wanted & {"cameras", "gamma"}:
+        sums = torch.empty(_native.SPHERE_CAMERA_SUMS, dtype=torch.float64, device=device)
+    engine = engine_for(device)
+    images = {name: state.images[name][index] if name in state.images else None for name in _IMAGES}
+    grads = {f"d_{name}": upstream[name][index] if name in upstream else None for name in ("color", "alpha", "depth")}
+    engine.backward(
+        engine.workspace,
+        state.cameras[index].native(state.near, state.settings.max_depth),
+        state.settings.native(track=True),
+        **inputs.arrays(),
+        **images,
+        **grads,
+        **{f"to_{name}": tensors.get(name) for name in shapes},
+        touched=tensors["touched"],
+        to_camera=sums,
+    )
+    return _View(tensors, sums, engine.stages())
+
+
+_IMAGES = ("color", "info", "blend", "stop", "ids")
+
+
+def _cameras(state: State, sums: np.ndarray) -> dict[str, torch.Tensor]:
+    exact, focal = state.settings.exact, [camera.auto_min_depth for camera in state.cameras]
+    # The range starts behind the largest focal length; of several equal ones the first answers for it.
+    widest = focal.index(max(focal)) if state.settings.min_depth == 0.0 else -1
+    views = [
+        camera_gradient.gradients(camera, row, exact, index == widest)
+        for index, (camera, row) in enumerate(zip(state.cameras, sums, strict=True))
+    ]
+    if widest >= 0 and exact:
+        # The near end serves all views, and its derivative belongs to the one camera that set it.
+        others = float(sums[:, 17].sum() - sums[widest, 17])
+        source = views[widest].get("cameras")
+        if source is not None:
+            source[6 if len(source) in (8, 10) else 9] += others
+    return {
+        name: torch.from_numpy(np.stack([view[name] for view in views]).astype(np.float32)) for name in views[0]
+    }
+
+
+def _check_wanted(state: State, wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in GRADIENTS:
+            raise ArgumentError("wanted", f"names of {GRADIENTS}", f"{name!r}")
+        if name in _EXACT_ONLY and not state.settings.exact:
+            raise ArgumentError("wanted", f"{_PER_SPHERE + ('cameras',)} with semantics 'compat'", f"{name!r}")
+    kinds = {camera_gradient.names(camera) for camera in state.cameras}
+    lengths = {len(camera.source.values) for camera in state.cameras if hasattr(camera.source, "values")}
+    if "cameras" in wanted and (len(kinds) > 1 or len(lengths) > 1):
+        raise ArgumentError("wanted", "cameras of one kind if 'cameras' is wanted", "a mixture")
+
+
+def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    allowed = ["color", "alpha", "depth"] if state.settings.exact else ["color"]
+    if "ids" not in state.images and "depth" in allowed:
+        allowed.remove("depth")
+    camera = state.cameras[0]
+    shape = (len(state.cameras), camera.height, camera.width)
+    checked = {}
+    for name, tensor in given.items():
+        if name not in allowed:
+            raise ArgumentError("output_gradients", f"names of {allowed} for this render", f"{name!r}")
+        wanted = (*shape, state.inputs.channels) if name == "color" else shape
+        fits = isinstance(tensor, torch.Tensor) and tensor.shape == wanted and tensor.dtype == torch.float32
+        if not fits or tensor.device != state.inputs.device:
+            expected = f"a float32 tensor of shape {list(wanted)} on {state.inputs.device}"
+            actual = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}" if hasattr(tensor, "shape") else "none"
+            raise ArgumentError(f"output_gradients['{name}']", expected, actual)
+        checked[name] = tensor.detach().contiguous()
+    if not checked:
+        raise ArgumentError("output_gradients", f"at least one of {allowed}", "none")
+    return checked

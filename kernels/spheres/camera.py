@@ -1,0 +1,216 @@
+"""Cameras of the sphere engine: Pulsar's parameters or OpenCV's K, R, t; and the way back for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.spheres.camera_sources import Axes, OpenCVSource, PulsarSource
+
+Array = np.ndarray
+_LENGTHS = (8, 10, 11, 13)
+_MAX_EXTENT = 32768
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A view. Build it with `pulsar` or `opencv`.
+
+    Attributes:
+        width, height: Film, pixels.
+        orthogonal: No perspective.
+        focal: Distance of the film from the eye, scene units; 0 if orthogonal; 1 for OpenCV's.
+        auto_min_depth: Where the depth range starts if the call does not say: the focal length for Pulsar's cameras, 0
+            for OpenCV's.
+        axes: The frame in float32, rounded as Pulsar rounds.
+        axes64: The frame in float64.
+        offset: Principal point offset (x, y), pixels; a positive one moves the picture to the left and up.
+        scale: Pixels per unit on the plane z = 1 (perspective) or per scene unit (orthogonal), (x, y).
+        centre: Film pixel of the optical axis (x, y); pixel centres are at whole numbers.
+        source: What the camera was built from.
+    """
+
+    width: int
+    height: int
+    orthogonal: bool
+    focal: float
+    auto_min_depth: float
+    axes: Axes
+    axes64: Axes
+    offset: tuple[float, float]
+    scale: tuple[float, float]
+    centre: tuple[float, float]
+    source: PulsarSource | OpenCVSource
+
+    @staticmethod
+    def pulsar(
+        parameters: Sequence[float],
+        width: int,
+        height: int,
+        *,
+        orthogonal: bool = False,
+        right_handed: bool = False,
+        first_r_then_t: bool = False,
+    ) -> Camera:
+        """A camera from Pulsar's 8, 10, 11 or 13 parameters (spec section 3.1).
+
+        Args:
+            parameters: Position (3), rotation (3 axis-angle or 6 six-D), focal length, sensor width, and for 10 and 13
+                values the principal point offset in pixels. Lengths in scene units.
+            width: Film, pixels.
+            height: Film, pixels.
+            orthogonal: No perspective; the focal length must be 0.
+            right_handed: The camera looks along -z of its frame.
+            first_r_then_t: The eye is at R * position.
+
+        Raises:
+            ArgumentError: A wrong number of parameters, a size or a length out of range.
+        """
+        _check_size(width, height)
+        values = np.asarray(parameters, np.float32).reshape(-1)
+        if len(values) not in _LENGTHS:
+            raise ArgumentError("camera parameters", "8, 10, 11 or 13 values", f"{len(values)}")
+        if not np.isfinite(values).all():
+            raise ArgumentError("camera parameters", "finite values", f"{values.tolist()}")
+        source = PulsarSource(values, right_handed, first_r_then_t)
+        focal, sensor = float(source.focal), float(source.sensor)
+        if orthogonal and focal != 0.0:
+            raise ArgumentError("focal length", "0 for an orthogonal camera", f"{focal}")
+        if not orthogonal and not focal > 1e-6:
+            raise ArgumentError("focal length", "a value above 1e-6 for a perspective camera", f"{focal}")
+        if not sensor > 0.0:
+            raise ArgumentError("sensor width", "a value above 0", f"{sensor}")
+        px, py = source.offset
+        limit = _MAX_EXTENT - max(width, height)
+        if max(abs(px), abs(py)) > limit / 2:
+            raise ArgumentError("principal point offset", f"at most {limit // 2} pixels", f"({px}, {py})")
+        scale = width / sensor * (1.0 if orthogonal else focal)
+        half = 0.0 if orthogonal else 0.5
+        return Camera(
+            width=width,
+            height=height,
+            orthogonal=orthogonal,
+            focal=focal,
+            auto_min_depth=focal,
+            axes=source.axes(np.float32, width, height, orthogonal),
+            axes64=source.axes(np.float64, width, height, orthogonal),
+            offset=(px, py),
+            scale=(scale, scale),
+            # Pulsar's orthogonal rays are half a pixel off from its film (spec section 10, item 8).
+            centre=(width / 2 - half - px, height / 2 - half - py),
+            source=source,
+        )
+
+    @staticmethod
+    def opencv(
+        fx: float,
+        fy: float,
+        cx: float,
+        cy: float,
+        rotation: Sequence[Sequence[float]] | Array,
+        translation: Sequence[float] | Array,
+        width: int,
+        height: int,
+    ) -> Camera:
+        """OpenCV's pinhole camera: x right, y down, z forward, x_camera = R x_world + t.
+
+        Args:
+            fx: Focal length, pixels.
+            fy: Focal length, pixels.
+            cx: Principal point, pixels; the centre of pixel (u, v) is at (u + 0.5, v + 0.5).
+            cy: Principal point, pixels.
+            rotation: R [3, 3], world to camera.
+            translation: t [3], scene units.
+            width: Film, pixels.
+            height: Film, pixels.
+
+        Raises:
+            ArgumentError: R is no rotation, or a value is out of range.
+        """
+        _check_size(width, height)
+        r = np.asarray(rotation, np.float64).reshape(3, 3) if np.size(rotation) == 9 else np.zeros((3, 3))
+        t = np.asarray(translation, np.float64).reshape(-1)
+        if not (np.isfinite(r).all() and np.allclose(r @ r.T, np.eye(3), atol=1e-3) and np.linalg.det(r) > 0):
+            raise ArgumentError("rotation", "an orthonormal 3x3 matrix of determinant 1", f"{np.asarray(rotation)}")
+        if t.shape != (3,) or not np.isfinite(t).all():
+            raise ArgumentError("translation", "3 finite values", f"{np.asarray(translation)}")
+        for name, value in (("fx", fx), ("fy", fy)):
+            if not 0.0 < value < np.inf:
+                raise ArgumentError(name, "a finite focal length above 0, in pixels", f"{value}")
+        for name, value in (("cx", cx), ("cy", cy)):
+            if not np.isfinite(value):
+                raise ArgumentError(name, "a finite principal point, in pixels", f"{value}")
+        source = OpenCVSource(fx, fy, cx, cy, r, t)
+        axes = source.axes()
+        return Camera(
+            width=width,
+            height=height,
+            orthogonal=False,
+            focal=1.0,
+            auto_min_depth=0.0,
+            axes=Axes(**{name: value.astype(np.float32) for name, value in vars(axes).items()}),
+            axes64=axes,
+            offset=(0.0, 0.0),
+            scale=(fx, fy),
+            centre=(cx - 0.5, cy - 0.5),
+            source=source,
+        )
+
+    def native(self, min_depth: float, max_depth: float) -> _native.SphereCamera:
+        """For the extension (spec section 3.3), with the depth range of the call."""
+        f32 = np.float32
+        a, px, py = self.axes, int(self.offset[0]), int(self.offset[1])
+        origin = a.origin - a.pixel_x * f32(abs(px)) - a.pixel_y * f32(abs(py)) - a.eye
+        length_x, length_y = _length(a.pixel_x), _length(a.pixel_y)
+        forward = _unit(np.cross(a.pixel_y, a.pixel_x).astype(f32))
+        forward = -forward if float(forward @ a.forward) < 0 else forward
+        z_min, z_max = f32(min_depth), f32(max_depth)
+        aperture = (self.width + 2 * abs(px), self.height + 2 * abs(py))
+        axis = tuple((f32(n) - f32(1)) * f32(0.5) for n in aperture)
+        if isinstance(self.source, OpenCVSource):
+            axis = (f32(self.centre[0]), f32(self.centre[1]))
+        m = self.axes64
+        return _native.make_sphere_camera(
+            width=self.width,
+            height=self.height,
+            orthogonal=self.orthogonal,
+            border=(max(0, 2 * px), max(0, 2 * py)),
+            aperture=aperture,
+            eye=a.eye.tolist(),
+            origin=origin.tolist(),
+            pixel_x=a.pixel_x.tolist(),
+            pixel_y=a.pixel_y.tolist(),
+            forward=forward.tolist(),
+            rotation=np.concatenate([a.pixel_x / length_x, a.pixel_y / length_y, forward]).tolist(),
+            half_pixel=float(f32(0.5) * length_x),
+            focal=self.focal,
+            pixels_per_unit=tuple(float(f32(1) / (f32(2) * (f32(0.5) * n))) for n in (length_x, length_y)),
+            axis=(float(axis[0]), float(axis[1])),
+            z_min=float(z_min),
+            z_max=float(z_max),
+            inverse_range=float(f32(1) / (z_max - z_min)),
+            eye64=m.eye.tolist(),
+            rotation64=np.concatenate([m.right, m.down, m.forward]).tolist(),
+            scale=self.scale,
+            centre=self.centre,
+            z_min64=min_depth,
+            z_max64=max_depth,
+        )
+
+
+def _check_size(width: int, height: int) -> None:
+    for name, value in (("width", width), ("height", height)):
+        if not 1 <= value <= _MAX_EXTENT:
+            raise ArgumentError(name, f"1 to {_MAX_EXTENT} pixels", f"{value}")
+
+
+def _length(v: Array) -> np.float32:
+    return np.sqrt((v[0] * v[0] + v[1] * v[1]) + v[2] * v[2])
+
+
+def _unit(v: Array) -> Array:
+    return (v / _length(v)).astype(np.float32)

@@ -1,0 +1,150 @@
+"""The forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.spheres.camera import Camera
+from lumigrad.kernels.spheres.engine import engine_for
+from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
+from lumigrad.kernels.spheres.settings import Settings
+
+OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
+_TRACKED = {"depth", "info", "sphere_ids", "weights"}
+_NATIVE_NAMES = {"sphere_ids": "ids"}
+
+
+@dataclass(frozen=True)
+class State:
+    """What the backward pass needs of a forward pass.
+
+    Attributes:
+        inputs: The scene.
+        cameras: The views.
+        settings: The settings.
+        near: Near end of the depth range in force.
+        images: By the extension's names: "color", and "info" (compat) or "blend", "stop" and perhaps "ids" (exact).
+    """
+
+    inputs: Inputs
+    cameras: tuple[Camera, ...]
+    settings: Settings
+    near: float
+    images: Mapping[str, torch.Tensor]
+
+    @property
+    def bytes(self) -> int:
+        """Memory it holds, the scene included."""
+        tensors = [*self.inputs.arrays().values(), *self.images.values()]
+        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What a forward pass returns.
+
+    Attributes:
+        outputs: By name, stacked over the C cameras:
+            "color" f32 [C, H, W, K]; "alpha" f32 [C, H, W], 1 - the background's share; "depth" f32 [C, H, W], distance
+            along the ray to the closest sphere, -1 where there is none; "info" f32 [C, H, W, 3 + 2 T], Pulsar's forward
+            info, whose id channels are int32 bit patterns; "sphere_ids" i32 [C, H, W, T], closest first, -1: none;
+            "weights" f32 [C, H, W, T], their shares of the colour; "hits" i32 [C, H, W], spheres blended.
+        state: For `backward`, if it was to be retained.
+        milliseconds: Per kernel stage, summed over the cameras.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    state: State | None
+    milliseconds: dict[str, float]
+
+    def stages(self) -> dict[str, float]:
+        """Milliseconds per kernel stage."""
+        return self.milliseconds
+
+
+def forward(
+    positions: torch.Tensor,
+    colors: torch.Tensor,
+    radii: torch.Tensor,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    *,
+    opacities: torch.Tensor | None = None,
+    background: torch.Tensor | None = None,
+    outputs: Sequence[str] = ("color",),
+    retain: bool = False,
+) -> Forward:
+    """Renders spheres.
+
+    Args:
+        positions: f32 [N, 3] centres, world frame, scene units. N may be 0.
+        colors: f32 [N, K] channels.
+        radii: f32 [N] scene units, > 0 (see `check_values`).
+        cameras: One or many, of one size.
+        settings: How to blend.
+        opacities: f32 [N] in [0, 1]; None: all 1.
+        background: f32 [K]; None: all 1.
+        outputs: What to return, of `OUTPUTS`.
+        retain: Keep what `backward` needs.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        ArgumentError: An argument does not fit; it says which.
+    """
+    inputs = check_inputs(positions, colors, radii, opacities, background)
+    check_cameras(cameras)
+    unknown = [name for name in outputs if name not in OUTPUTS]
+    if unknown:
+        raise ArgumentError("outputs", f"names of {OUTPUTS}", f"{unknown[0]!r}")
+    near, far = depth_range(cameras, settings)
+    wanted = set(outputs) | (_retained(settings, outputs) if retain else set())
+    track = bool(wanted & _TRACKED)
+    native_settings = settings.native(track)
+    images = _allocate(wanted, len(cameras), cameras[0], inputs, settings)
+    engine = engine_for(inputs.device)
+    milliseconds: dict[str, float] = {}
+    for index, camera in enumerate(cameras):
+        views = {_NATIVE_NAMES.get(name, name): image[index] for name, image in images.items()}
+        engine.forward(engine.workspace, camera.native(near, far), native_settings, **inputs.arrays(), **views)
+        for stage, time in engine.stages().items():
+            milliseconds[stage] = milliseconds.get(stage, 0.0) + time
+    state = None
+    if retain:
+        kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}
+        state = State(inputs, tuple(cameras), settings, near, kept)
+    return Forward({name: images[name] for name in outputs}, state, milliseconds)
+
+
+def _retained(settings: Settings, outputs: Sequence[str]) -> set[str]:
+    if not settings.exact:
+        return {"color", "info"}
+    return {"color", "blend", "stop"} | ({"sphere_ids"} if "depth" in outputs else set())
+
+
+def _allocate(
+    wanted: set[str], count: int, camera: Camera, inputs: Inputs, settings: Settings
+) -> dict[str, torch.Tensor]:
+    track = settings.n_track
+    last: dict[str, tuple[int, ...]] = {
+        "color": (inputs.channels,),
+        "info": (3 + 2 * track,),
+        "sphere_ids": (track,),
+        "weights": (track,),
+        "blend": (3,),
+    }
+    integer = {"sphere_ids", "hits", "stop"}
+    return {
+        name: empty(
+            (count, camera.height, camera.width, *last.get(name, ())),
+            torch.int32 if name in integer else torch.float32,
+            inputs.device,
+        )
+        for name in wanted
+    }

@@ -1,0 +1,164 @@
+"""The tensors a call works on, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.spheres.camera import Camera
+from lumigrad.kernels.spheres.settings import Settings
+
+_FEPS = np.float32(1e-6)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Contiguous float32 tensors on one device.
+
+    Attributes:
+        positions: [N, 3] world.
+        colors: [N, K].
+        radii: [N].
+        opacities: [N] or None.
+        background: [K].
+    """
+
+    positions: torch.Tensor
+    colors: torch.Tensor
+    radii: torch.Tensor
+    opacities: torch.Tensor | None
+    background: torch.Tensor
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.radii.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """K."""
+        return self.background.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.radii.device
+
+    def arrays(self) -> dict[str, torch.Tensor | None]:
+        """By the names the extension uses."""
+        return {
+            "positions": self.positions,
+            "colors": self.colors,
+            "radii": self.radii,
+            "opacities": self.opacities,
+            "background": self.background,
+        }
+
+
+def check_inputs(
+    positions: torch.Tensor,
+    colors: torch.Tensor,
+    radii: torch.Tensor,
+    opacities: torch.Tensor | None,
+    background: torch.Tensor | None,
+) -> Inputs:
+    """Checks shapes, types and devices; fills in a white background.
+
+    Raises:
+        ArgumentError: The first argument that does not fit.
+    """
+    device = positions.device
+    _check_tensor("positions", positions, (None, 3), device)
+    count = positions.shape[0]
+    _check_tensor("colors", colors, (count, None), device)
+    channels = colors.shape[1]
+    if channels < 1:
+        raise ArgumentError("colors", "at least one channel", f"shape {tuple(colors.shape)}")
+    if count >= 2**31 - 1:
+        raise ArgumentError("positions", "fewer than 2**31 - 1 spheres", f"{count}")
+    _check_tensor("radii", radii, (count,), device)
+    if opacities is not None:
+        _check_tensor("opacities", opacities, (count,), device)
+    if background is None:
+        background = torch.ones(channels, device=device)
+    _check_tensor("background", background, (channels,), device)
+    return Inputs(
+        positions.detach().contiguous(),
+        colors.detach().contiguous(),
+        radii.detach().contiguous(),
+        None if opacities is None else opacities.detach().contiguous(),
+        background.detach().contiguous(),
+    )
+
+
+def check_values(
+    positions: torch.Tensor, colors: torch.Tensor, radii: torch.Tensor, opacities: torch.Tensor | None = None
+) -> None:
+    """Checks the values of a scene, which takes a pass over them; `forward` does not.
+
+    Raises:
+        ArgumentError: Positions or colours are not finite, a radius is not above 1e-6 or not finite, an opacity is
+            outside [0, 1].
+    """
+    if radii.numel() == 0:
+        return
+    for name, tensor in (("positions", positions), ("colors", colors)):
+        if not bool(torch.isfinite(tensor).all()):
+            raise ArgumentError(name, "finite values", "NaN or infinity among them")
+    low, high = float(radii.min()), float(radii.max())
+    if not (low > float(_FEPS) and high < float("inf")):
+        raise ArgumentError("radii", "finite values above 1e-6", f"values from {low} to {high}")
+    if opacities is not None:
+        low, high = float(opacities.min()), float(opacities.max())
+        if not (low >= 0.0 and high <= 1.0):
+            raise ArgumentError("opacities", "values in [0, 1]", f"values from {low} to {high}")
+
+
+def depth_range(cameras: Sequence[Camera], settings: Settings) -> tuple[float, float]:
+    """The near and far end in force (spec sections 3.3 and 8).
+
+    Raises:
+        ArgumentError: The near end is not beyond a film, or the far end not beyond the near one.
+    """
+    focal = max(camera.auto_min_depth for camera in cameras)
+    if settings.min_depth == 0.0:
+        exact = focal + 2e-6
+        near = exact if settings.exact else float(np.float32(focal) + np.float32(2) * _FEPS)
+    else:
+        near = settings.min_depth
+    if not near > focal:
+        raise ArgumentError("min_depth", f"0 or a value above the largest focal length, {focal}", f"{near}")
+    if not settings.max_depth > near + 1e-6:
+        raise ArgumentError("max_depth", f"a value above min_depth ({near}) by more than 1e-6", f"{settings.max_depth}")
+    return near, settings.max_depth
+
+
+def check_cameras(cameras: Sequence[Camera]) -> None:
+    """All cameras of a call have one size.
+
+    Raises:
+        ArgumentError: There is none, or their sizes differ.
+    """
+    if not cameras:
+        raise ArgumentError("cameras", "at least one", "none")
+    sizes = {(camera.width, camera.height) for camera in cameras}
+    if len(sizes) > 1:
+        raise ArgumentError("cameras", "one size (width, height) for all of a call", f"{sorted(sizes)}")
+
+
+def _check_tensor(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
+    wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", type(tensor).__name__)
+    fits = tensor.dim() == len(shape) and all(
+        n is None or n == m for n, m in zip(shape, tensor.shape, strict=True)
+    )
+    if tensor.dtype != torch.float32 or not fits:
+        actual = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", actual)
+    if tensor.device != device:
+        raise ArgumentError(name, f"a tensor on {device}, where positions are", f"one on {tensor.device}")

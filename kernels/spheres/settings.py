@@ -1,0 +1,86 @@
+"""How spheres are blended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.errors import ArgumentError
+
+MAX_TRACK = 128
+UNLIMITED_HITS = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a render call.
+
+    Attributes:
+        gamma: Softness of the depth blending, in [1e-5, 1].
+        max_depth: Far end of the depth range, scene units.
+        min_depth: Near end; 0: the largest focal length of the call's cameras + 2e-6.
+        semantics: "exact" (true exponential, every hit, true derivatives) or "compat" (PyTorch3D's Pulsar).
+        allowed_difference: In [0, 1): a pixel may stop once what is left cannot change its colour by more than this
+            share. None: 0 in exact, 0.01 in compat.
+        max_hits: Spheres blended per pixel at the most; 0: no limit. A hard limit in exact; in compat looked at after
+            every 65th candidate, as Pulsar does.
+        n_track: Spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
+        background_depth: Normalised closeness of the background, in (0, 1).
+
+    Raises:
+        ArgumentError: A value is outside its range.
+    """
+
+    gamma: float
+    max_depth: float
+    min_depth: float = 0.0
+    semantics: str = "exact"
+    allowed_difference: float | None = None
+    max_hits: int = 0
+    n_track: int = 5
+    background_depth: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _check(self.semantics in ("exact", "compat"), "semantics", "'exact' or 'compat'", self.semantics)
+        _check(1e-5 <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
+        _check(0.0 <= self.min_depth < math.inf, "min_depth", "a finite value >= 0", self.min_depth)
+        _check(
+            self.min_depth + 1e-6 < self.max_depth < math.inf,
+            "max_depth",
+            f"a finite value above min_depth ({self.min_depth}) by more than 1e-6",
+            self.max_depth,
+        )
+        share = self.share
+        _check(0.0 <= share < 1.0, "allowed_difference", "a value in [0, 1)", share)
+        _check(0 <= self.max_hits <= UNLIMITED_HITS, "max_hits", "0 (no limit) to 2**32 - 1", self.max_hits)
+        _check(1 <= self.n_track <= MAX_TRACK, "n_track", f"1 to {MAX_TRACK}", self.n_track)
+        _check(0.0 < self.background_depth < 1.0, "background_depth", "a value in (0, 1)", self.background_depth)
+
+    @property
+    def exact(self) -> bool:
+        """Whether semantics is "exact"."""
+        return self.semantics == "exact"
+
+    @property
+    def share(self) -> float:
+        """The allowed difference in force."""
+        if self.allowed_difference is None:
+            return 0.0 if self.exact else 0.01
+        return self.allowed_difference
+
+    def native(self, track: bool) -> _native.SphereSettings:
+        """For the extension; without `track` no spheres are recorded."""
+        return _native.make_sphere_settings(
+            exact=self.exact,
+            n_track=self.n_track if track else 0,
+            max_hits=self.max_hits or UNLIMITED_HITS,
+            gamma=self.gamma,
+            allowed_difference=self.share,
+            background_depth=self.background_depth,
+        )
+
+
+def _check(ok: bool, argument: str, expected: str, actual: object) -> None:
+    if not ok:
+        raise ArgumentError(argument, expected, repr(actual))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,7 @@ def backward(
     state: State,
     output_gradients: Mapping[str, torch.Tensor],
     wanted: Sequence[str] = ("positions", "colors", "radii"),
+    before_view: Callable[[], object] | None = None,
 ) -> Backward:
     """Differentiates a rendered image.
 
@@ -59,6 +60,7 @@ def backward(
             "depth", both [C, H, W].
         wanted: Which gradients, of `GRADIENTS`; "opacities" also if the forward pass had none (all 1). "background" and
             "gamma" in exact only.
+        before_view: Called before each camera; what it raises ends the call.
 
     Returns:
         The gradients.
@@ -68,17 +70,20 @@ def backward(
     """
     _check_wanted(state, wanted)
     upstream = _check_upstream(state, output_gradients)
-    parts = [_view(state, index, upstream, set(wanted)) for index in range(len(state.cameras))]
-    total = parts[0]
-    for part in parts[1:]:
-        for name, tensor in total.tensors.items():
-            tensor += part.tensors[name]
-        for stage, time in part.milliseconds.items():
-            total.milliseconds[stage] += time
+    total: _View | None = None
+    camera_sums: list[torch.Tensor] = []
+    for index in range(len(state.cameras)):
+        if before_view is not None:
+            before_view()
+        part = _view(state, index, upstream, set(wanted))
+        if part.camera_sums is not None:
+            camera_sums.append(part.camera_sums)
+        total = part if total is None else _added(total, part)
+    assert total is not None
     touched = total.tensors.pop("touched")
     gradients = dict(total.tensors)
-    if "cameras" in wanted or "gamma" in wanted:
-        sums = np.stack([part.camera_sums.cpu().numpy() for part in parts if part.camera_sums is not None])
+    if camera_sums:
+        sums = np.stack([view_sums.cpu().numpy() for view_sums in camera_sums])
         if "gamma" in wanted:
             gradients["gamma"] = torch.tensor(float(sums[:, _GAMMA_SUM].sum()), dtype=torch.float32)
         if "cameras" in wanted:
@@ -91,6 +96,14 @@ class _View:
     tensors: dict[str, torch.Tensor]
     camera_sums: torch.Tensor | None
     milliseconds: dict[str, float]
+
+
+def _added(total: _View, part: _View) -> _View:
+    for name, tensor in total.tensors.items():
+        tensor += part.tensors[name]
+    for stage, time in part.milliseconds.items():
+        total.milliseconds[stage] += time
+    return total
 
 
 def _view(state: State, index: int, upstream: Mapping[str, torch.Tensor], wanted: set[str]) -> _View:

@@ -69,8 +69,8 @@ class PulsarSource:
         eye = r @ position if self.first_r_then_t else position
         right, down, forward = r[:, 0].copy(), -r[:, 1], r[:, 2] * as_type(-1 if self.right_handed else 1)
         focal, sensor, two = as_type(self.focal), as_type(self.sensor), as_type(2)
-        sensor_height = as_type(height) * sensor / as_type(width)
         pixel = sensor / as_type(width)
+        sensor_height = pixel * as_type(height)
         film = eye if orthogonal else eye + focal * forward
         corner = film - right * (sensor / two) - down * (sensor_height / two)
         origin = corner + right * (pixel / two) + down * (pixel / two)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,6 +78,7 @@ def forward(
     background: torch.Tensor | None = None,
     outputs: Sequence[str] = ("color",),
     retain: bool = False,
+    before_view: Callable[[], object] | None = None,
 ) -> Forward:
     """Renders spheres.
 
@@ -91,6 +92,7 @@ def forward(
         background: f32 [K]; None: all 1.
         outputs: What to return, of `OUTPUTS`.
         retain: Keep what `backward` needs.
+        before_view: Called before each camera; what it raises ends the call.
 
     Returns:
         The outputs.
@@ -111,6 +113,8 @@ def forward(
     engine = engine_for(inputs.device)
     milliseconds: dict[str, float] = {}
     for index, camera in enumerate(cameras):
+        if before_view is not None:
+            before_view()
         views = {_NATIVE_NAMES.get(name, name): image[index] for name, image in images.items()}
         engine.forward(engine.workspace, camera.native(near, far), native_settings, **inputs.arrays(), **views)
         for stage, time in engine.stages().items():

@@ -31,17 +31,17 @@ __device__ void write_info(const Pixel& pixel, float maximum, float* info) {
   info[1] = pixel.denominator;
   info[2] = pixel.max_near;
   int* words = reinterpret_cast<int*>(info);
-  for (int t = 0; t < pixel.tracker.count; ++t) {
-    words[3 + 2 * t] = pixel.tracker.ids[t];
-    info[4 + 2 * t] = pixel.tracker.depth(t);
-  }
+  pixel.tracker.each([&](int t, int id, float depth) {
+    words[3 + 2 * t] = id;
+    info[4 + 2 * t] = depth;
+  });
 }
 
 template <bool kExact, bool kOrthogonal, class Pixel>
 __device__ void write_pixel(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& out,
                             const CudaPrepared& prepared, const Pixel& pixel, int x, int y) {
   const int64_t index = static_cast<int64_t>(y) * camera.width + x;
-  const int track = pixel.tracker.count;
+  const int track = pixel.tracker.wanted;
   const float denominator = pixel.denominator;
   const float inverse = 1.0f / (kExact ? denominator : max(denominator, kFeps));
   if (out.color != nullptr) pixel.color.write(scene, out.color + index * scene.channels, inverse);
@@ -53,16 +53,16 @@ __device__ void write_pixel(const Camera& camera, const Settings& settings, cons
   if (out.info != nullptr) {
     write_info(pixel, kExact ? pixel.maximum + pixel.low : pixel.maximum, out.info + index * (3 + 2 * track));
   }
-  if (out.depth != nullptr) out.depth[index] = pixel.tracker.depth(0);
-  for (int t = 0; out.ids != nullptr && t < track; ++t) out.ids[index * track + t] = pixel.tracker.ids[t];
-  for (int t = 0; out.weights != nullptr && t < track; ++t) {
-    const int id = pixel.tracker.ids[t];
-    const float* record = id < 0 ? nullptr : &prepared.records[4 * static_cast<int64_t>(id)].x;
-    out.weights[index * track + t] =
-        id < 0 ? 0.0f
-               : tracked_share<kExact, kOrthogonal>(camera, settings, record, x, y, pixel.maximum, pixel.low,
-                                                    denominator);
-  }
+  const auto share = [&](int id) {
+    if (id < 0) return 0.0f;
+    const float* record = &prepared.records[4 * static_cast<int64_t>(id)].x;
+    return tracked_share<kExact, kOrthogonal>(camera, settings, record, x, y, pixel.maximum, pixel.low, denominator);
+  };
+  pixel.tracker.each([&](int t, int id, float depth) {
+    if (t == 0 && out.depth != nullptr) out.depth[index] = depth;
+    if (out.ids != nullptr) out.ids[index * track + t] = id;
+    if (out.weights != nullptr) out.weights[index * track + t] = share(id);
+  });
   if (out.hits != nullptr) out.hits[index] = pixel.hits;
   if (out.blend != nullptr) {
     out.blend[index * 3] = pixel.maximum;
@@ -116,7 +116,7 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
   }
 }
 
-template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
+template <bool kExact, bool kOrthogonal, int kChannels, int kRoom>
 __global__ void __launch_bounds__(kTilePixels)
     draw_kernel(Camera camera, Settings settings, Scene scene, Outputs outputs, CudaPrepared prepared) {
   __shared__ TileBatch batch;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kTilePixels)
   float* image = outputs.color == nullptr || !place.on_film
                      ? nullptr
                      : outputs.color + (static_cast<int64_t>(place.y) * camera.width + place.x) * scene.channels;
-  CudaPixel<kChannels, kTrack> pixel(maximum, low, scene, settings, image, place.on_film);
+  CudaPixel<kChannels, kRoom> pixel(maximum, low, scene, settings, image, place.on_film);
   if constexpr (kExact) {
     draw_exact_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
   } else {
@@ -143,17 +143,22 @@ __global__ void __launch_bounds__(kTilePixels)
 
 using DrawKernel = void (*)(Camera, Settings, Scene, Outputs, CudaPrepared);
 
+template <bool kExact, bool kOrthogonal, int kChannels>
+DrawKernel choose(int track) {
+  if (track <= 1) return &draw_kernel<kExact, kOrthogonal, kChannels, 1>;
+  if (track <= 5) return &draw_kernel<kExact, kOrthogonal, kChannels, 5>;
+  return &draw_kernel<kExact, kOrthogonal, kChannels, kMaxTrack>;
+}
+
 template <bool kExact, bool kOrthogonal>
 DrawKernel choose(int channels, int track) {
-  if (channels == 3 && track == 5) return &draw_kernel<kExact, kOrthogonal, 3, 5>;
-  if (channels == 3 && track == 1) return &draw_kernel<kExact, kOrthogonal, 3, 1>;
-  return &draw_kernel<kExact, kOrthogonal, 0, 0>;
+  return channels == 3 ? choose<kExact, kOrthogonal, 3>(track) : choose<kExact, kOrthogonal, 0>(track);
 }
 
 DrawKernel choose(const Camera& camera, const Settings& settings, const Scene& scene) {
-  const int channels = scene.channels, track = settings.n_track;
-  if (settings.exact) return camera.orthogonal ? choose<true, true>(channels, track) : choose<true, false>(channels, track);
-  return camera.orthogonal ? choose<false, true>(channels, track) : choose<false, false>(channels, track);
+  const int k = scene.channels, track = settings.n_track;
+  if (settings.exact) return camera.orthogonal ? choose<true, true>(k, track) : choose<true, false>(k, track);
+  return camera.orthogonal ? choose<false, true>(k, track) : choose<false, false>(k, track);
 }
 
 }  // namespace

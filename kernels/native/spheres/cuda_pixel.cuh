@@ -8,29 +8,29 @@ namespace lumigrad::spheres {
 
 inline constexpr float kNoTrackedDepth = 3.4e38f;
 
-// Spec 5.3: the closest spheres, ascending by depth; an equal depth goes in front of the older one. In registers if
-// their number is known at compile time.
-template <int kTrack>
+// Spec 5.3: the closest spheres, ascending by depth; an equal depth goes in front of the older one. There is room for
+// kRoom, of which the first n are wanted; few are kept in registers, for which every index must be known when compiled.
+template <int kRoom>
 struct CudaTracker {
-  static constexpr int kRoom = kTrack > 0 ? kTrack : kMaxTrack;
+  static constexpr bool kInRegisters = kRoom <= 8;
   float depths[kRoom];
   int ids[kRoom];
-  int count;
+  int wanted;
 
-  __device__ explicit CudaTracker(int n) : count(kTrack > 0 ? kTrack : n) {
+  __device__ explicit CudaTracker(int n) : wanted(n) {
 #pragma unroll
     for (int i = 0; i < kRoom; ++i) {
-      if (kTrack == 0 && i >= count) break;
+      if (!kInRegisters && i >= wanted) break;
       depths[i] = kNoTrackedDepth;
       ids[i] = -1;
     }
   }
 
   __device__ void insert(float depth, int id) {
-    if (count == 0 || !(depth <= depths[count - 1])) return;
+    if (!(depth <= depths[kInRegisters ? kRoom - 1 : wanted - 1])) return;
 #pragma unroll
     for (int i = 0; i < kRoom; ++i) {
-      if (kTrack == 0 && i >= count) break;
+      if (!kInRegisters && i >= wanted) break;
       const float here = depths[i];
       const int here_id = ids[i];
       const bool swap = depth <= here;
@@ -41,7 +41,15 @@ struct CudaTracker {
     }
   }
 
-  __device__ float depth(int i) const { return depths[i] < kNoTrackedDepth ? depths[i] : -1.0f; }
+  // Calls visit(i, id, depth) for the wanted ones, with -1 and -1 where there is none.
+  template <class Visit>
+  __device__ void each(const Visit& visit) const {
+#pragma unroll
+    for (int i = 0; i < kRoom; ++i) {
+      if (i >= wanted) break;
+      visit(i, ids[i], depths[i] < kNoTrackedDepth ? depths[i] : -1.0f);
+    }
+  }
 };
 
 // The colour that is blended: in registers for 3 channels, else in the output image, to which only this thread writes.
@@ -79,7 +87,7 @@ struct CudaColor<0> {
   }
 };
 
-template <int kChannels, int kTrack>
+template <int kChannels, int kRoom>
 struct CudaPixel {
   float maximum;      // M; exact: its whole part
   float low;          // Exact: the rest of M. Compat: what is left of the background's weight.
@@ -90,13 +98,12 @@ struct CudaPixel {
   int stop = 0x7FFFFFFF;  // Exact: ranks below this were looked at.
   bool active;
   CudaColor<kChannels> color;
-  CudaTracker<kTrack> tracker;
+  CudaTracker<kRoom> tracker;
 
   __device__ CudaPixel(float m, float l, const Scene& scene, const Settings& settings, float* image, bool on_film)
       : maximum(m), low(l), active(on_film), color(scene, image), tracker(settings.n_track) {}
 
-  __device__ void count_hit(const float* record, unsigned id, float depth, float near) {
-    (void)record;
+  __device__ void count_hit(unsigned id, float depth, float near) {
     max_near = near;
     ++hits;
     tracker.insert(depth, static_cast<int>(id));
@@ -104,8 +111,8 @@ struct CudaPixel {
 };
 
 // A candidate of the pixel (spec 5.1), and the check after the 65th (spec 5.2).
-template <bool kOrthogonal, int kChannels, int kTrack>
-__device__ inline void draw_compat(CudaPixel<kChannels, kTrack>& pixel, const Scene& scene, const Settings& settings,
+template <bool kOrthogonal, int kChannels, int kRoom>
+__device__ inline void draw_compat(CudaPixel<kChannels, kRoom>& pixel, const Scene& scene, const Settings& settings,
                                    const CompatView& view, const CompatRay<float>& ray, const float* record,
                                    unsigned id) {
   if (compat_hit<float, kOrthogonal>(record, ray)) {
@@ -117,7 +124,7 @@ __device__ inline void draw_compat(CudaPixel<kChannels, kTrack>& pixel, const Sc
     pixel.color.blend(scene, record, id, [&](float old, float value) {
       return joining.weight * value + old * joining.scale;
     });
-    pixel.count_hit(record, id, g.depth, record[compat_record::kNear]);
+    pixel.count_hit(id, g.depth, record[compat_record::kNear]);
   }
   if (++pixel.loaded <= 64) return;
   pixel.loaded = 0;
@@ -129,8 +136,8 @@ __device__ inline void draw_compat(CudaPixel<kChannels, kTrack>& pixel, const Sc
 }
 
 // A candidate of the pixel; a weightless hit must not raise the maximum.
-template <bool kOrthogonal, int kChannels, int kTrack>
-__device__ inline void draw_exact(CudaPixel<kChannels, kTrack>& pixel, const Scene& scene, const Settings& settings,
+template <bool kOrthogonal, int kChannels, int kRoom>
+__device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scene& scene, const Settings& settings,
                                   const ExactView& view, const ExactRay<float>& ray, const float* record, unsigned id,
                                   unsigned rank) {
   if (!exact_hit<float, kOrthogonal>(record, ray, view)) return;
@@ -146,7 +153,7 @@ __device__ inline void draw_exact(CudaPixel<kChannels, kTrack>& pixel, const Sce
     return fma(joining.weight, value, old * joining.scale);
   });
   const float depth = kOrthogonal ? record[exact_record::kQz] - g.half_chord : exact_depth(record, g);
-  pixel.count_hit(record, id, depth, record[exact_record::kNear]);
+  pixel.count_hit(id, depth, record[exact_record::kNear]);
   if (static_cast<uint32_t>(pixel.hits) < settings.max_hits) return;
   pixel.stop = static_cast<int>(rank) + 1;
   pixel.active = false;

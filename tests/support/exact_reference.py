@@ -26,6 +26,17 @@ class Blending:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """What rounding to float32 may change, by first-order estimates per pixel."""
+
+    color: Tensor
+    alpha: Tensor
+    depth: Tensor
+    # Where it decides whether a sphere is hit at all.
+    undecided: Tensor
+
+
+@dataclass(frozen=True)
 class Chords:
     """Pixels [H, W] against spheres [N]: what the intersection of ray and sphere gives."""
 
@@ -49,9 +60,7 @@ class Exact:
     maximum: Tensor
     total: Tensor
     farthest: Tensor
-    # What rounding to float32 may do to the colour; and where it may decide whether a sphere is hit at all.
-    uncertainty: Tensor
-    undecided: Tensor
+    rounding: Rounding
 
     def tracked(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Ids, depths and shares of the closest `count` hits; -1, -1 and 0 beyond the last."""
@@ -141,7 +150,6 @@ def _blend(
     seen = hit.any(-1)
     closest = depths.amin(-1) if depths.shape[-1] else torch.full_like(maximum, torch.inf)
     near = torch.where(hit, chords.near, -1.0)
-    uncertainty, undecided = _rounding(view, colors, radii, opacity, blending, nearest, chords, maximum, total, color)
     return Exact(
         color=color,
         alpha=1 - background_share,
@@ -152,8 +160,7 @@ def _blend(
         maximum=maximum,
         total=total,
         farthest=near.amax(-1) if near.shape[-1] else torch.full_like(maximum, -1.0),
-        uncertainty=uncertainty,
-        undecided=undecided,
+        rounding=_rounding(view, colors, radii, opacity, blending, nearest, chords, maximum, total, color),
     )
 
 
@@ -169,22 +176,26 @@ def _rounding(
     maximum: Tensor,
     total: Tensor,
     color: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """First-order effect of float32 rounding of distances, exponents and closeness on each pixel's colour."""
+) -> Rounding:
     distance = root((view.centres**2).sum(-1))
     length_error = 4 * ROUNDING * (distance + radii)
-    near_miss = chords.chord < radii + length_error
     kept = (chords.near >= nearest) & (chords.near <= blending.max_depth) & (view.centres @ view.forward > 0)
-    near_miss &= kept
-    undecided = ((chords.chord - radii).abs() < length_error) & kept
-    grazing = torch.sqrt(2 * radii * length_error)
-    chord_error = torch.minimum(grazing, radii * length_error / chords.half_chord.clamp_min(1e-12))
-    per_depth = opacity / (blending.gamma * (blending.max_depth - nearest))
-    exponent = (1 - (chords.depth - nearest) / (blending.max_depth - nearest)) / blending.gamma * opacity
-    exponent_error = per_depth * (length_error + chord_error) + 4 * ROUNDING * exponent.abs()
+    reached = kept & (chords.chord < radii + length_error)
+    grazing = kept & ((chords.chord - radii).abs() < length_error)
+    # The half chord is a root, and worst where it is zero.
+    worst = torch.sqrt(2 * radii * length_error)
+    chord_error = torch.minimum(worst, radii * length_error / chords.half_chord.clamp_min(1e-12))
+    depth_error = length_error + chord_error
+    depth_range = blending.max_depth - nearest
+    exponent = (1 - (chords.depth - nearest) / depth_range) / blending.gamma * opacity
+    exponent_error = depth_error * opacity / (blending.gamma * depth_range) + 4 * ROUNDING * exponent.abs()
     closeness = (1 - chords.chord / radii).clamp_min(0)
     scale = opacity * torch.exp((exponent - maximum[..., None]).clamp_max(50))
     error = scale * (length_error / radii + closeness * exponent_error)
-    share = torch.where(near_miss, (error / total[..., None]).clamp_max(1), 0.0)
+    share = torch.where(reached, (error / total[..., None]).clamp_max(1), 0.0)
     spread = (colors - color[..., None, :]).abs().amax(-1)
-    return (share * spread).sum(-1), undecided.any(-1)
+    depths = torch.where(chords.hit, chords.depth, torch.inf)
+    depth = torch.zeros_like(maximum)
+    if depths.shape[-1]:
+        depth = torch.gather(depth_error, -1, depths.argmin(-1, keepdim=True))[..., 0]
+    return Rounding((share * spread).sum(-1), share.sum(-1), depth, grazing.any(-1))

@@ -1,0 +1,195 @@
+"""Arguments that make no sense are refused, each by name, with what was expected and what came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.spheres import Camera, Settings, backward, check_values, forward
+from torch import Tensor
+
+PARAMETERS = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 2.0]
+EYE = np.eye(3).tolist()
+
+
+def arguments() -> dict[str, Any]:
+    """A call that works."""
+    random = torch.Generator().manual_seed(1)
+    return {
+        "positions": torch.rand(5, 3, generator=random) + torch.tensor([0.0, 0.0, 10.0]),
+        "colors": torch.rand(5, 3, generator=random),
+        "radii": torch.full((5,), 0.5),
+        "cameras": [Camera.pulsar(PARAMETERS, 16, 12)],
+        "settings": Settings(gamma=0.1, max_depth=20.0),
+    }
+
+
+def assert_refused(call: Callable[[], object], argument: str, *words: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    error = caught.value
+    assert argument in error.argument, f"blames {error.argument!r}: {error}"
+    assert error.expected and error.actual
+    for text in (error.argument, *words):
+        assert text in str(error), f"{text!r} not in {error}"
+
+
+def test_the_call_that_the_others_spoil_works() -> None:
+    assert forward(**arguments()).outputs["color"].shape == (1, 12, 16, 3)
+
+
+SPOILED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "flat positions": ("positions", {"positions": torch.rand(15)}, ("15",)),
+    "two coordinates": ("positions", {"positions": torch.rand(5, 2)}, ("3", "2")),
+    "double positions": ("positions", {"positions": torch.rand(5, 3, dtype=torch.float64)}, ("float32", "float64")),
+    "half colours": ("colors", {"colors": torch.rand(5, 3).half()}, ("float32", "float16")),
+    "more colours than spheres": ("colors", {"colors": torch.rand(6, 3)}, ("5", "6")),
+    "flat colours": ("colors", {"colors": torch.rand(5)}, ()),
+    "no channels": ("colors", {"colors": torch.rand(5, 0)}, ("0",)),
+    "integer radii": ("radii", {"radii": torch.ones(5, dtype=torch.int32)}, ("float32", "int32")),
+    "fewer radii than spheres": ("radii", {"radii": torch.ones(4)}, ("5", "4")),
+    "radii in a column": ("radii", {"radii": torch.ones(5, 1)}, ()),
+    "fewer opacities": ("opacities", {"opacities": torch.ones(2)}, ("5", "2")),
+    "double opacities": ("opacities", {"opacities": torch.ones(5, dtype=torch.float64)}, ("float64",)),
+    "background of another length": ("background", {"background": torch.ones(4)}, ("3", "4")),
+    "background image": ("background", {"background": torch.ones(12, 16, 3)}, ()),
+    "no cameras": ("cameras", {"cameras": []}, ()),
+    "cameras of two sizes": (
+        "cameras",
+        {"cameras": [Camera.pulsar(PARAMETERS, 16, 12), Camera.pulsar(PARAMETERS, 12, 16)]},
+        ("16", "12"),
+    ),
+    "unknown output": ("outputs", {"outputs": ("colour",)}, ("colour", "color")),
+    "two devices": ("colors", {"colors": torch.rand(5, 3, device="meta")}, ("cpu", "meta")),
+    "all on a device without an engine": (
+        "positions",
+        {name: torch.empty(shape, device="meta") for name, shape in (("positions", (5, 3)), ("colors", (5, 3)))}
+        | {"radii": torch.empty(5, device="meta")},
+        ("meta",),
+    ),
+    "near limit behind the far one": ("max_depth", {"settings": Settings(0.1, 20.0, 30.0)}, ("20", "30")),
+    "far limit before the film": ("max_depth", {"settings": Settings(0.1, 3.0)}, ("3",)),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_spoiled_argument_is_named(name: str) -> None:
+    argument, changes, words = SPOILED[name]
+    assert_refused(lambda: forward(**{**arguments(), **changes}), argument, *words)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("gamma", 0.0),
+        ("gamma", 9e-6),
+        ("gamma", 1.1),
+        ("gamma", float("nan")),
+        ("max_depth", float("inf")),
+        ("max_depth", float("nan")),
+        ("min_depth", -1.0),
+        ("min_depth", float("nan")),
+        ("semantics", "Compat"),
+        ("allowed_difference", -0.1),
+        ("allowed_difference", 1.0),
+        ("max_hits", -1),
+        ("n_track", 0),
+        ("n_track", 129),
+        ("background_depth", 0.0),
+        ("background_depth", 1.0),
+    ],
+)
+def test_setting_out_of_range_is_named(argument: str, value: object) -> None:
+    options: dict[str, Any] = {"gamma": 0.1, "max_depth": 20.0, argument: value}
+    assert_refused(lambda: forward(**{**arguments(), "settings": Settings(**options)}), argument)
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        ("parameters", lambda: Camera.pulsar(PARAMETERS[:7], 16, 12)),
+        ("parameters", lambda: Camera.pulsar([*PARAMETERS, 0.0], 16, 12)),
+        ("parameters", lambda: Camera.pulsar([float("nan"), *PARAMETERS[1:]], 16, 12)),
+        ("focal", lambda: Camera.pulsar([*PARAMETERS[:6], 0.0, 2.0], 16, 12)),
+        ("focal", lambda: Camera.pulsar(PARAMETERS, 16, 12, orthogonal=True)),
+        ("sensor", lambda: Camera.pulsar([*PARAMETERS[:7], 0.0], 16, 12)),
+        ("width", lambda: Camera.pulsar(PARAMETERS, 0, 12)),
+        ("height", lambda: Camera.pulsar(PARAMETERS, 16, -3)),
+        ("rotation", lambda: Camera.opencv(9.0, 9.0, 8.0, 6.0, np.eye(2).tolist(), [0.0] * 3, 16, 12)),
+        ("rotation", lambda: Camera.opencv(9.0, 9.0, 8.0, 6.0, (2 * np.eye(3)).tolist(), [0.0] * 3, 16, 12)),
+        ("translation", lambda: Camera.opencv(9.0, 9.0, 8.0, 6.0, EYE, [0.0] * 2, 16, 12)),
+        ("fx", lambda: Camera.opencv(0.0, 9.0, 8.0, 6.0, EYE, [0.0] * 3, 16, 12)),
+        ("fy", lambda: Camera.opencv(9.0, -9.0, 8.0, 6.0, EYE, [0.0] * 3, 16, 12)),
+        ("cx", lambda: Camera.opencv(9.0, 9.0, float("inf"), 6.0, EYE, [0.0] * 3, 16, 12)),
+    ],
+)
+def test_impossible_camera_is_named(argument: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert argument in f"{caught.value.argument} {caught.value}"
+    assert caught.value.expected and caught.value.actual
+
+
+def state(**changes: Any) -> Any:
+    return forward(**{**arguments(), **changes}, retain=True).state
+
+
+@pytest.mark.parametrize(
+    ("argument", "gradients", "wanted"),
+    [
+        ("color", {"color": torch.ones(1, 12, 16, 4)}, ("positions",)),
+        ("color", {"color": torch.ones(12, 16, 3)}, ("positions",)),
+        ("color", {"color": torch.ones(1, 12, 16, 3, dtype=torch.float64)}, ("positions",)),
+        ("alpha", {"alpha": torch.ones(1, 16, 12)}, ("positions",)),
+        ("output_gradients", {"hits": torch.ones(1, 12, 16)}, ("positions",)),
+        ("output_gradients", {}, ("positions",)),
+        ("wanted", {"color": torch.ones(1, 12, 16, 3)}, ("weights",)),
+        ("wanted", {"color": torch.ones(1, 12, 16, 3)}, ("opacities",)),
+    ],
+)
+def test_spoiled_backward_is_named(argument: str, gradients: dict[str, Tensor], wanted: tuple[str, ...]) -> None:
+    held = state()
+    assert_refused(lambda: backward(held, gradients, wanted), argument)
+
+
+@pytest.mark.parametrize("wanted", ["background", "gamma"])
+def test_compat_has_no_gradient_of_settings(wanted: str) -> None:
+    held = state(settings=Settings(0.1, 20.0, semantics="compat"))
+    assert_refused(lambda: backward(held, {"color": torch.ones(1, 12, 16, 3)}, (wanted,)), "wanted", wanted, "exact")
+
+
+@pytest.mark.parametrize("output", ["alpha", "depth"])
+def test_compat_differentiates_only_the_colour(output: str) -> None:
+    held = state(settings=Settings(0.1, 20.0, semantics="compat"))
+    assert_refused(lambda: backward(held, {output: torch.ones(1, 12, 16)}, ("positions",)), "output_gradients", output)
+
+
+@pytest.mark.parametrize(
+    ("argument", "row", "value"),
+    [
+        ("radii", 3, 0.0),
+        ("radii", 0, -1.0),
+        ("radii", 4, float("nan")),
+        ("radii", 4, float("inf")),
+        ("positions", 2, float("nan")),
+        ("positions", 2, float("inf")),
+        ("colors", 1, float("nan")),
+        ("opacities", 1, 1.5),
+        ("opacities", 1, -0.5),
+        ("opacities", 1, float("nan")),
+    ],
+)
+def test_values_that_cannot_be_are_found(argument: str, row: int, value: float) -> None:
+    call = arguments()
+    tensors = {name: call[name].clone() for name in ("positions", "colors", "radii")} | {"opacities": torch.ones(5)}
+    check_values(**tensors)
+    tensors[argument][row] = value
+    assert_refused(lambda: check_values(**tensors), argument)
+
+
+def test_values_of_nothing_are_fine() -> None:
+    check_values(torch.empty(0, 3), torch.empty(0, 3), torch.empty(0), None)

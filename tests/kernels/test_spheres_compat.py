@@ -1,0 +1,136 @@
+"""Compat semantics against our own rendition of the original, one scene for every behaviour it is known for."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from support import compat_backward, compat_reference
+from support.closeness import assert_image, assert_of_maximum
+from support.engines import Engine
+from support.sphere_case import Floats, SphereCase, sphere_ids
+from support.sphere_cases import build, compat_cases
+from support.sphere_runs import camera_of, run, wanted_of
+
+CASES = {case.name: case for case in compat_cases()}
+
+
+@cache
+def expected(name: str) -> tuple[compat_reference.Rendered, dict[str, Floats]]:
+    case = CASES[name]
+    rendered = compat_reference.render(case)
+    gradients = compat_backward.gradients(case, rendered)
+    gradients["cameras"] = compat_backward.camera_gradient(case, gradients)[None]
+    return rendered, gradients
+
+
+def gradient_tolerance(name: str, case: SphereCase) -> float:
+    """Exponents of 1e4 leave little precision; a rectangle's rounding weighs camera gradients."""
+    return 1e-3 if case.gamma < 1e-3 or name == "cameras" else 1e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_image_and_info_are_the_originals(name: str, engine: Engine) -> None:
+    case, (rendered, _) = CASES[name], expected(name)
+    outputs = run(engine, case, "compat", outputs=("color", "info", "hits", "sphere_ids", "depth")).outputs
+    np.testing.assert_array_equal(outputs["hits"][0], rendered.hits)
+    if case.hits_only:
+        return
+    assert_image(outputs["color"][0], rendered.image)
+    info = outputs["info"][0]
+    np.testing.assert_array_equal(sphere_ids(info), sphere_ids(rendered.info))
+    np.testing.assert_array_equal(outputs["sphere_ids"][0], sphere_ids(rendered.info))
+    numbers = [0, 1, 2, *range(4, info.shape[-1], 2)]
+    # Relative where large: at a gamma of 1e-4 the maximum exponent is 1e4.
+    np.testing.assert_allclose(info[..., numbers], rendered.info[..., numbers], rtol=1e-6, atol=1e-5)
+    assert_image(outputs["depth"][0], rendered.info[..., 4])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.hits_only])
+def test_gradients_are_the_originals(name: str, engine: Engine) -> None:
+    case, (_, gradients) = CASES[name], expected(name)
+    wanted = wanted_of(case)
+    result = run(engine, case, "compat", wanted=wanted)
+    for key in wanted:
+        assert_of_maximum(key, result.gradients[key], gradients[key], gradient_tolerance(key, case))
+
+
+@pytest.mark.parametrize("name", ["perspective_posed", "one_tracked", "about_a_pixel", "crowd_difference_0.2"])
+def test_touched_counts_the_pixels_in_which_a_sphere_was_tracked(name: str, engine: Engine) -> None:
+    case, (rendered, _) = CASES[name], expected(name)
+    touched = run(engine, case, "compat", wanted=("colors",)).touched
+    ids = sphere_ids(rendered.info)
+    np.testing.assert_array_equal(touched, np.bincount(ids[ids >= 0], minlength=len(case.radii)))
+
+
+def test_fully_tracked_shares_and_background_add_up(engine: Engine) -> None:
+    case = CASES["perspective_posed"]
+    outputs = run(engine, case, "compat", outputs=("weights", "alpha", "sphere_ids")).outputs
+    weights, alpha, ids = outputs["weights"][0], outputs["alpha"][0], outputs["sphere_ids"][0]
+    assert weights.shape == ids.shape
+    assert (weights[ids < 0] == 0).all()
+    assert (weights >= 0).all()
+    # The original's exponential is off by up to four in a hundred, and the shares with it.
+    assert_image(weights.sum(-1), alpha, 0.05)
+
+
+def test_ids_and_empty_slots_survive_as_bit_patterns(engine: Engine) -> None:
+    case = CASES["perspective"]
+    info = run(engine, case, "compat", outputs=("info",)).outputs["info"][0]
+    bits = info.view(np.int32)[..., 3::2]
+    assert bits.min() == -1, "empty slots hold the bits of -1, which is a NaN"
+    assert set(np.unique(bits)) >= {0, 1, 2}, "small ids are denormal numbers"
+    assert np.isnan(info[..., 3::2][bits == -1]).all()
+
+
+def test_an_equal_depth_goes_in_front_of_the_older_one(engine: Engine) -> None:
+    ids = run(engine, CASES["equal_depths"], "compat", outputs=("sphere_ids",)).outputs["sphere_ids"][0]
+    deep = ids[ids[..., 0] >= 0]
+    np.testing.assert_array_equal(deep[:, :4], np.broadcast_to([2, 1, 0, -1], deep[:, :4].shape))
+
+
+def test_opacities_of_each_batch_element_are_its_own(engine: Engine) -> None:
+    images = []
+    for index in range(2):
+        case = CASES[f"batch_opacity_{index}"]
+        images.append(run(engine, case, "compat").outputs["color"][0])
+        assert_image(images[-1], expected(case.name)[0].image)
+    assert np.abs(images[0] - images[1]).max() > 0.1
+
+
+def test_gradients_of_several_cameras_are_summed(engine: Engine) -> None:
+    cases = [
+        build("several", camera=(0.1 * index, 0.0, 0.2, 0.0, 0.05 * index, 0.0, 4.0, 2.0), output_gradient=upstream)
+        for index, upstream in enumerate(np.random.default_rng(5).standard_normal((3, 44, 44, 3)).astype(np.float32))
+    ]
+    stacked = np.stack([case.output_gradient for case in cases])
+    wanted = wanted_of(cases[0])
+    result = run(
+        engine,
+        cases[0],
+        "compat",
+        outputs=("color", "info"),
+        wanted=wanted,
+        output_gradients={"color": stacked},
+        cameras=[camera_of(case) for case in cases],
+    )
+    sums: dict[str, Floats] = {}
+    for index, case in enumerate(cases):
+        rendered = compat_reference.render(case)
+        assert_image(result.outputs["color"][index], rendered.image)
+        gradients = compat_backward.gradients(case, rendered)
+        camera = compat_backward.camera_gradient(case, gradients)
+        assert_of_maximum("cameras", result.gradients["cameras"][index], camera, 1e-3)
+        for name in ("positions", "colors", "radii"):
+            sums[name] = sums.get(name, 0) + gradients[name]
+    for name, total in sums.items():
+        assert_of_maximum(name, result.gradients[name], total)
+
+
+@pytest.mark.parametrize("name", ["nothing_visible", "centre_ray"])
+def test_what_the_original_divides_by_zero_is_finite(name: str, engine: Engine) -> None:
+    case = CASES[name]
+    result = run(engine, case, "compat", wanted=wanted_of(case))
+    for gradient in result.gradients.values():
+        assert np.isfinite(gradient).all()

@@ -1,0 +1,135 @@
+"""Exact semantics against float64 autograd: images, every output and every gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.closeness import assert_image, assert_relative
+from support.engines import Engine
+from support.exact_runs import ExactScene, Reference
+from support.sphere_case import Floats, SphereCase
+from support.sphere_cases import ORTHOGONAL_POSE, POSE, Cloud, build, compat_cases
+from support.sphere_runs import run
+
+# What the original does not have: principal points between pixels, and spheres on either side of every limit.
+OWN = [
+    build("principal_between_pixels", camera=(*POSE, 3.4, -2.7)),
+    build("orthogonal_between_pixels", camera=(*ORTHOGONAL_POSE, -1.3, 2.6), orthogonal=True),
+    build("near_plane", Cloud(count=40, half_width=1.5, z=(4.0, 7.0), radii=(0.1, 1.0)), camera=POSE),
+    build("far_plane", Cloud(count=40, z=(14.0, 20.0), radii=(0.4, 1.5)), camera=POSE, max_depth=16.5, gamma=0.02),
+    build("quarter_turn", Cloud(half_width=3.0), camera=(13.0, 0.3, 13.0, 0.0, -1.5708, 0.0, 4.0, 2.0)),
+    build("two_tracked", Cloud(count=80, half_width=1.2), camera=POSE, gamma=0.3, n_track=2),
+    build("distant", Cloud(z=(400.0, 600.0), radii=(5.0, 20.0), half_width=80.0), max_depth=900.0),
+    build(
+        "minute",
+        Cloud(z=(0.011, 0.016), radii=(2e-4, 7e-4), half_width=2.2e-3),
+        max_depth=0.022,
+        **{"camera": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4e-3, 2e-3)},
+    ),
+]
+TOO_LARGE = {"many"}
+CASES = {case.name: case for case in [*compat_cases(), *OWN] if not case.hits_only and case.name not in TOO_LARGE}
+UPSTREAM = ("color", "alpha", "depth")
+
+
+def upstream_of(case: SphereCase, count: int = 1) -> dict[str, Floats]:
+    random = np.random.default_rng(11)
+    shape = (count, case.height, case.width)
+    return {
+        "color": random.standard_normal((*shape, case.channels)).astype(np.float32),
+        "alpha": random.standard_normal(shape).astype(np.float32),
+        "depth": (0.1 * random.standard_normal(shape)).astype(np.float32),
+    }
+
+
+def masked(gradients: dict[str, Floats], mask: NDArray[np.bool_]) -> dict[str, Floats]:
+    """Zero where the mask is false, so that pixels on the brink of a silhouette take no part."""
+    return {name: np.where(mask.reshape(mask.shape + (1,) * (g.ndim - 3)), g, 0) for name, g in gradients.items()}
+
+
+@cache
+def forward_reference(name: str) -> Reference:
+    return ExactScene(CASES[name]).reference()
+
+
+def largest_gamma_error(case: SphereCase) -> float:
+    """Exponents reach 1 / gamma, of which float32 keeps seven digits: what remains of an image's accuracy."""
+    return 1e-5 if case.gamma >= 1e-3 else 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_image_alpha_and_depth_are_the_references(name: str, engine: Engine) -> None:
+    case, reference = CASES[name], forward_reference(name)
+    outputs = run(engine, case, "exact", outputs=("color", "alpha", "depth", "hits")).outputs
+    rounding = reference.frames[0].rounding
+    assert_image(outputs["color"][0], reference.stacked("color")[0], 1e-5 + rounding.color.numpy()[..., None])
+    assert_image(outputs["alpha"][0], reference.stacked("alpha")[0], 1e-5 + rounding.alpha.numpy())
+    decided = ~rounding.undecided.numpy()
+    assert decided.mean() > 0.95
+    np.testing.assert_array_equal(outputs["hits"][0][decided], reference.stacked("hits")[0][decided])
+    tolerance = 1e-6 * case.max_depth + rounding.depth.numpy()
+    assert_image(outputs["depth"][0][decided], reference.stacked("depth")[0][decided], tolerance[decided])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_most_pixels_agree_without_allowance_for_rounding(name: str, engine: Engine) -> None:
+    case, reference = CASES[name], forward_reference(name)
+    color = run(engine, case, "exact").outputs["color"][0]
+    error = np.abs(color - reference.stacked("color")[0]).max(-1)
+    assert (error < largest_gamma_error(case)).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tracked_spheres_are_the_closest_with_their_shares(name: str, engine: Engine) -> None:
+    case, frame = CASES[name], forward_reference(name).frames[0]
+    outputs = run(engine, case, "exact", outputs=("sphere_ids", "weights", "info")).outputs
+    ids, depths, shares = (value.detach().numpy() for value in frame.tracked(case.n_track + 1))
+    gaps = np.where(ids[..., 1:] >= 0, np.diff(depths, axis=-1), np.inf)
+    limit = 3 * frame.rounding.depth.numpy()[..., None] + 1e-6 * case.max_depth
+    clear = ~frame.rounding.undecided.numpy() & (gaps > limit).all(-1)
+    ids, depths, shares = ids[..., :-1], depths[..., :-1], shares[..., :-1]
+    np.testing.assert_array_equal(outputs["sphere_ids"][0][clear], ids[clear])
+    alpha_error = frame.rounding.alpha.numpy()[..., None]
+    assert_image(outputs["weights"][0][clear], shares[clear], np.broadcast_to(1e-5 + alpha_error, shares.shape)[clear])
+    info = outputs["info"][0]
+    np.testing.assert_array_equal(info.view(np.int32)[..., 3::2][clear], ids[clear])
+    near = info[..., 2][clear]
+    assert_image(near, frame.farthest.detach().numpy()[clear], 2e-6 * case.max_depth)
+    together = info[..., 0] + np.log(info[..., 1])
+    expected = (frame.maximum + frame.total.detach().log()).numpy()
+    tolerance = 1e-5 + 2 * alpha_error[..., 0] + 1e-6 * np.abs(expected)
+    assert_image(together[clear], expected[clear], tolerance[clear])
+
+
+def nudged(case: SphereCase) -> SphereCase:
+    """The case with its geometry moved by one rounding."""
+    random = np.random.default_rng(7)
+    moved = {
+        name: values * (1 + random.choice([-1, 1], values.shape) * 2.0**-24)
+        for name, values in (("positions", case.positions), ("radii", case.radii), ("camera", case.camera))
+    }
+    return replace(case, **moved)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("outputs", [("color",), UPSTREAM], ids=["color", "all"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_the_references(name: str, outputs: tuple[str, ...], engine: Engine) -> None:
+    if name == "equal_depths" and "depth" in outputs:
+        pytest.skip("which of several equally close spheres moves the depth is open")
+    case, scene = CASES[name], ExactScene(CASES[name])
+    depth_limit = 2e-4 if "depth" in outputs else np.inf
+    calm = scene.reference().calm(largest_gamma_error(case), depth_limit * case.max_depth)
+    assert calm.mean() > (0.7 if case.gamma > 1e-3 else 0.5)
+    upstream = masked({key: value for key, value in upstream_of(case).items() if key in outputs}, calm)
+    reference = scene.reference(upstream)
+    expected = reference.gradients
+    unsure = ExactScene(nudged(case)).reference(upstream).gradients
+    result = run(engine, case, "exact", wanted=reference.wanted, output_gradients=upstream)
+    for key, gradient in expected.items():
+        # Where contributions cancel, one rounding of the scene changes a gradient by more than a ten-thousandth.
+        change = np.linalg.norm(unsure[key] - gradient) / max(float(np.linalg.norm(gradient)), 1e-12)
+        assert_relative(key, result.gradients[key], gradient, max(1e-4, min(4 * change, 5e-3)))

@@ -1,0 +1,222 @@
+"""The same call gives the same bits: again, on other threads, on other instruction sets; and it takes no new memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from lumigrad.kernels import _native
+from support.closeness import assert_image, assert_relative
+from support.engines import ENGINES, Engine
+from support.sphere_case import SphereCase
+from support.sphere_cases import POSE, Cloud, build
+from support.sphere_runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, settings_of, wanted_of
+
+OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
+CASE = build(
+    "repeatable",
+    Cloud(count=3000, half_width=2.5, radii=(0.02, 0.5)),
+    camera=POSE,
+    gamma=0.02,
+    width=150,
+    height=131,
+    opacities=np.random.default_rng(1).uniform(0.3, 1, 3000),
+)
+both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
+
+
+@pytest.fixture
+def cpu() -> Engine:
+    return ENGINES["cpu"]()
+
+
+@pytest.fixture
+def keep_isa() -> Iterator[None]:
+    before = _native.current_isa()
+    yield
+    _native.set_isa(before)
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    before = _native.thread_count()
+    yield
+    _native.set_thread_count(before)
+
+
+def everything(engine: Engine, case: SphereCase, semantics: Semantics) -> Run:
+    wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
+    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted)
+
+
+def assert_same_outputs(first: Run, second: Run) -> None:
+    for name, value in first.outputs.items():
+        np.testing.assert_array_equal(value.view(np.int32), second.outputs[name].view(np.int32), err_msg=name)
+
+
+@both_semantics
+def test_same_call_twice_gives_the_same_bits(semantics: Semantics, engine: Engine) -> None:
+    if engine.name == "gpu":
+        pytest.skip("a GPU adds up gradients in no particular order")
+    first, second = everything(engine, CASE, semantics), everything(engine, CASE, semantics)
+    assert_same_outputs(first, second)
+    for name, gradient in first.gradients.items():
+        np.testing.assert_array_equal(gradient, second.gradients[name], err_msg=name)
+
+
+@both_semantics
+def test_images_of_a_gpu_are_repeatable(semantics: Semantics, engine: Engine) -> None:
+    first, second = everything(engine, CASE, semantics), everything(engine, CASE, semantics)
+    assert_same_outputs(first, second)
+
+
+@both_semantics
+def test_one_and_two_threads_give_the_same_image(semantics: Semantics, cpu: Engine, keep_threads: None) -> None:
+    runs = []
+    for count in (1, 2):
+        _native.set_thread_count(count)
+        assert _native.thread_count() == count
+        runs.append(everything(cpu, CASE, semantics))
+    assert_same_outputs(runs[0], runs[1])
+    for name, gradient in runs[0].gradients.items():
+        assert_relative(name, runs[1].gradients[name], gradient, 1e-5)
+
+
+@both_semantics
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_every_instruction_set_gives_the_same_image(
+    isa: str, semantics: Semantics, cpu: Engine, keep_isa: None
+) -> None:
+    reference = everything(cpu, CASE, semantics)
+    _native.set_isa(isa)
+    assert _native.current_isa() == isa
+    result = everything(cpu, CASE, semantics)
+    if semantics == "compat":
+        # The original's arithmetic leaves no freedom.
+        assert_same_outputs(reference, result)
+    else:
+        off = np.abs(result.outputs["color"] - reference.outputs["color"]).max(-1)
+        assert (off < 1e-5).mean() > 0.995
+    for name, gradient in reference.gradients.items():
+        assert_relative(name, result.gradients[name], gradient, 1e-4 if semantics == "compat" else 1e-3)
+
+
+def test_portable_is_always_available() -> None:
+    assert _native.available_isas()[0] == "portable"
+
+
+def test_an_unknown_instruction_set_is_refused(keep_isa: None) -> None:
+    with pytest.raises(ValueError, match="sse9"):
+        _native.set_isa("sse9")
+
+
+@both_semantics
+def test_a_steady_loop_allocates_nothing(semantics: Semantics, cpu: Engine) -> None:
+    cases = [CASE, build("smaller", Cloud(count=500), width=64, height=64, opacities=np.full(500, 0.5))]
+    for _ in range(3):
+        for case in cases:
+            everything(cpu, case, semantics)
+    before, bytes_before = _native.pool_system_allocations(), _native.pool_bytes()
+    for _ in range(5):
+        for case in cases:
+            everything(cpu, case, semantics)
+    assert _native.pool_system_allocations() == before
+    assert _native.pool_bytes() == bytes_before
+
+
+def test_calls_from_several_threads_do_not_disturb_each_other(cpu: Engine) -> None:
+    cases = [
+        build(f"thread {index}", Cloud(count=400 + 50 * index), camera=POSE, width=60 + index, height=50)
+        for index in range(4)
+    ]
+    alone = [everything(cpu, case, "compat" if index % 2 else "exact") for index, case in enumerate(cases)]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            futures = [
+                pool.submit(everything, cpu, case, "compat" if index % 2 else "exact")
+                for index, case in enumerate(cases)
+            ]
+            for future, expected in zip(futures, alone, strict=True):
+                result = future.result()
+                assert_same_outputs(expected, result)
+                for name, gradient in expected.gradients.items():
+                    np.testing.assert_array_equal(gradient, result.gradients[name], err_msg=name)
+
+
+@both_semantics
+def test_states_live_as_long_as_they_are_held(semantics: Semantics, engine: Engine) -> None:
+    first = build("first", Cloud(count=200), camera=POSE)
+    other = build("other", Cloud(count=700), width=90, height=90)
+    upstream = {"color": torch.from_numpy(first.output_gradient[None])}
+
+    def forward(case: SphereCase) -> object:
+        tensors = (torch.from_numpy(value) for value in (case.positions, case.colors, case.radii))
+        _, state = engine.forward(
+            *tensors,
+            [camera_of(case)],
+            settings_of(case, semantics),
+            background=torch.from_numpy(case.background),
+            retain=True,
+        )
+        return state
+
+    held = forward(first)
+    expected, _ = engine.backward(held, upstream, SPHERE_INPUTS)  # type: ignore[arg-type]
+    for _ in range(3):
+        forward(other)
+    again, _ = engine.backward(held, upstream, SPHERE_INPUTS)  # type: ignore[arg-type]
+    for name in SPHERE_INPUTS:
+        assert_relative(name, again[name], expected[name], 1e-6)
+
+
+@both_semantics
+def test_inputs_need_not_be_contiguous(semantics: Semantics, engine: Engine) -> None:
+    case = build("strided", Cloud(count=120), camera=POSE, opacities=np.random.default_rng(2).random(120))
+
+    def outputs(strided: bool) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        def tensor(values: np.ndarray) -> torch.Tensor:
+            plain = torch.from_numpy(values)
+            if not strided:
+                return plain
+            padded = torch.full((*[2 * size for size in plain.shape],), 7.0)
+            view = padded[tuple(slice(0, None, 2) for _ in plain.shape)]
+            view.copy_(plain)
+            assert not view.is_contiguous()
+            return view
+
+        assert case.opacities is not None
+        results, state = engine.forward(
+            tensor(case.positions),
+            tensor(case.colors),
+            tensor(case.radii),
+            [camera_of(case)],
+            settings_of(case, semantics),
+            opacities=tensor(case.opacities),
+            background=tensor(case.background),
+            retain=True,
+        )
+        gradients, _ = engine.backward(state, {"color": tensor(case.output_gradient[None])}, wanted_of(case))
+        return results, gradients
+
+    plain, strided = outputs(False), outputs(True)
+    assert_image(strided[0]["color"], plain[0]["color"], 0)
+    for name, gradient in plain[1].items():
+        assert_relative(name, strided[1][name], gradient, 1e-6)
+
+
+@both_semantics
+def test_autograd_is_neither_needed_nor_disturbed(semantics: Semantics, engine: Engine) -> None:
+    case = build("no autograd", Cloud(count=50), camera=POSE)
+    tensors = [torch.from_numpy(value) for value in (case.positions, case.colors, case.radii)]
+    expected, _ = engine.forward(*tensors, [camera_of(case)], settings_of(case, semantics))
+    with torch.inference_mode():
+        inside, _ = engine.forward(*tensors, [camera_of(case)], settings_of(case, semantics))
+    recording = [tensor.clone().requires_grad_() for tensor in tensors]
+    outside, _ = engine.forward(*recording, [camera_of(case)], settings_of(case, semantics))
+    assert not outside["color"].requires_grad
+    for result in (inside, outside):
+        torch.testing.assert_close(result["color"], expected["color"], rtol=0, atol=0)

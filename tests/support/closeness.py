@@ -1,0 +1,41 @@
+"""How near two arrays are, by the measures that the engine is held to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def assert_image(actual: ArrayLike, expected: ArrayLike, tolerance: float | ArrayLike = 1e-5) -> None:
+    """No pixel differs by more than the tolerance, which may be given per element."""
+    a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert a.shape == e.shape, f"shape {a.shape}, expected {e.shape}"
+    excess = np.abs(a - e) - np.asarray(tolerance, np.float64)
+    assert not np.isnan(a).any(), "not a number"
+    if excess.size and excess.max() > 0:
+        at = np.unravel_index(int(excess.argmax()), excess.shape)
+        count = int((excess > 0).sum())
+        raise AssertionError(f"{count} of {a.size} elements differ; at {at}: {a[at]!r}, expected {e[at]!r}")
+
+
+def assert_of_maximum(name: str, actual: ArrayLike, expected: ArrayLike, tolerance: float = 1e-4) -> None:
+    """Differences are small beside the largest expected element. Elements expected to be NaN must be finite."""
+    a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert a.shape == e.shape, f"{name}: shape {a.shape}, expected {e.shape}"
+    assert np.isfinite(a).all(), f"{name}: not finite"
+    known = np.isfinite(e)
+    if not known.any():
+        return
+    scale = max(float(np.abs(e[known]).max()), 1e-12)
+    worst = float(np.abs(a - e)[known].max()) / scale
+    assert worst <= tolerance, f"{name}: off by {worst:.2e} of the maximum {scale:.3e}, allowed {tolerance:.0e}"
+
+
+def assert_relative(name: str, actual: ArrayLike, expected: ArrayLike, tolerance: float = 1e-4) -> None:
+    """The norm of the difference is small beside the norm of what was expected."""
+    a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert a.shape == e.shape, f"{name}: shape {a.shape}, expected {e.shape}"
+    assert np.isfinite(a).all(), f"{name}: not finite"
+    scale = max(float(np.linalg.norm(e)), 1e-12)
+    error = float(np.linalg.norm(a - e)) / scale
+    assert error <= tolerance, f"{name}: off by {error:.2e} of the norm {scale:.3e}, allowed {tolerance:.0e}"

@@ -100,7 +100,7 @@ class _View:
 
 def _added(total: _View, part: _View) -> _View:
     for name, tensor in total.tensors.items():
-        tensor += part.tensors[name]
+        tensor.add_(part.tensors[name])
     for stage, time in part.milliseconds.items():
         total.milliseconds[stage] += time
     return total

@@ -48,38 +48,19 @@ class PayloadWriter:
 
         Say `dtype` for bfloat16, whose bits come as uint16.
         """
-        return self.add_parts([array], array.shape, dtype)
-
-    def add_parts(
-        self, parts: Sequence[Array], shape: Sequence[int], dtype: tensor_pb2.DType | None = None
-    ) -> tensor_pb2.Tensor:
-        """Append one tensor of `shape` whose elements, in C order, are those of `parts` one after the other."""
-        number = dtypes.from_numpy(parts[0].dtype) if dtype is None else dtype
+        number = dtypes.from_numpy(array.dtype) if dtype is None else dtype
         element = dtypes.to_numpy(number, "dtype")
-        self._align()
-        offset = self._length
-        for part in parts:
-            if part.dtype.newbyteorder("<") != element:
-                raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", part.dtype)
-            flat = np.ascontiguousarray(part, dtype=element).reshape(-1)
-            if flat.nbytes:
-                self._append(flat.view(np.uint8).data)
-        length = self._length - offset
-        tensor = tensor_pb2.Tensor(dtype=number, shape=shape)
-        if length != nbytes(tensor, "tensor"):
-            raise ProtocolError("shape", f"the shape of {length} bytes of {dtypes.name(number)}", list(shape))
-        tensor.payload.offset = offset
-        tensor.payload.length = length
-        return tensor
+        if array.dtype.newbyteorder("<") != element:
+            raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", array.dtype)
+        self._append(memoryview(bytes(-self._length % ALIGNMENT)))
+        span = tensor_pb2.Span(offset=self._length, length=array.nbytes)
+        self._append(np.ascontiguousarray(array, dtype=element).reshape(-1).view(np.uint8).data)
+        return tensor_pb2.Tensor(dtype=number, shape=array.shape, payload=span)
 
     def _append(self, buffer: memoryview) -> None:
-        self._buffers.append(buffer)
-        self._length += buffer.nbytes
-
-    def _align(self) -> None:
-        padding = -self._length % ALIGNMENT
-        if padding:
-            self._append(memoryview(bytes(padding)))
+        if buffer.nbytes:
+            self._buffers.append(buffer)
+            self._length += buffer.nbytes
 
 
 class PayloadReader:

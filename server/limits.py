@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -54,9 +54,15 @@ def require(condition: bool, field: str, limit: str, value: object) -> None:
 
 
 @contextmanager
-def arguments_of(field: str) -> Iterator[None]:
-    """Tell the caller of an argument that a kernel refuses by its path in the request, below `field`."""
+def arguments_of(field: str, elsewhere: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Tell the caller of an argument that a kernel refuses by its path in the request.
+
+    Arguments named as fields are below `field` unless `elsewhere` tells another path; others belong to `field` itself.
+    """
     try:
         yield
     except ArgumentError as error:
-        raise InvalidArgumentError(f"{field}.{error.argument}", error.expected, error.actual) from None
+        path = (elsewhere or {}).get(error.argument)
+        if path is None and not error.argument.isidentifier():
+            raise InvalidArgumentError(field, f"{error.argument}: {error.expected}", error.actual) from None
+        raise InvalidArgumentError(path or f"{field}.{error.argument}", error.expected, error.actual) from None

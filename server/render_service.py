@@ -11,7 +11,7 @@ from lumigrad.server.call import Call
 from lumigrad.server.gradients import check_format
 from lumigrad.server.limits import require
 from lumigrad.server.output_gradients import checked_gradients
-from lumigrad.server.replies import named_tensor, named_tensors, timed
+from lumigrad.server.replies import named_tensors, timed
 from lumigrad.server.runtime import Runtime
 from lumigrad.server.scenes import Tensors
 from lumigrad.server.sphere_cloud import PER_SPHERE, uploader
@@ -26,8 +26,6 @@ _WANTED = (*PER_SPHERE, "cameras", "background", "gamma")
 
 RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]
 BackwardFrames = Iterator[Frame[render_pb2.BackwardRequest]]
-# Runs on the device's thread, once the payload is there.
-Differentiate = Callable[[Tensors], Mapping[str, Array]]
 
 
 class RenderService:
@@ -48,13 +46,10 @@ class RenderService:
             plan.check_scene(source.channels, runtime.limits, "spec")
             load = source.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate))
         rendered = runtime.executor.run(lambda: runtime.spheres.render(plan, load(), call, retain=request.retain), call)
-        reply = render_pb2.RenderReply(scene=source.reference)
-        if rendered.state is not None:
-            reply.context_id = runtime.contexts.add(rendered.state, rendered.state.bytes)
         payload = PayloadWriter()
-        shapes = plan.shapes(source.channels)
-        for name, parts in rendered.outputs.items():
-            reply.outputs.append(named_tensor(name, parts, shapes[name], payload))
+        reply = render_pb2.RenderReply(scene=source.reference, outputs=named_tensors(rendered.outputs, payload))
+        if rendered.state is not None:
+            reply.context_id = runtime.contexts.add(rendered.state, rendered.state.state.bytes)
         yield from timed(reply, payload, call)
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[render_pb2.BackwardReply]]:
@@ -87,17 +82,14 @@ class RenderService:
         self, receiver: Receiver[render_pb2.BackwardRequest], state: SphereState, call: Call
     ) -> Callable[[], Mapping[str, Array]]:
         spec = receiver.header.spec
-        _check_cameras_alike(spec, state.plan)
-        shapes = state.plan.shapes(state.tensors["colors"].shape[1])
-        load = self._gradients(receiver, shapes, call)[1]
-        return lambda: self._runtime.spheres.backward(state, load(), spec, call)
+        load = self._gradients(receiver, state.plan.shapes(state.channels), call)[1]
+        return lambda: self._runtime.spheres.backward(state.state, load(), spec, call)
 
     def _recomputed(
         self, receiver: Receiver[render_pb2.BackwardRequest], call: Call
     ) -> Callable[[], Mapping[str, Array]]:
         runtime, spec = self._runtime, receiver.header.spec
         plan = SpherePlan.of(spec.render, runtime.limits, "spec.render")
-        _check_cameras_alike(spec, plan)
         source = source_of(spec.render, runtime, call, "spec.render")
         plan.check_scene(source.channels, runtime.limits, "spec.render")
         reader, load = self._gradients(receiver, plan.shapes(source.channels), call)
@@ -122,10 +114,3 @@ class RenderService:
                 return upload()
 
         return reader, load
-
-
-def _check_cameras_alike(spec: render_pb2.BackwardSpec, plan: SpherePlan) -> None:
-    """Gradients of cameras are stacked, so these must have the same parameters."""
-    if "cameras" in spec.wanted:
-        kinds = {camera.parameter_count for camera in plan.cameras}
-        require(len(kinds) == 1, "spec.wanted", "cameras of one kind if their gradients are wanted", "several kinds")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from lumigrad.protos import dtypes
@@ -17,17 +17,14 @@ from lumigrad.v1 import render_pb2, tensor_pb2
 R = TypeVar("R", render_pb2.RenderReply, render_pb2.BackwardReply)
 
 
-def named_tensor(
-    name: str, parts: Sequence[Array], shape: Sequence[int], payload: PayloadWriter
-) -> tensor_pb2.NamedTensor:
-    """Append an array in parts; uint16 stands for the bits of bfloat16."""
-    dtype = dtypes.BFLOAT16 if parts[0].dtype.name == "uint16" else None
-    return tensor_pb2.NamedTensor(name=name, tensor=payload.add_parts(parts, shape, dtype))
-
-
 def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:
-    """Append whole arrays."""
-    return [named_tensor(name, [array], array.shape, payload) for name, array in arrays.items()]
+    """Append arrays to a payload; uint16 stands for the bits of bfloat16."""
+    return [
+        tensor_pb2.NamedTensor(
+            name=name, tensor=payload.add(array, dtypes.BFLOAT16 if array.dtype.name == "uint16" else None)
+        )
+        for name, array in arrays.items()
+    ]
 
 
 def timed(header: R, payload: PayloadWriter, call: Call) -> Iterator[Frame[R]]:

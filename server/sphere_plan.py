@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lumigrad.kernels.spheres import Camera, Settings
+from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
 from lumigrad.server.limits import Limits, arguments_of, require
 from lumigrad.v1 import camera_pb2, render_pb2, spheres_pb2
 
-OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 _DEFAULT_TRACK = 5
 _DEFAULT_BACKGROUND_DEPTH = 1e-6
 _SEMANTICS = {
@@ -27,7 +26,7 @@ class SpherePlan:
     settings: Settings
     # Empty: all 1.
     background: Sequence[float]
-    outputs: Sequence[str]
+    outputs: tuple[str, ...]
     width: int
     height: int
 
@@ -98,7 +97,7 @@ def _size(camera: camera_pb2.Camera) -> str:
 def _camera(message: camera_pb2.Camera, field: str) -> Camera:
     model = message.WhichOneof("model")
     require(model is not None, field, "pulsar or opencv", "neither")
-    with arguments_of(f"{field}.{model}"):
+    with arguments_of(f"{field}.{model}", {"width": f"{field}.width", "height": f"{field}.height"}):
         if model == "pulsar":
             return Camera.pulsar(
                 tuple(message.pulsar.parameters),

@@ -10,7 +10,7 @@ import grpc
 import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from lumigrad.kernels import device
+from lumigrad.kernels.device import describe, resolve
 from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, SERVICE_NAMES, WORKER_SERVICE, method_handlers
 from lumigrad.server import logs
 from lumigrad.server.config import MIB, Config, ConfigError
@@ -44,7 +44,7 @@ class Worker:
         """Take the device and both ports; whatever is not to be had is a ConfigError."""
         self._config = config
         try:
-            self._device = device.resolve(config.device)
+            self._device = resolve(config.device)
         except ValueError as error:
             raise ConfigError(f"--device: {error}") from None
         self._metrics = Metrics()
@@ -63,7 +63,7 @@ class Worker:
         for name in ("", *SERVICE_NAMES):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
-        described = device.describe(self._device)
+        described = describe(self._device)
         logs.event(
             "serving",
             host=self._config.host,
@@ -129,8 +129,8 @@ class Worker:
         self._metrics.observe("scene_bytes", lambda: runtime.scenes.bytes)
         self._metrics.observe("contexts", lambda: len(runtime.contexts))
         self._metrics.observe("context_bytes", lambda: runtime.contexts.bytes)
-        self._metrics.observe("device_memory_bytes", lambda: device.describe(self._device).memory_bytes)
-        self._metrics.observe("device_memory_free_bytes", lambda: device.describe(self._device).memory_free_bytes)
+        self._metrics.observe("device_memory_bytes", lambda: describe(self._device).memory_bytes)
+        self._metrics.observe("device_memory_free_bytes", lambda: describe(self._device).memory_free_bytes)
         try:
             return self._metrics.serve(host, port)
         except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from importlib.metadata import version
 
-from lumigrad.kernels import device
+from lumigrad.kernels.device import describe
 from lumigrad.server.call import Call
 from lumigrad.server.runtime import Runtime
 from lumigrad.v1 import worker_pb2
@@ -24,7 +24,7 @@ class WorkerService:
     def Info(self, _: worker_pb2.InfoRequest, __: Call) -> worker_pb2.InfoReply:
         """Describe the worker."""
         runtime = self._runtime
-        described = device.describe(runtime.transfer.device)
+        described = describe(runtime.transfer.device)
         return worker_pb2.InfoReply(
             version=self._version,
             device=described.name,

@@ -69,15 +69,6 @@ def test_arrays_in_other_orders_are_rearranged() -> None:
     assert (PayloadReader(payload_of(writer)).read(tensor, "tensor") == array).all()
 
 
-def test_a_tensor_may_come_in_parts() -> None:
-    parts = [np.full((1, 2), value, np.float32) for value in range(3)]
-    writer = PayloadWriter()
-    tensor = writer.add_parts(parts, (3, 2))
-    assert (PayloadReader(payload_of(writer)).read(tensor, "tensor") == np.concatenate(parts)).all()
-    with pytest.raises(ProtocolError, match="shape: expected the shape of 24 bytes"):
-        writer.add_parts(parts, (4, 2))
-
-
 def test_arrays_at_odd_places_are_copied_into_alignment() -> None:
     values = np.arange(4, dtype=np.float32)
     tensor = tensor_pb2.Tensor(dtype=dtypes.FLOAT32, shape=[4], payload={"offset": 1, "length": 16})

@@ -59,6 +59,7 @@ def whole(message: Any, data: bytes) -> Any:
 
 
 def as_message(kind: Any, frame: Frame[Any]) -> Any:
+    assert frame.message is None or not frame.message.data, "data stands apart"
     return whole(frame.message if frame.message is not None else kind(), bytes(frame.data))
 
 
@@ -120,8 +121,9 @@ def test_overlong_lengths_are_read_or_refused_as_protobuf_does(kind: Any, paddin
     same_reading(kind, tag + length + data)
 
 
-def test_a_chunk_is_a_view_of_what_was_received() -> None:
-    raw = render_pb2.RenderReply(data=bytes(1000)).SerializeToString()
+@pytest.mark.parametrize("length", [1, 100, 1000, 1 << 20])
+def test_a_chunk_is_a_view_of_what_was_received(length: int) -> None:
+    raw = render_pb2.RenderReply(data=bytes(length)).SerializeToString()
     frame = FrameCodec(render_pb2.RenderReply).deserialize(raw)
     assert frame.message is None
     assert frame.data.obj is raw

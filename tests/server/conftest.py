@@ -1,0 +1,22 @@
+"""One worker that the tests of this folder share; those that need other settings start their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.raw_calls import RawClient
+from support.worker import WorkerProcess, worker
+
+
+@pytest.fixture(scope="session")
+def shared_worker() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def client(shared_worker: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(shared_worker.target)
+    yield raw
+    raw.close()

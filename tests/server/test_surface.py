@@ -1,0 +1,157 @@
+"""What every call passes through, on a real socket with servicers that misbehave."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
+from lumigrad.protos.wire import Frame
+from lumigrad.server import logs
+from lumigrad.server.call import Call
+from lumigrad.server.metrics import Metrics
+from lumigrad.server.surface import Surface
+from lumigrad.v1 import render_pb2
+from support.raw_calls import failure, violation
+
+SECRET = "/home/someone/secret.txt at 0x7f00"
+
+
+class Misbehaving:
+    """Fails in the way that `how` says."""
+
+    def __init__(self) -> None:
+        self.how: Callable[[], object] = lambda: None
+
+    def Release(self, _: render_pb2.ReleaseRequest, __: Call) -> render_pb2.ReleaseReply:
+        self.how()
+        return render_pb2.ReleaseReply()
+
+    def Render(self, frames: Iterator[Frame[Any]], _: Call) -> Iterator[Frame[Any]]:
+        next(frames)
+        yield Frame(render_pb2.RenderReply(payload_bytes=2))
+        self.how()
+        yield Frame(None, memoryview(b"ab"))
+
+    Backward = Render
+
+
+@pytest.fixture
+def service() -> Iterator[SimpleNamespace]:
+    servicer, metrics = Misbehaving(), Metrics()
+    surface = Surface(metrics, max_calls=2, max_call_seconds=0.2)
+    server = grpc.server(ThreadPoolExecutor(8))
+    server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, surface.wrap(RENDER_SERVICE, servicer)),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield SimpleNamespace(
+            servicer=servicer,
+            surface=surface,
+            metrics=metrics,
+            channel=channel,
+            stub=Stub(channel, RENDER_SERVICE),
+        )
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    logs.logger.addHandler(caplog.handler)
+    logs.logger.setLevel(logging.INFO)
+    yield caplog
+    logs.logger.removeHandler(caplog.handler)
+
+
+def raise_secret() -> None:
+    raise RuntimeError(SECRET)
+
+
+def sample(service: SimpleNamespace, name: str, **labels: str) -> float:
+    return service.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def release(service: SimpleNamespace, **options: Any) -> Any:
+    return service.stub.Release(render_pb2.ReleaseRequest(), timeout=10, **options)
+
+
+def render(service: SimpleNamespace) -> list[Any]:
+    return list(service.stub.Render(iter([Frame(render_pb2.RenderRequest())]), timeout=10))
+
+
+@pytest.mark.parametrize("call", [release, render])
+def test_an_unexpected_error_tells_the_caller_its_request_id_and_nothing_else(
+    service: SimpleNamespace, log: pytest.LogCaptureFixture, call: Callable[[SimpleNamespace], Any]
+) -> None:
+    service.servicer.how = raise_secret
+    error = failure(lambda: call(service))
+    assert error.code() == grpc.StatusCode.INTERNAL
+    request_id = dict(error.initial_metadata())["x-request-id"]
+    assert error.details() == f"internal error, request id {request_id}"
+    assert "secret" not in str(error.trailing_metadata())
+    record = next(record for record in log.records if record.fields["code"] == "INTERNAL")
+    assert record.fields["request_id"] == request_id
+    assert record.exc_info[1].args == (SECRET,)
+
+
+def test_a_decent_request_id_is_kept_and_any_other_is_replaced(service: SimpleNamespace) -> None:
+    for given, kept in (("trace-1.2:3", True), ("x" * 65, False), ("a b=c", False), ("", False)):
+        _, call = service.stub.Release.with_call(
+            render_pb2.ReleaseRequest(), timeout=10, metadata=(("x-request-id", given),)
+        )
+        echoed = dict(call.initial_metadata())["x-request-id"]
+        assert (echoed == given) == kept
+        assert echoed
+
+
+def test_every_call_is_a_line_and_a_sample(service: SimpleNamespace, log: pytest.LogCaptureFixture) -> None:
+    render(service)
+    service.surface.wait_idle(5)
+    fields = next(record.fields for record in log.records if record.fields["method"] == "RenderService.Render")
+    assert (fields["code"], fields["sent"]) == ("OK", 2)
+    assert sample(service, "lumigrad_calls_total", method="RenderService.Render", code="OK") == 1
+    assert sample(service, "lumigrad_call_seconds_count", method="RenderService.Render") == 1
+    assert sample(service, "lumigrad_payload_bytes_total", method="RenderService.Render", direction="sent") == 2
+
+
+def test_calls_beyond_the_limit_are_refused_at_once(service: SimpleNamespace) -> None:
+    held = [service.stub.Render(iter([Frame(render_pb2.RenderRequest())]), timeout=10) for _ in range(2)]
+    go = threading.Event()
+    service.servicer.how = go.wait
+    for call in held:
+        next(call)
+    error = failure(lambda: release(service))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == "2 calls are in progress, as many as may; try again later"
+    assert sample(service, "lumigrad_rejections_total", reason="busy") == 1
+    go.set()
+    for call in held:
+        list(call)
+    service.servicer.how = lambda: None
+    release(service)
+
+
+def test_calls_that_take_too_long_are_ended(service: SimpleNamespace) -> None:
+    service.servicer.how = lambda: time.sleep(1)
+    # No deadline of the caller's own.
+    call = service.stub.Render(iter([Frame(render_pb2.RenderRequest())]))
+    next(call)
+    time.sleep(0.3)
+    service.surface.end_overdue()
+    assert failure(lambda: next(call)).code() == grpc.StatusCode.CANCELLED
+
+
+@pytest.mark.parametrize("path", ["Render", "Release"])
+def test_a_malformed_message_is_an_invalid_argument(service: SimpleNamespace, path: str) -> None:
+    make = service.channel.stream_stream if path == "Render" else service.channel.unary_unary
+    call = make(f"/{RENDER_SERVICE}/{path}", lambda raw: raw, lambda raw: raw)
+    raw = b"\xff\xff\xff"
+    error = failure(lambda: list(call(iter([raw]), timeout=10)) if path == "Render" else call(raw, timeout=10))
+    assert violation(error) == (f"{path}Request", "expected a well-formed message, got 3 bytes that are not")

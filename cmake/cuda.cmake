@@ -21,7 +21,9 @@ enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
 file(GLOB LUMIGRAD_CUDA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/common/device_*.cpp" "${NATIVE}/common/device_*.cu"
-     "${NATIVE}/*/cuda*.cu")
+     "${NATIVE}/*/cuda*.cpp" "${NATIVE}/*/cuda*.cu")
+list(FILTER LUMIGRAD_CUDA_SOURCES EXCLUDE REGEX "_bind\\.cpp$")
+file(GLOB LUMIGRAD_CUDA_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/cuda_bind.cpp")
 # As on the CPU nothing is fused that is not written as fma(); constexpr functions of the host also run on the device.
 set(LUMIGRAD_CUDA_FLAGS -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
 if(LUMIGRAD_WERROR)
@@ -33,4 +35,5 @@ target_compile_definitions(lumigrad_cuda PUBLIC LUMIGRAD_CUDA=1)
 target_compile_options(lumigrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${LUMIGRAD_CUDA_FLAGS}>
                                              $<$<COMPILE_LANGUAGE:CXX>:${LUMIGRAD_CXX_FLAGS}>)
 target_link_libraries(lumigrad_cuda PUBLIC CUDA::cudart_static)
+target_sources(_native PRIVATE ${LUMIGRAD_CUDA_BINDINGS})
 target_link_libraries(_native PRIVATE lumigrad_cuda)

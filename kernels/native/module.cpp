@@ -11,6 +11,7 @@ namespace nb = nanobind;
 
 namespace lumigrad {
 void bind_spheres(nb::module_& module);
+void bind_cuda_spheres(nb::module_& module);
 }
 
 namespace {
@@ -33,4 +34,10 @@ NB_MODULE(_native, m) {
   m.def("pool_bytes", &lumigrad::pool_bytes);
   m.def("pool_trim", &lumigrad::pool_trim);
   lumigrad::bind_spheres(m);
+#ifdef LUMIGRAD_CUDA
+  lumigrad::bind_cuda_spheres(m);
+  m.attr("CUDA_BUILT") = true;
+#else
+  m.attr("CUDA_BUILT") = false;
+#endif
 }

@@ -12,7 +12,7 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres import camera_gradient
-from lumigrad.kernels.spheres.engine import engine_for
+from lumigrad.kernels.spheres.engine import Stages, StageTimes, engine_for
 from lumigrad.kernels.spheres.forward import State
 
 GRADIENTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
@@ -31,16 +31,16 @@ class Backward:
             "camera_rotation" [C, 3, 3], "camera_translation" [C, 3] and "camera_intrinsics" [C, 4] for OpenCV's, on the
             CPU. All float32.
         touched: i32 [N] pixels in which each sphere took part; 0: its gradients are 0.
-        milliseconds: Per kernel stage, summed over the cameras.
+        times: Of the kernel stages.
     """
 
     gradients: dict[str, torch.Tensor]
     touched: torch.Tensor
-    milliseconds: dict[str, float]
+    times: Stages
 
     def stages(self) -> dict[str, float]:
-        """Milliseconds per kernel stage."""
-        return self.milliseconds
+        """Milliseconds per kernel stage, summed over the cameras; empty while a CUDA stream is still at work."""
+        return self.times.milliseconds()
 
 
 def backward(
@@ -72,10 +72,12 @@ def backward(
     upstream = _check_upstream(state, output_gradients)
     total: _View | None = None
     camera_sums: list[torch.Tensor] = []
+    times = Stages()
     for index in range(len(state.cameras)):
         if before_view is not None:
             before_view()
         part = _view(state, index, upstream, set(wanted))
+        times.views.append(part.times)
         if part.camera_sums is not None:
             camera_sums.append(part.camera_sums)
         total = part if total is None else _added(total, part)
@@ -88,21 +90,19 @@ def backward(
             gradients["gamma"] = torch.tensor(float(sums[:, _GAMMA_SUM].sum()), dtype=torch.float32)
         if "cameras" in wanted:
             gradients.update(_cameras(state, sums))
-    return Backward(gradients, touched, total.milliseconds)
+    return Backward(gradients, touched, times)
 
 
 @dataclass
 class _View:
     tensors: dict[str, torch.Tensor]
     camera_sums: torch.Tensor | None
-    milliseconds: dict[str, float]
+    times: StageTimes
 
 
 def _added(total: _View, part: _View) -> _View:
     for name, tensor in total.tensors.items():
         tensor.add_(part.tensors[name])
-    for stage, time in part.milliseconds.items():
-        total.milliseconds[stage] += time
     return total
 
 
@@ -123,18 +123,19 @@ def _view(state: State, index: int, upstream: Mapping[str, torch.Tensor], wanted
     engine = engine_for(device)
     images = {name: state.images[name][index] if name in state.images else None for name in _IMAGES}
     grads = {f"d_{name}": upstream[name][index] if name in upstream else None for name in ("color", "alpha", "depth")}
-    engine.backward(
-        engine.workspace,
+    times = engine.backward(
         state.cameras[index].native(state.near, state.settings.max_depth),
         state.settings.native(track=True),
-        **inputs.arrays(),
-        **images,
-        **grads,
-        **{f"to_{name}": tensors.get(name) for name in shapes},
-        touched=tensors["touched"],
-        to_camera=sums,
+        {
+            **inputs.arrays(),
+            **images,
+            **grads,
+            **{f"to_{name}": tensors.get(name) for name in shapes},
+            "touched": tensors["touched"],
+            "to_camera": sums,
+        },
     )
-    return _View(tensors, sums, engine.stages())
+    return _View(tensors, sums, times)
 
 
 _IMAGES = ("color", "info", "blend", "stop", "ids")

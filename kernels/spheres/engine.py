@@ -1,33 +1,87 @@
-"""Which compiled engine serves a device, and the memory it works in."""
+"""Which compiled engine serves a device, and what it keeps from call to call."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from lumigrad.kernels import _native
 
+Arrays = Mapping[str, torch.Tensor | None]
+StageTimes = Callable[[], Mapping[str, float]]
+
 
 @dataclass
-class Engine:
-    """The compiled functions for one kind of device, and a thread's workspace.
+class Stages:
+    """Milliseconds per kernel stage, summed over the views of a call; read when asked for, not before."""
 
-    Attributes:
-        forward: Renders one view.
-        backward: Differentiates one view.
-        workspace: Buffers that are reused from call to call; they belong to one thread.
-    """
+    views: list[StageTimes] = field(default_factory=list)
 
-    forward: Any
-    backward: Any
-    workspace: Any
+    def milliseconds(self) -> dict[str, float]:
+        """By stage; empty while a CUDA device is still at work on the call."""
+        total: dict[str, float] = {}
+        for view in self.views:
+            for stage, time in view().items():
+                total[stage] = total.get(stage, 0.0) + time
+        return total
 
-    def stages(self) -> dict[str, float]:
-        """Milliseconds per stage of the last call."""
-        return dict(zip(_native.SPHERE_STAGES, self.workspace.milliseconds, strict=False))
+
+class Engine(Protocol):
+    """Renders and differentiates one view at a time; belongs to one thread."""
+
+    def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+        """Renders a view into the given arrays."""
+
+    def backward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+        """Differentiates a view into the given arrays."""
+
+
+class CpuEngine:
+    """The loops for the CPU, and their workspace."""
+
+    def __init__(self) -> None:
+        self._workspace = _native.SphereWorkspace()
+
+    def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+        """Renders a view into the given arrays."""
+        _native.sphere_forward(self._workspace, camera, settings, **arrays)
+        return self._times()
+
+    def backward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+        """Differentiates a view into the given arrays."""
+        _native.sphere_backward(self._workspace, camera, settings, **arrays)
+        return self._times()
+
+    def _times(self) -> StageTimes:
+        times = dict(zip(_native.SPHERE_STAGES, self._workspace.milliseconds, strict=False))
+        return lambda: times
+
+
+class CudaEngine:
+    """The kernels for a CUDA device; they run on the stream that is current when they are called."""
+
+    def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
+        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        self._native = native
+        self._current_stream = current_stream
+        self.session = native.SphereCudaSession(device)
+
+    def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+        """Queues the rendering of a view."""
+        run = self._native.sphere_cuda_forward
+        return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
+
+    def backward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+        """Queues the differentiation of a view."""
+        run = self._native.sphere_cuda_backward
+        return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
+
+    def _times(self, stages: Any) -> StageTimes:
+        return lambda: dict(stages.milliseconds())
 
 
 @dataclass
@@ -39,9 +93,21 @@ _local = _Local()
 
 
 def engine_for(device: torch.device) -> Engine:
-    """This thread's engine for a device."""
+    """This thread's engine for a device.
+
+    Raises:
+        RuntimeError: It is a CUDA device, and the extension was built without CUDA.
+    """
     engine = _local.engines.get(device)
     if engine is None:
-        engine = Engine(_native.sphere_forward, _native.sphere_backward, _native.SphereWorkspace())
+        engine = _make(device)
         _local.engines[device] = engine
     return engine
+
+
+def _make(device: torch.device) -> Engine:
+    if device.type == "cpu":
+        return CpuEngine()
+    if not _native.CUDA_BUILT:
+        raise RuntimeError(f"tensors on {device}: this build has no CUDA kernels; install with nvcc present")
+    return CudaEngine(_native, device.index or 0, lambda: torch.cuda.current_stream(device).cuda_stream)

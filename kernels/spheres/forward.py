@@ -10,7 +10,7 @@ import torch
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
-from lumigrad.kernels.spheres.engine import engine_for
+from lumigrad.kernels.spheres.engine import Stages, engine_for
 from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
 from lumigrad.kernels.spheres.settings import Settings
 
@@ -55,16 +55,16 @@ class Forward:
             info, whose id channels are int32 bit patterns; "sphere_ids" i32 [C, H, W, T], closest first, -1: none;
             "weights" f32 [C, H, W, T], their shares of the colour; "hits" i32 [C, H, W], spheres blended.
         state: For `backward`, if it was to be retained.
-        milliseconds: Per kernel stage, summed over the cameras.
+        times: Of the kernel stages.
     """
 
     outputs: dict[str, torch.Tensor]
     state: State | None
-    milliseconds: dict[str, float]
+    times: Stages
 
     def stages(self) -> dict[str, float]:
-        """Milliseconds per kernel stage."""
-        return self.milliseconds
+        """Milliseconds per kernel stage, summed over the cameras; empty while a CUDA stream is still at work."""
+        return self.times.milliseconds()
 
 
 def forward(
@@ -111,19 +111,17 @@ def forward(
     native_settings = settings.native(track)
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings)
     engine = engine_for(inputs.device)
-    milliseconds: dict[str, float] = {}
+    times = Stages()
     for index, camera in enumerate(cameras):
         if before_view is not None:
             before_view()
         views = {_NATIVE_NAMES.get(name, name): image[index] for name, image in images.items()}
-        engine.forward(engine.workspace, camera.native(near, far), native_settings, **inputs.arrays(), **views)
-        for stage, time in engine.stages().items():
-            milliseconds[stage] = milliseconds.get(stage, 0.0) + time
+        times.views.append(engine.forward(camera.native(near, far), native_settings, {**inputs.arrays(), **views}))
     state = None
     if retain:
         kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}
         state = State(inputs, tuple(cameras), settings, near, kept)
-    return Forward({name: images[name] for name in outputs}, state, milliseconds)
+    return Forward({name: images[name] for name in outputs}, state, times)
 
 
 def _retained(settings: Settings, outputs: Sequence[str]) -> set[str]:

@@ -44,25 +44,32 @@ __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWar
 // Lanes below the calling one, as bits.
 __device__ inline unsigned lanes_below() { return (1u << lane_index()) - 1; }
 
+// One step of warp_sums: each lane keeps half of its 2 N values and hands the other half to the lane kOffset away; with
+// one value left, both keep it.
+template <int N, int kOffset, int V>
+__device__ inline void warp_halves(float (&values)[V]) {
+  if constexpr (N > 0) {
+    const bool upper = (lane_index() & kOffset) != 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float given = upper ? values[i] : values[i + N];
+      const float kept = upper ? values[i + N] : values[i];
+      values[i] = kept + __shfl_xor_sync(kWholeWarp, given, kOffset);
+    }
+    warp_halves<N / 2, kOffset / 2>(values);
+  } else if constexpr (kOffset > 0) {
+    values[0] += __shfl_xor_sync(kWholeWarp, values[0], kOffset);
+    warp_halves<0, kOffset / 2>(values);
+  }
+}
+
 // Sums each of V values over the warp, V a power of two up to 32; `values` is used up. The total of value i is returned
-// to the lanes from i * 32 / V on, so that one atomic instruction can add all of them: by halves, each lane keeps half
-// of its values and hands the other half over, which takes V + 4 shuffles at most instead of 5 V.
+// to the lanes from i * 32 / V on, so that one atomic instruction can add all of them. Takes V + 4 shuffles at most
+// instead of 5 V.
 template <int V>
 __device__ inline float warp_sums(float (&values)[V]) {
   static_assert(V > 0 && V <= kWarp && (V & (V - 1)) == 0, "a power of two");
-  const int lane = lane_index();
-  int offset = kWarp / 2;
-#pragma unroll
-  for (int n = V / 2; n > 0; n /= 2, offset /= 2) {
-    const bool upper = (lane & offset) != 0;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const float given = upper ? values[i] : values[i + n];
-      const float kept = upper ? values[i + n] : values[i];
-      values[i] = kept + __shfl_xor_sync(kWholeWarp, given, offset);
-    }
-  }
-  for (; offset > 0; offset /= 2) values[0] += __shfl_xor_sync(kWholeWarp, values[0], offset);
+  warp_halves<V / 2, kWarp / 2>(values);
   return values[0];
 }
 

@@ -113,51 +113,67 @@ void setup(const Camera& camera, const Settings& settings, const Scene& scene, c
   });
 }
 
-struct TileRange {
-  uint16_t x0, x1, y0, y1;  // Inclusive.
-};
-
-LG_INLINE TileRange tile_range(const Rectangle& r) {
-  return {static_cast<uint16_t>(r.x0 / kTileWidth), static_cast<uint16_t>((r.x1 - 1) / kTileWidth),
-          static_cast<uint16_t>(r.y0 / kTileHeight), static_cast<uint16_t>((r.y1 - 1) / kTileHeight)};
+// Tiles that a sphere reaches, at most four of them without a branch: spheres are small and in no order on the film, so
+// that a loop over their tiles would mispredict at each. What is not there goes to a tile that does not exist.
+template <class Visit>
+LG_INLINE void each_tile(const Rectangle& r, int tiles_x, int none, Visit&& visit) {
+  const int x0 = r.x0 / kTileWidth, x1 = (r.x1 - 1) / kTileWidth;
+  const int y0 = r.y0 / kTileHeight, y1 = (r.y1 - 1) / kTileHeight;
+  const int first = y0 * tiles_x + x0;
+  if (__builtin_expect((x1 - x0 <= 1) & (y1 - y0 <= 1), 1)) {
+    const bool right = x1 > x0, below = y1 > y0;
+    visit(first);
+    visit(right ? first + 1 : none);
+    visit(below ? first + tiles_x : none);
+    visit(right & below ? first + tiles_x + 1 : none);
+    return;
+  }
+  for (int y = y0; y <= y1; ++y) {
+    for (int x = x0; x <= x1; ++x) visit(y * tiles_x + x);
+  }
 }
 
 // Counting sort of the visible spheres into tiles, keeping their order.
 void bin(const uint64_t* sorted, int64_t visible, Prepared& prepared, Workspace& w) {
-  const int tiles = prepared.tiles_x * prepared.tiles_y;
+  const int tiles = prepared.tiles_x * prepared.tiles_y, slots = tiles + 1;
   const int parts = parts_of(visible);
-  uint32_t* counts = w.tile_counts.ensure<uint32_t>(static_cast<std::size_t>(parts) * tiles);
+  uint32_t* counts = w.tile_counts.ensure<uint32_t>(static_cast<std::size_t>(parts) * slots);
   uint32_t* starts = w.tile_starts.ensure<uint32_t>(static_cast<std::size_t>(tiles) + 1);
-  const auto each_tile = [&](int p, auto&& visit) {
+  const auto each_sphere = [&](int p, auto&& visit) {
+    constexpr int kAhead = 16;
     const int64_t end = visible * (p + 1) / parts;
     for (int64_t i = visible * p / parts; i < end; ++i) {
+      if (i + kAhead < end) __builtin_prefetch(prepared.rectangles + static_cast<uint32_t>(sorted[i + kAhead]));
       const uint32_t id = static_cast<uint32_t>(sorted[i]);
-      const TileRange t = tile_range(prepared.rectangles[id]);
-      for (int y = t.y0; y <= t.y1; ++y) {
-        for (int x = t.x0; x <= t.x1; ++x) visit(y * prepared.tiles_x + x, id);
-      }
+      each_tile(prepared.rectangles[id], prepared.tiles_x, tiles, [&](int tile) { visit(tile, id); });
     }
   };
   for_parts(parts, [&](int p) {
-    uint32_t* own = counts + static_cast<int64_t>(p) * tiles;
-    for (int t = 0; t < tiles; ++t) own[t] = 0;
-    each_tile(p, [&](int tile, uint32_t) { ++own[tile]; });
+    uint32_t* own = counts + static_cast<int64_t>(p) * slots;
+    for (int t = 0; t < slots; ++t) own[t] = 0;
+    each_sphere(p, [&](int tile, uint32_t) { ++own[tile]; });
   });
   uint32_t sum = 0;
   for (int t = 0; t < tiles; ++t) {
     starts[t] = sum;
     for (int p = 0; p < parts; ++p) {
-      uint32_t& count = counts[static_cast<int64_t>(p) * tiles + t];
+      uint32_t& count = counts[static_cast<int64_t>(p) * slots + t];
       const uint32_t here = count;
       count = sum;
       sum += here;
     }
   }
   starts[tiles] = sum;
-  uint32_t* entries = w.tile_entries.ensure<uint32_t>(sum);
+  // Behind the lists, a place per part for what belongs to no tile.
+  uint32_t* entries = w.tile_entries.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
   for_parts(parts, [&](int p) {
-    uint32_t* next = counts + static_cast<int64_t>(p) * tiles;
-    each_tile(p, [&](int tile, uint32_t id) { entries[next[tile]++] = id; });
+    uint32_t* next = counts + static_cast<int64_t>(p) * slots;
+    next[tiles] = sum + static_cast<uint32_t>(p);
+    each_sphere(p, [&](int tile, uint32_t id) {
+      const uint32_t place = next[tile];
+      entries[place] = id;
+      next[tile] = place + (tile != tiles);
+    });
   });
   prepared.tile_starts = starts;
   prepared.entries = entries;

@@ -8,8 +8,9 @@ namespace {
 // Exact: candidates between two looks at whether the rest can matter.
 constexpr int kStopInterval = 16;
 
+// Not inline: it is rarely asked for, and would only cost registers.
 template <bool kExact, bool kOrthogonal>
-__device__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x, int y,
+__device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x, int y,
                                float maximum, float low, float denominator) {
   const auto px = static_cast<float>(x), py = static_cast<float>(y);
   if constexpr (kExact) {

@@ -13,12 +13,13 @@ inline constexpr float kNoTrackedDepth = 3.4e38f;
 template <int kRoom>
 struct CudaTracker {
   static constexpr bool kInRegisters = kRoom <= 8;
+  static constexpr int kUnroll = kInRegisters ? kRoom : 1;
   float depths[kRoom];
   int ids[kRoom];
   int wanted;
 
   __device__ explicit CudaTracker(int n) : wanted(n) {
-#pragma unroll
+#pragma unroll kUnroll
     for (int i = 0; i < kRoom; ++i) {
       if (!kInRegisters && i >= wanted) break;
       depths[i] = kNoTrackedDepth;
@@ -28,7 +29,7 @@ struct CudaTracker {
 
   __device__ void insert(float depth, int id) {
     if (!(depth <= depths[kInRegisters ? kRoom - 1 : wanted - 1])) return;
-#pragma unroll
+#pragma unroll kUnroll
     for (int i = 0; i < kRoom; ++i) {
       if (!kInRegisters && i >= wanted) break;
       const float here = depths[i];
@@ -44,7 +45,7 @@ struct CudaTracker {
   // Calls visit(i, id, depth) for the wanted ones, with -1 and -1 where there is none.
   template <class Visit>
   __device__ void each(const Visit& visit) const {
-#pragma unroll
+#pragma unroll kUnroll
     for (int i = 0; i < kRoom; ++i) {
       if (i >= wanted) break;
       visit(i, ids[i], depths[i] < kNoTrackedDepth ? depths[i] : -1.0f);

@@ -1,0 +1,16 @@
+// The Python module _emulation: the engines for CUDA devices, on the emulation.
+#include <nanobind/nanobind.h>
+
+#include "emulation/runtime.h"
+#include "emulator.h"
+
+namespace lumigrad {
+void bind_cuda_spheres(nanobind::module_& module);
+}
+
+NB_MODULE(_emulation, m) {
+  lumigrad::bind_cuda_spheres(m);
+  m.def("set_seed", &lumigrad::emulation::set_seed);
+  m.def("set_workers", &lumigrad::emulation::set_workers);
+  m.def("fail_allocations", &lumigrad::emulation::fail_allocations);
+}

@@ -1,0 +1,1 @@
+"""The client's subcommands of `lumigrad`."""

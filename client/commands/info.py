@@ -1,0 +1,53 @@
+"""`lumigrad info`: what a worker says about itself."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from lumigrad.client.commands.options import add_connection, connect
+from lumigrad.client.worker_info import WorkerInfo
+
+
+class InfoCommand:
+    """Asks a worker for its device, limits and load."""
+
+    help = "show a worker's device, limits and load"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add_connection(parser)
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Prints what the worker answers."""
+        with connect(arguments) as client:
+            info = client.info()
+        print(json.dumps(dataclasses.asdict(info), indent=2) if arguments.json else _text(info))
+        return 0
+
+
+def _text(info: WorkerInfo) -> str:
+    limits = info.limits
+    rows = {
+        "target": info.target,
+        "version": info.version,
+        "device": f"{info.device}: {info.device_name}",
+        "CPU kernels": f"{info.instruction_set}, {info.threads} threads",
+        "CUDA kernels": "built" if info.cuda_built else "not built",
+        "engines": ", ".join(info.engines),
+        "memory": f"{_size(info.device_memory_free_bytes)} free of {_size(info.device_memory_bytes)}",
+        "load": f"{info.scenes} scenes, {info.contexts} contexts, {info.queue_depth} calls waiting",
+        "limits": f"{_size(limits.max_payload_bytes)} per call, {limits.max_primitives:,} primitives, "
+        f"{limits.max_pixels:,} pixels, {limits.max_cameras} cameras, {limits.max_channels} channels",
+        "up for": f"{info.uptime_seconds:.0f} s",
+    }
+    return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+command = InfoCommand()

@@ -71,7 +71,6 @@ SPOILED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         | {"radii": torch.empty(5, device="meta")},
         ("meta",),
     ),
-    "near limit behind the far one": ("max_depth", {"settings": Settings(0.1, 20.0, 30.0)}, ("20", "30")),
     "far limit before the film": ("max_depth", {"settings": Settings(0.1, 3.0)}, ("3",)),
 }
 
@@ -93,6 +92,7 @@ def test_spoiled_argument_is_named(name: str) -> None:
         ("max_depth", float("nan")),
         ("min_depth", -1.0),
         ("min_depth", float("nan")),
+        ("max_depth", 0.0),
         ("semantics", "Compat"),
         ("allowed_difference", -0.1),
         ("allowed_difference", 1.0),
@@ -106,6 +106,15 @@ def test_spoiled_argument_is_named(name: str) -> None:
 def test_setting_out_of_range_is_named(argument: str, value: object) -> None:
     options: dict[str, Any] = {"gamma": 0.1, "max_depth": 20.0, argument: value}
     assert_refused(lambda: forward(**{**arguments(), "settings": Settings(**options)}), argument)
+
+
+def test_a_near_limit_behind_the_far_one_is_named() -> None:
+    assert_refused(lambda: Settings(0.1, 20.0, 30.0), "max_depth", "20", "30")
+
+
+def test_a_near_limit_before_the_film_is_named() -> None:
+    spoiled = {**arguments(), "settings": Settings(0.1, 20.0, 3.0)}
+    assert_refused(lambda: forward(**spoiled), "min_depth", "3.0", "4.0")
 
 
 @pytest.mark.parametrize(
@@ -141,14 +150,15 @@ def state(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("argument", "gradients", "wanted"),
     [
-        ("color", {"color": torch.ones(1, 12, 16, 4)}, ("positions",)),
-        ("color", {"color": torch.ones(12, 16, 3)}, ("positions",)),
-        ("color", {"color": torch.ones(1, 12, 16, 3, dtype=torch.float64)}, ("positions",)),
-        ("alpha", {"alpha": torch.ones(1, 16, 12)}, ("positions",)),
+        ("output_gradients['color']", {"color": torch.ones(1, 12, 16, 4)}, ("positions",)),
+        ("output_gradients['color']", {"color": torch.ones(12, 16, 3)}, ("positions",)),
+        ("output_gradients['color']", {"color": torch.ones(1, 12, 16, 3, dtype=torch.float64)}, ("positions",)),
+        ("output_gradients['alpha']", {"alpha": torch.ones(1, 16, 12)}, ("positions",)),
+        ("output_gradients", {"depth": torch.ones(1, 12, 16)}, ("positions",)),
         ("output_gradients", {"hits": torch.ones(1, 12, 16)}, ("positions",)),
         ("output_gradients", {}, ("positions",)),
         ("wanted", {"color": torch.ones(1, 12, 16, 3)}, ("weights",)),
-        ("wanted", {"color": torch.ones(1, 12, 16, 3)}, ("opacities",)),
+        ("wanted", {"color": torch.ones(1, 12, 16, 3)}, ("positions", "alpha")),
     ],
 )
 def test_spoiled_backward_is_named(argument: str, gradients: dict[str, Tensor], wanted: tuple[str, ...]) -> None:

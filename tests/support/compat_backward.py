@@ -103,8 +103,10 @@ def _tracked(
     rest = total - weight
     upstream, colors = case.output_gradient[rows, columns], case.colors[sphere]
     others = scaled(rendered.image[rows, columns], total) - scaled(colors, weight)
-    others = others / np.maximum(rest, EPS)[:, None]
-    factor = rest / np.maximum(total * total, EPS)
+    # At a small gamma one sphere has nearly all the weight, and what is left over is rounding noise: the order of
+    # operations is then all there is to a gradient.
+    others = scaled(others, f32(1) / np.maximum(rest, EPS))
+    factor = rest * (f32(1) / np.maximum(total * total, EPS))
     weight_gradient = scaled(upstream * (colors - others), factor).sum(-1)
     color_gradient = scaled(upstream, weight * (f32(1) / np.maximum(total, EPS)))
     return _Tracked(sphere, x, y, pair, opacity, weight_gradient, softmax, color_gradient)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.errors import ArgumentError
 
 Arrays = Mapping[str, torch.Tensor | None]
 StageTimes = Callable[[], Mapping[str, float]]
@@ -96,7 +97,7 @@ def engine_for(device: torch.device) -> Engine:
     """This thread's engine for a device.
 
     Raises:
-        RuntimeError: It is a CUDA device, and the extension was built without CUDA.
+        ArgumentError: There is none for this kind of device, or none in this build.
     """
     engine = _local.engines.get(device)
     if engine is None:
@@ -108,6 +109,9 @@ def engine_for(device: torch.device) -> Engine:
 def _make(device: torch.device) -> Engine:
     if device.type == "cpu":
         return CpuEngine()
+    if device.type != "cuda":
+        raise ArgumentError("positions", "tensors on the CPU or a CUDA device", f"tensors on {device}")
     if not _native.CUDA_BUILT:
-        raise RuntimeError(f"tensors on {device}: this build has no CUDA kernels; install with nvcc present")
+        expected = "tensors on the CPU: this build has no CUDA kernels; install with nvcc present for a GPU"
+        raise ArgumentError("positions", expected, f"tensors on {device}")
     return CudaEngine(_native, device.index or 0, lambda: torch.cuda.current_stream(device).cuda_stream)

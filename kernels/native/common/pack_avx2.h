@@ -102,6 +102,15 @@ LG_INLINE Pack abs(Pack x) {
 LG_INLINE Pack fma(Pack x, Pack y, Pack z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+// Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
+LG_INLINE Pack quick_inverse(Pack a) {
+  const Pack x = {_mm256_rcp_ps(a.a), _mm256_rcp_ps(a.b)};
+  return fma(x, fma(-a, x, Pack(1.0f)), x);
+}
+LG_INLINE Pack quick_inverse_sqrt(Pack a) {
+  const Pack x = {_mm256_rsqrt_ps(a.a), _mm256_rsqrt_ps(a.b)};
+  return fma(x * Pack(0.5f), fma(-(a * x), x, Pack(1.0f)), x);
+}
 LG_INLINE IntPack bits(Pack x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 LG_INLINE Pack from_bits(IntPack x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
 LG_INLINE IntPack truncate(Pack x) { return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)}; }

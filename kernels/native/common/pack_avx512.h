@@ -59,6 +59,15 @@ LG_INLINE Pack min(Pack a, Pack b) { return _mm512_min_ps(a.v, b.v); }
 LG_INLINE Pack max(Pack a, Pack b) { return _mm512_max_ps(a.v, b.v); }
 LG_INLINE Pack abs(Pack a) { return _mm512_abs_ps(a.v); }
 LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
+// Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
+LG_INLINE Pack quick_inverse(Pack a) {
+  const Pack x = _mm512_rcp14_ps(a.v);
+  return fma(x, fma(-a, x, Pack(1.0f)), x);
+}
+LG_INLINE Pack quick_inverse_sqrt(Pack a) {
+  const Pack x = _mm512_rsqrt14_ps(a.v);
+  return fma(x * Pack(0.5f), fma(-(a * x), x, Pack(1.0f)), x);
+}
 LG_INLINE IntPack bits(Pack a) { return _mm512_castps_si512(a.v); }
 LG_INLINE Pack from_bits(IntPack a) { return _mm512_castsi512_ps(a.v); }
 LG_INLINE IntPack truncate(Pack a) { return _mm512_cvttps_epi32(a.v); }

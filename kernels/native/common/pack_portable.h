@@ -77,6 +77,8 @@ LG_INLINE IntPack bits(Pack a) { return reinterpret_cast<Int16Lanes>(a.v); }
 LG_INLINE Pack from_bits(IntPack a) { return reinterpret_cast<Float16Lanes>(a.v); }
 LG_INLINE Pack abs(Pack a) { return from_bits(bits(a).v & 0x7fffffff); }
 LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return a.v * b.v + c.v; }
+LG_INLINE Pack quick_inverse(Pack a) { return 1.0f / a.v; }
+LG_INLINE Pack quick_inverse_sqrt(Pack a) { return 1.0f / sqrt(a).v; }
 LG_INLINE IntPack truncate(Pack a) { return __builtin_convertvector(a.v, Int16Lanes); }
 LG_INLINE Pack to_float(IntPack a) { return __builtin_convertvector(a.v, Float16Lanes); }
 

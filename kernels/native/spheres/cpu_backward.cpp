@@ -245,10 +245,13 @@ BackwardBand choose(int channels, int track) {
 void backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
               const Gradients& gradients, Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
-  const Prepared prepared = prepare(camera, settings, scene, workspace, clock);
+  // In compat only tracked spheres take part: usually a fraction of all.
+  if (!settings.exact) count_tracked(camera, settings, scene.count, up.info, gradients.touched, workspace);
+  const Prepared prepared =
+      prepare(camera, settings, scene, settings.exact ? nullptr : gradients.touched, workspace, clock);
   const int track = settings.exact ? (up.d_depth != nullptr ? settings.n_track : 0) : settings.n_track;
   Bands bands = make_bands(prepared, thread_count(), kBlocks * pixel_floats(scene.channels, track), workspace);
-  const Rows rows = make_rows(camera, settings, scene, up, gradients, prepared, bands, workspace);
+  const Rows rows = make_rows(settings, scene, gradients, prepared, bands, workspace);
   const PairArguments arguments{camera, settings, scene, up, prepared, rows, compat_view(camera, settings),
                                 exact_view(camera, settings)};
   const BackwardBand run = settings.exact

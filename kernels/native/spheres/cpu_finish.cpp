@@ -50,7 +50,22 @@ int number_crossings(const Prepared& prepared, const Bands& bands, int64_t n, in
   return total;
 }
 
-// Compat: in how many pixels each sphere was tracked.
+// Spec 7.2: area / 1000 / count per sphere, and the number of contributors, in which small spheres count per pixel.
+double camera_weights(const Prepared& prepared, const int32_t* touched, int64_t n, float* weights) {
+  double contributors = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    weights[i] = 0.0f;
+    if (touched[i] == 0) continue;
+    const float area = prepared.area[i];
+    const bool wide = area > 0.0f;
+    weights[i] = (wide ? area : -area) * 1e-3f / static_cast<float>(touched[i]);
+    contributors += wide ? 1.0 : static_cast<double>(touched[i]);
+  }
+  return contributors;
+}
+
+}  // namespace
+
 void count_tracked(const Camera& camera, const Settings& settings, int64_t n, const float* info, int32_t* touched,
                    Workspace& workspace) {
   const int64_t pixels = static_cast<int64_t>(camera.width) * camera.height;
@@ -81,20 +96,6 @@ void count_tracked(const Camera& camera, const Settings& settings, int64_t n, co
   });
 }
 
-// Spec 7.2: area / 1000 / count per sphere, and the number of contributors, in which small spheres count per pixel.
-double camera_weights(const Prepared& prepared, const int32_t* touched, int64_t n, float* weights) {
-  double contributors = 0.0;
-  for (int64_t i = 0; i < n; ++i) {
-    const float area = prepared.area[i];
-    const bool wide = area > 0.0f;
-    weights[i] = touched[i] > 0 ? (wide ? area : -area) * 1e-3f / static_cast<float>(touched[i]) : 0.0f;
-    contributors += touched[i] > 0 ? (wide ? 1.0 : static_cast<double>(touched[i])) : 0.0;
-  }
-  return contributors;
-}
-
-}  // namespace
-
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace) {
   Bands bands;
   bands.count = threads < prepared.tiles_y ? threads : prepared.tiles_y;
@@ -118,13 +119,14 @@ Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floa
   return bands;
 }
 
-Rows make_rows(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
-               const Gradients& gradients, const Prepared& prepared, Bands& bands, Workspace& workspace) {
+Rows make_rows(const Settings& settings, const Scene& scene, const Gradients& gradients, const Prepared& prepared,
+               Bands& bands, Workspace& workspace) {
   const int64_t n = scene.count;
   Rows rows{};
   rows.width = row_width(scene.channels);
   rows.rows = workspace.rows.ensure<float>(static_cast<std::size_t>(n) * rows.width);
   rows.touched = gradients.touched;
+  rows.count_touched = settings.exact != 0;
   int32_t* crossing = workspace.crossing.ensure<int32_t>(static_cast<std::size_t>(n));
   rows.crossing = crossing;
   rows.crossings = number_crossings(prepared, bands, n, crossing);
@@ -135,14 +137,15 @@ Rows make_rows(const Camera& camera, const Settings& settings, const Scene& scen
   for_parts(parts, [&](int p) {
     const Part range = part_of(n, p, parts);
     __builtin_memset(rows.rows + range.begin * rows.width, 0, (range.end - range.begin) * rows.width * sizeof(float));
-    __builtin_memset(rows.touched + range.begin, 0, (range.end - range.begin) * sizeof(int32_t));
+    if (rows.count_touched) {
+      __builtin_memset(rows.touched + range.begin, 0, (range.end - range.begin) * sizeof(int32_t));
+    }
   });
   bands.part_doubles = (kCameraSums + scene.channels + 7) / 8 * 8;
   const std::size_t doubles = static_cast<std::size_t>(bands.count) * bands.part_doubles;
   bands.parts = workspace.camera_parts.ensure<double>(doubles);
   __builtin_memset(bands.parts, 0, doubles * sizeof(double));
   if (!settings.exact && gradients.camera != nullptr) {
-    count_tracked(camera, settings, n, up.info, rows.touched, workspace);
     float* weights = workspace.weights.ensure<float>(static_cast<std::size_t>(n));
     rows.contributors = camera_weights(prepared, rows.touched, n, weights);
     rows.camera_weights = weights;

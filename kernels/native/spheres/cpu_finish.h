@@ -23,7 +23,8 @@ struct Bands {
 struct Rows {
   int width;                     // Floats per row.
   float* rows;                   // [N, width]
-  int32_t* touched;              // [N]; known beforehand if camera_weights is given.
+  int32_t* touched;              // [N]
+  bool count_touched;            // Exact: counted on the way; compat knows it beforehand.
   const int32_t* crossing;       // [N] number among the spheres that reach into several bands; -1
   int crossings;
   float* crossing_rows;          // [bands, crossings, width + 8]; `touched` behind the row
@@ -32,8 +33,11 @@ struct Rows {
 };
 
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);
-Rows make_rows(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
-               const Gradients& gradients, const Prepared& prepared, Bands& bands, Workspace& workspace);
+// Compat: in how many pixels each sphere was tracked.
+void count_tracked(const Camera& camera, const Settings& settings, int64_t n, const float* info, int32_t* touched,
+                   Workspace& workspace);
+Rows make_rows(const Settings& settings, const Scene& scene, const Gradients& gradients, const Prepared& prepared,
+               Bands& bands, Workspace& workspace);
 void finish(const Camera& camera, const Settings& settings, const Scene& scene, const Gradients& gradients,
             const Bands& bands, const Rows& rows);
 
@@ -51,11 +55,11 @@ struct BandRows {
 
   LG_INLINE float* row(const Rows& rows, const Rectangle& r, uint32_t id, int touched) {
     if (r.y0 >= top && r.y1 <= bottom) {
-      if (rows.camera_weights == nullptr) rows.touched[id] += touched;
+      if (rows.count_touched) rows.touched[id] += touched;
       return rows.rows + static_cast<std::size_t>(id) * rows.width;
     }
     float* row = crossing_rows + static_cast<std::size_t>(rows.crossing[id]) * (rows.width + 8);
-    if (rows.camera_weights == nullptr) reinterpret_cast<int32_t*>(row + rows.width)[0] += touched;
+    if (rows.count_touched) reinterpret_cast<int32_t*>(row + rows.width)[0] += touched;
     return row;
   }
 };

@@ -89,7 +89,7 @@ DrawTile choose(int channels, int track) {
 void forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
              Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
-  const Prepared prepared = prepare(camera, settings, scene, workspace, clock);
+  const Prepared prepared = prepare(camera, settings, scene, nullptr, workspace, clock);
   const DrawArguments arguments{&scene, &settings, scene.channels, settings.n_track};
   const DrawTile draw = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, settings.n_track)
                                                             : choose<true, false>(scene.channels, settings.n_track))

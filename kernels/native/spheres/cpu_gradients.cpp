@@ -16,7 +16,7 @@ void merge_crossings(int64_t n, const Bands& bands, const Rows& rows) {
       const float* other = rows.crossing_rows +
                            (static_cast<std::size_t>(b) * rows.crossings + rows.crossing[i]) * (rows.width + 8);
       for (int f = 0; f < fields; ++f) row[f] += other[f];
-      if (rows.camera_weights == nullptr) rows.touched[i] += reinterpret_cast<const int32_t*>(other + rows.width)[0];
+      if (rows.count_touched) rows.touched[i] += reinterpret_cast<const int32_t*>(other + rows.width)[0];
     }
   }
 }

@@ -9,7 +9,7 @@ LG_BEGIN_ENGINE(spheres)
 
 // Packs of a block, in order; then K upstream gradients and T tracked ids.
 enum PixelField {
-  kRay0, kRay1, kRay2, kRay3, kRay4,
+  kRay0, kRay1, kRay2, kRay3, kRay4, kRay5,
   kPixelMaximum, kPixelLow, kPixelDenominator,
   kInverse, kInverseSquare,
   kUpstreamImage,  // Sum of G * I; exact: also the alpha's share.
@@ -109,7 +109,7 @@ template <bool kExact, bool kOrthogonal>
 LG_INLINE auto load_ray(const float* block) {
   const auto get = [&](int i) { return Pack::load(block + i * kLanes); };
   if constexpr (kExact) {
-    return ExactRay<Pack>{get(0), get(1), get(2), get(3), get(4)};
+    return ExactRay<Pack>{get(0), get(1), get(2), get(3), get(4), get(5)};
   } else {
     return CompatRay<Pack>{get(0), get(1), get(2), get(3), get(4)};
   }
@@ -127,8 +127,8 @@ void load_tile(const Camera& camera, const Settings& settings, const Scene& scen
     const Pack px = lane_x() + Pack(static_cast<float>(x0)), py = lane_y() + Pack(static_cast<float>(y0));
     if constexpr (kExact) {
       const ExactRay<Pack> ray = exact_ray<Pack, kOrthogonal>(view, px, py);
-      const Pack parts[5] = {ray.x, ray.y, ray.u, ray.v, ray.inverse_square};
-      for (int i = 0; i < 5; ++i) put(block, i, parts[i]);
+      const Pack parts[6] = {ray.x, ray.y, ray.u, ray.v, ray.inverse_square, ray.inverse_length};
+      for (int i = 0; i < 6; ++i) put(block, i, parts[i]);
       store_lanes(block + kClosest * kLanes, -1);
     } else {
       const CompatRay<Pack> ray = compat_ray<Pack, kOrthogonal>(

@@ -13,6 +13,7 @@ struct Chunk {
   alignas(64) float near[kChunk], area[kChunk];
   alignas(64) int visible[kChunk];
   alignas(64) int x0[kChunk], x1[kChunk], y0[kChunk], y1[kChunk];
+  int64_t ids[kChunk];
   alignas(64) float px[kChunk], py[kChunk], pz[kChunk], radius[kChunk], opacity[kChunk];
 };
 
@@ -44,33 +45,30 @@ struct SetupTarget {
   uint64_t* pairs;
 };
 
-// Spheres [begin, begin + count), count <= kChunk; appends the visible ones to `pairs`, returns how many.
-template <bool kExact, bool kOrthogonal>
-int setup_spheres(const Camera& camera, const Settings& settings, const Scene& scene, int64_t begin, int count,
-                  Chunk& k, const SetupTarget& to, uint64_t* pairs) {
+void gather(const Scene& scene, int count, Chunk& k) {
   for (int i = 0; i < kChunk; ++i) {
-    const int64_t id = begin + (i < count ? i : count - 1);
+    const int64_t id = k.ids[i < count ? i : count - 1];
     k.px[i] = scene.positions[3 * id];
     k.py[i] = scene.positions[3 * id + 1];
     k.pz[i] = scene.positions[3 * id + 2];
     k.radius[i] = scene.radii[id];
     k.opacity[i] = scene.opacities != nullptr ? scene.opacities[id] : 1.0f;
   }
-  setup_chunk<kExact, kOrthogonal>(camera, settings, k);
+}
+
+// Writes out a chunk of `count` spheres; appends the visible ones to `pairs`, returns how many.
+int scatter(const Scene& scene, int count, const Chunk& k, const SetupTarget& to, uint64_t* pairs) {
+  static_assert(static_cast<int>(exact_record::kColor) == static_cast<int>(compat_record::kColor));
   int visible = 0;
   for (int i = 0; i < count; ++i) {
-    const int64_t id = begin + i;
+    const int64_t id = k.ids[i];
     to.area[id] = k.area[i];
-    if (!k.visible[i]) {
-      to.rectangles[id] = {0, 0, 0, 0};
-      continue;
-    }
+    to.rectangles[id] = {0, 0, 0, 0};
+    if (!k.visible[i]) continue;
     float* record = to.records + id * kRecordFloats;
     for (int f = 0; f < 12; ++f) record[f] = k.fields[f][i];
-    const int color = static_cast<int>(exact_record::kColor);
-    static_assert(static_cast<int>(exact_record::kColor) == static_cast<int>(compat_record::kColor));
     if (scene.channels == 3) {
-      for (int c = 0; c < 3; ++c) record[color + c] = scene.colors[3 * id + c];
+      for (int c = 0; c < 3; ++c) record[exact_record::kColor + c] = scene.colors[3 * id + c];
     }
     record[exact_record::kNear] = k.near[i];
     to.rectangles[id] = {static_cast<uint16_t>(k.x0[i]), static_cast<uint16_t>(k.x1[i]),
@@ -95,22 +93,47 @@ struct Segments {
 };
 
 template <bool kExact, bool kOrthogonal>
-void setup(const Camera& camera, const Settings& settings, const Scene& scene, const SetupTarget& to,
-           Segments& segments) {
+void setup(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
+           const SetupTarget& to, Segments& segments) {
   const int64_t n = scene.count;
   segments.parts = parts_of(n);
   for_parts(segments.parts, [&](int p) {
     Chunk chunk;
     const int64_t begin = n * p / segments.parts, end = n * (p + 1) / segments.parts;
     int64_t visible = 0;
-    for (int64_t i = begin; i < end; i += kChunk) {
-      const int count = static_cast<int>(end - i < kChunk ? end - i : kChunk);
-      visible += setup_spheres<kExact, kOrthogonal>(camera, settings, scene, i, count, chunk, to,
-                                                    to.pairs + begin + visible);
+    for (int64_t i = begin; i < end;) {
+      int count = 0;
+      for (; i < end && count < kChunk; ++i) {
+        chunk.ids[count] = i;
+        if (only == nullptr || only[i] != 0) {
+          ++count;
+        } else {
+          to.rectangles[i] = {0, 0, 0, 0};
+        }
+      }
+      if (count == 0) break;
+      gather(scene, count, chunk);
+      setup_chunk<kExact, kOrthogonal>(camera, settings, chunk);
+      visible += scatter(scene, count, chunk, to, to.pairs + begin + visible);
     }
     segments.begin[p] = begin;
     segments.length[p] = visible;
   });
+}
+
+// Sorts by distance; afterwards all lie in one run, split evenly.
+const uint64_t* sort(uint64_t* pairs, Segments& segments, Workspace& w, int64_t n) {
+  uint64_t* swap = w.pairs_swap.ensure<uint64_t>(static_cast<std::size_t>(n));
+  uint32_t* histogram = w.histogram.ensure<uint32_t>(static_cast<std::size_t>(segments.parts) * kRadix);
+  const uint64_t* sorted = radix_sort(pairs, swap, segments.begin, segments.length, segments.parts, histogram);
+  int64_t total = 0;
+  for (int p = 0; p < segments.parts; ++p) total += segments.length[p];
+  segments.parts = parts_of(total);
+  for (int p = 0; p < segments.parts; ++p) {
+    segments.begin[p] = total * p / segments.parts;
+    segments.length[p] = total * (p + 1) / segments.parts - segments.begin[p];
+  }
+  return sorted;
 }
 
 // Tiles that a sphere reaches, at most four of them without a branch: spheres are small and in no order on the film, so
@@ -133,18 +156,18 @@ LG_INLINE void each_tile(const Rectangle& r, int tiles_x, int none, Visit&& visi
   }
 }
 
-// Counting sort of the visible spheres into tiles, keeping their order.
-void bin(const uint64_t* sorted, int64_t visible, Prepared& prepared, Workspace& w) {
+// Counting sort of the spheres in the segments into tiles, keeping their order.
+void bin(const uint64_t* pairs, const Segments& segments, Prepared& prepared, Workspace& w) {
   const int tiles = prepared.tiles_x * prepared.tiles_y, slots = tiles + 1;
-  const int parts = parts_of(visible);
+  const int parts = segments.parts;
   uint32_t* counts = w.tile_counts.ensure<uint32_t>(static_cast<std::size_t>(parts) * slots);
   uint32_t* starts = w.tile_starts.ensure<uint32_t>(static_cast<std::size_t>(tiles) + 1);
   const auto each_sphere = [&](int p, auto&& visit) {
     constexpr int kAhead = 16;
-    const int64_t end = visible * (p + 1) / parts;
-    for (int64_t i = visible * p / parts; i < end; ++i) {
-      if (i + kAhead < end) __builtin_prefetch(prepared.rectangles + static_cast<uint32_t>(sorted[i + kAhead]));
-      const uint32_t id = static_cast<uint32_t>(sorted[i]);
+    const int64_t end = segments.begin[p] + segments.length[p];
+    for (int64_t i = segments.begin[p]; i < end; ++i) {
+      if (i + kAhead < end) __builtin_prefetch(prepared.rectangles + static_cast<uint32_t>(pairs[i + kAhead]));
+      const uint32_t id = static_cast<uint32_t>(pairs[i]);
       each_tile(prepared.rectangles[id], prepared.tiles_x, tiles, [&](int tile) { visit(tile, id); });
     }
   };
@@ -181,7 +204,8 @@ void bin(const uint64_t* sorted, int64_t visible, Prepared& prepared, Workspace&
 
 }  // namespace
 
-Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, Workspace& w, StageClock& clock) {
+Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only, Workspace& w,
+                 StageClock& clock) {
   const std::size_t n = static_cast<std::size_t>(scene.count);
   SetupTarget to;
   to.records = w.records.ensure<float>(n * kRecordFloats);
@@ -190,29 +214,22 @@ Prepared prepare(const Camera& camera, const Settings& settings, const Scene& sc
   to.pairs = w.pairs.ensure<uint64_t>(n);
   Segments segments;
   if (settings.exact) {
-    camera.orthogonal ? setup<true, true>(camera, settings, scene, to, segments)
-                      : setup<true, false>(camera, settings, scene, to, segments);
+    camera.orthogonal ? setup<true, true>(camera, settings, scene, only, to, segments)
+                      : setup<true, false>(camera, settings, scene, only, to, segments);
   } else {
-    camera.orthogonal ? setup<false, true>(camera, settings, scene, to, segments)
-                      : setup<false, false>(camera, settings, scene, to, segments);
+    camera.orthogonal ? setup<false, true>(camera, settings, scene, only, to, segments)
+                      : setup<false, false>(camera, settings, scene, only, to, segments);
   }
   clock.stage(kSetupStage);
-
-  uint64_t* swap = w.pairs_swap.ensure<uint64_t>(n);
-  uint32_t* histogram = w.histogram.ensure<uint32_t>(static_cast<std::size_t>(segments.parts) * kRadix);
-  const uint64_t* sorted =
-      radix_sort(to.pairs, swap, segments.begin, segments.length, segments.parts, histogram);
+  const uint64_t* pairs = only != nullptr ? to.pairs : sort(to.pairs, segments, w, scene.count);
   clock.stage(kSortStage);
-
   Prepared prepared;
   prepared.tiles_x = (camera.width + kTileWidth - 1) / kTileWidth;
   prepared.tiles_y = (camera.height + kTileHeight - 1) / kTileHeight;
   prepared.records = to.records;
   prepared.rectangles = to.rectangles;
   prepared.area = to.area;
-  int64_t visible = 0;
-  for (int p = 0; p < segments.parts; ++p) visible += segments.length[p];
-  bin(sorted, visible, prepared, w);
+  bin(pairs, segments, prepared, w);
   clock.stage(kBinStage);
   return prepared;
 }

@@ -168,7 +168,7 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
   const F e_w = pulsar_exp(g.exponent - pixel.maximum);
   const F weight = max(min(g.closeness * e_w * a, pixel.denominator - feps), zero);
   const F rest = pixel.denominator - weight;
-  const F other = (pixel.d_image_image * pixel.denominator - d_image_color * weight) / max(rest, feps);
+  const F other = (pixel.d_image_image * pixel.denominator - d_image_color * weight) * quick_inverse(max(rest, feps));
   const F dw = (d_image_color - other) * (rest * pixel.inverse_square);
   out.share = weight * pixel.inverse;
   // (1 - nd) / gamma is the exponent without the opacity's factor; recomputed, for the opacity may be 0.
@@ -178,12 +178,12 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
   const F d_depth = keep * (zero - g.closeness * e_w * a * a) * F(1.0f / (view.gamma * view.range));
   const F d_closeness = keep * e_w * a;
   const F half = max(g.half_chord, feps);
-  const F inverse_half = one / half;
+  const F inverse_half = quick_inverse(half);
   out.radius = d_closeness * g.chord * (F(rec[kInverseR]) * F(rec[kInverseR])) - d_depth * r * inverse_half;
   const CompatOffset<F>& rd = g.offset;
   if constexpr (kOrthogonal) {
     // Gradient with respect to the centre in the camera frame; ray_x is sum(gc * film position) over x and y.
-    const F inverse_chord = d_closeness / max(g.chord * r, feps);
+    const F inverse_chord = d_closeness * quick_inverse(max(g.chord * r, feps));
     const F radial = d_depth * inverse_half - inverse_chord;
     out.x = rd.x * radial;
     out.y = rd.y * radial;
@@ -193,7 +193,7 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
   } else {
     const F cr = g.chord * r;
     // A ray through the centre has no direction to move away in: the limit of the mean over directions is 0.
-    const F per_chord = select(cr > zero, d_closeness / max(cr, F(1e-37f)), zero);
+    const F per_chord = select(cr > zero, d_closeness * quick_inverse(max(cr, F(1e-37f))), zero);
     const F m = (ray.x * rd.x + ray.y * rd.y) + ray.z * rd.z;
     const F t = F(rec[kT]), inverse_t = F(1.0f / rec[kT]);
     const F along = g.along;

@@ -30,13 +30,15 @@ LG_INLINE ExactView exact_view(const Camera& c, const Settings& s) {
 template <class F>
 struct ExactRay {
   F x, y, u, v;
-  F inverse_square;  // 1 / (u^2 + v^2 + 1); orthogonal: 1.
+  F inverse_square;  // 1 / |(u, v, 1)|^2; orthogonal: 1.
+  F inverse_length;
 };
 
 template <class F, bool kOrthogonal>
 LG_INLINE ExactRay<F> exact_ray(const ExactView& view, F x, F y) {
   const F u = (x - F(view.centre_x)) * F(view.unit_x), v = (y - F(view.centre_y)) * F(view.unit_y);
-  return {x, y, u, v, kOrthogonal ? F(1.0f) : F(1.0f) / (F(1.0f) + u * u + v * v)};
+  const F inverse = kOrthogonal ? F(1.0f) : F(1.0f) / (F(1.0f) + u * u + v * v);
+  return {x, y, u, v, inverse, sqrt(inverse)};
 }
 
 // From the projected centre to the pixel, on the plane z = 1, and its squared length across the ray.
@@ -73,9 +75,11 @@ struct ExactGeometry {
   ExactOffset<F> offset;
   F across;      // |p|
   F chord;       // |q - t d|
+  F inverse_chord;
   F closeness;   // 1 - chord / r
   F along;       // o
   F half_chord;  // sqrt(r^2 - p^2)
+  F inverse_half_chord;
   F sagitta;     // t - o
   F low;         // The exponent's rest; its whole part is the record's.
 };
@@ -84,11 +88,11 @@ template <class F, bool kOrthogonal>
 LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view) {
   using namespace exact_record;
   ExactGeometry<F> g;
-  const F r = F(rec[kR]);
+  const F r = F(rec[kR]), tiny = F(1e-36f);
   g.offset = exact_offset<F, kOrthogonal>(rec, ray, view);
   if constexpr (kOrthogonal) {
-    g.across = sqrt(g.offset.square);
-    g.chord = g.across;
+    g.inverse_chord = quick_inverse_sqrt(max(g.offset.square, tiny));
+    g.across = g.chord = g.offset.square * g.inverse_chord;
     g.along = F(rec[kQz]);
     g.sagitta = F(0.0f);
   } else {
@@ -96,11 +100,17 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
     g.across = sqrt(g.offset.square) * F(rec[kQz]);
     const F p2 = g.across * g.across;
     g.along = sqrt((t - g.across) * (t + g.across));
-    g.sagitta = p2 / (t + g.along);
-    g.chord = sqrt(F(2.0f) * t * g.sagitta);
+    g.sagitta = p2 * quick_inverse(t + g.along);
+    const F chord2 = F(2.0f) * t * g.sagitta;
+    g.inverse_chord = quick_inverse_sqrt(max(chord2, tiny));
+    g.chord = chord2 * g.inverse_chord;
   }
-  g.closeness = max(F(1.0f) - g.chord / r, F(0.0f));
-  g.half_chord = sqrt(max((r - g.across) * (r + g.across), F(0.0f)));
+  g.closeness = max(fma(g.chord, F(-1.0f / rec[kR]), F(1.0f)), F(0.0f));
+  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth of
+  // the radius is below any effect, and keeps the derivative finite.
+  const F half2 = max((r - g.across) * (r + g.across), r * r * F(1e-12f));
+  g.inverse_half_chord = quick_inverse_sqrt(half2);
+  g.half_chord = half2 * g.inverse_half_chord;
   g.low = fma(g.sagitta + g.half_chord, F(rec[kSlope]), F(rec[kLow]));
   return g;
 }
@@ -126,11 +136,9 @@ LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, cons
                                   F d_chord) {
   using namespace exact_record;
   ExactPair<F> out;
-  const F tiny = F(1e-30f);
   const F r = F(rec[kR]);
-  // Next to the outline the half chord vanishes, but the closeness faster; 1e-6 of the radius is below any effect.
-  const F depth_half = d_depth / max(g.half_chord, r * F(1e-6f));
-  const F chord_c = d_chord / max(g.chord, tiny);
+  const F depth_half = d_depth * g.inverse_half_chord;
+  const F chord_c = d_chord * g.inverse_chord;
   out.radius_depth = -(depth_half * r);
   if constexpr (kOrthogonal) {
     const F radial = depth_half + chord_c;
@@ -142,7 +150,7 @@ LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, cons
     out.ray_y = out.ray_z = F(0.0f);
   } else {
     const F t = F(rec[kT]), inverse_t = F(1.0f / rec[kT]), qz = F(rec[kQz]);
-    const F length = sqrt(ray.inverse_square);  // 1 / |v|
+    const F length = ray.inverse_length;
     // p = -qz (offset - v (v . offset) / |v|^2); its parts through the cross product: (v x offset) x v / |v|^2.
     const F scale = -(qz * ray.inverse_square);
     const F px = fma(-ray.v, g.offset.twist, g.offset.x);

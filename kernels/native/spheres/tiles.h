@@ -22,8 +22,9 @@ struct Prepared {
   const uint32_t* entries;       // Sphere numbers.
 };
 
-Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, Workspace& workspace,
-                 StageClock& clock);
+// With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.
+Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
+                 Workspace& workspace, StageClock& clock);
 
 // One tile's list, a batch at a time.
 struct Batch {

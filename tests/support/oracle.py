@@ -38,6 +38,8 @@ class OracleCase:
     # Which element of a batch, and whether the file is one.
     element: int
     batched: bool
+    # As the caller gave it; 0 where the case's own is what the original made of that.
+    min_depth: float
 
 
 def files(kind: str = "spheres") -> list[Path]:
@@ -95,7 +97,8 @@ def _element(
         opacities=arrays.get("opacity"),
         **options,  # type: ignore[arg-type]
     )
-    return OracleCase(case, _expected(arrays, case), _camera(arrays, case), index, batched)
+    camera = _camera(arrays, case)
+    return OracleCase(case, _expected(arrays, case), camera, index, batched, float(settings["min_depth"]))  # type: ignore[arg-type]
 
 
 def _expected(arrays: dict[str, Floats], case: SphereCase) -> Expected:

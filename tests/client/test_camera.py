@@ -1,0 +1,96 @@
+"""Cameras against projections that are written out here, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from lumigrad.client import Camera, InvalidArgument
+
+
+def project(camera: Camera, point) -> tuple[float, float, float]:
+    """Pixel coordinates and depth of a world point: OpenCV's formula."""
+    model = camera.model
+    x, y, z = model.rotation @ np.asarray(point, np.float64) + model.translation
+    return model.fx * x / z + model.cx, model.fy * y / z + model.cy, z
+
+
+def test_look_at_puts_the_target_in_the_middle_and_up_upwards():
+    camera = Camera.look_at((3, 2, 5), (1, 0.5, -1), width=640, height=480)
+    u, v, depth = project(camera, (1, 0.5, -1))
+    assert (u, v) == pytest.approx((320, 240))
+    assert depth == pytest.approx(math.dist((3, 2, 5), (1, 0.5, -1)))
+    above_u, above_v, _ = project(camera, (1, 0.9, -1))
+    assert above_u == pytest.approx(320)
+    assert above_v < 240
+    np.testing.assert_allclose(camera.model.eye, (3, 2, 5))
+
+
+def test_look_at_keeps_left_and_right():
+    # From +z towards the origin with y up, +x is on the right.
+    u, _, _ = project(Camera.look_at((0, 0, 5), (0, 0, 0)), (1, 0, 0))
+    assert u > 256
+
+
+def test_the_field_of_view_is_vertical():
+    camera = Camera.look_at((0, 0, 5), (0, 0, 0), fov_degrees=60, width=200, height=100)
+    _, v, _ = project(camera, (0, 5 * math.tan(math.radians(30)), 0))
+    assert v == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("up", "angles", "direction"),
+    [
+        ((0, 1, 0), (0, 0), (0, 0, 1)),
+        ((0, 1, 0), (90, 0), (1, 0, 0)),
+        ((0, 0, 1), (0, 0), (1, 0, 0)),
+        ((0, 0, 1), (90, 0), (0, 1, 0)),
+        ((0, 0, 1), (0, 30), (math.cos(math.pi / 6), 0, 0.5)),
+        ((0, -1, 0), (90, 0), (-1, 0, 0)),
+    ],
+)
+def test_orbit_goes_around_the_axis_that_is_up(up, angles, direction):
+    camera = Camera.orbit((1, 2, 3), 4.0, *angles, up)
+    np.testing.assert_allclose(camera.model.eye, np.array([1, 2, 3]) + 4.0 * np.array(direction), atol=1e-12)
+    u, v, depth = project(camera, (1, 2, 3))
+    assert (u, v, depth) == pytest.approx((256, 256, 4.0))
+    _, higher, _ = project(camera, np.array([1, 2, 3]) + 0.1 * np.array(up))
+    assert higher < v
+
+
+def test_pulsar_cameras_know_their_eye_and_focal_length():
+    turned = (math.pi / 2, 0, 0)
+    plain = Camera.pulsar([1, 2, 3, *turned, 5, 2], 10, 8).model
+    np.testing.assert_allclose(plain.eye, (1, 2, 3))
+    assert plain.focal_length == 5
+    # A quarter turn around x takes y to z and z to -y.
+    moved = Camera.pulsar([1, 2, 3, *turned, 5, 2], 10, 8, first_r_then_t=True).model
+    np.testing.assert_allclose(moved.eye, (1, -3, 2), atol=1e-6)
+    # The same rotation in six-D: its first two rows, here not of unit length and not orthogonal.
+    six_d = Camera.pulsar([1, 2, 3, 2, 0, 0, 5, 0, -3, 7, 2, 4, -1], 10, 8, first_r_then_t=True).model
+    np.testing.assert_allclose(six_d.eye, (1, -3, 2), atol=1e-6)
+    assert six_d.focal_length == 7
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Camera.pulsar([0.0] * 9, 8, 8), "parameters: expected 8, 10, 11 or 13 values .*, got 9"),
+        (lambda: Camera.pulsar([[0.0] * 8], 8, 8), "parameters: expected shape .*, got \\[1, 8\\]"),
+        (lambda: Camera.pulsar([0.0] * 8, 0, 8), "width: expected a whole number of pixels >= 1, got 0"),
+        (lambda: Camera.pulsar([0.0] * 8, 8, 2.5), "height: expected a whole number of pixels >= 1, got 2.5"),
+        (lambda: Camera.opencv(0, 1, 0, 0, np.eye(3), np.zeros(3), 8, 8), "fx: expected a focal length"),
+        (lambda: Camera.opencv(1, 1, 0, 0, 2 * np.eye(3), np.zeros(3), 8, 8), "rotation: expected an orthonormal"),
+        (lambda: Camera.opencv(1, 1, 0, 0, -np.eye(3), np.zeros(3), 8, 8), "rotation: .* negate the second and third"),
+        (lambda: Camera.opencv(1, 1, 0, 0, np.eye(3), [0, 0, np.nan], 8, 8), "translation: expected finite numbers"),
+        (lambda: Camera.look_at((0, 0, 0), (0, 0, 0)), "target: expected a direction"),
+        (lambda: Camera.look_at((0, 0, 0), (0, 1, 0)), "up: expected a direction that differs"),
+        (lambda: Camera.look_at((0, 0, 0), (0, 0, 1), fov_degrees=180), "fov_degrees: expected an angle"),
+        (lambda: Camera.orbit((0, 0, 0), 0, 0, 0), "distance: expected a distance > 0, got 0"),
+        (lambda: Camera.orbit((0, 0, 0), 1, 0, 90), "elevation_degrees: expected an angle"),
+    ],
+)
+def test_refusals_name_the_argument(make, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        make()

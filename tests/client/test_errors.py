@@ -1,0 +1,221 @@
+"""What callers get to see of each gRPC status, over a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import lumigrad.client as lumigrad
+import pytest
+from lumigrad.client import Client, Violation
+from lumigrad.protos import details
+from lumigrad.protos.service import WORKER_SERVICE, method_handlers
+from lumigrad.v1 import errors_pb2, worker_pb2
+
+
+class ScriptedWorker:
+    """Answers Info with whatever the test says, and counts the calls."""
+
+    def __init__(self) -> None:
+        self.behavior: Callable[[Any], worker_pb2.InfoReply] = lambda context: worker_pb2.InfoReply()
+        self.calls: list[float] = []
+
+    def Info(self, _: Any, context: Any) -> worker_pb2.InfoReply:
+        self.calls.append(time.monotonic())
+        return self.behavior(context)
+
+    def fail(self, code: grpc.StatusCode, text: str = "because", *messages: Any) -> None:
+        def behavior(context: Any) -> worker_pb2.InfoReply:
+            context.set_trailing_metadata([details.pack(code.value[0], text, messages)])
+            context.abort(code, text)
+
+        self.behavior = behavior
+
+
+@pytest.fixture
+def scripted() -> Iterator[tuple[ScriptedWorker, str]]:
+    servicer = ScriptedWorker()
+    server = grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((method_handlers(WORKER_SERVICE, servicer),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def info_error(target: str, **options: Any) -> lumigrad.LumigradError:
+    client = Client(target, **{"retry_s": 0.0, "timeout_s": 5.0, **options})
+    with client, pytest.raises(lumigrad.LumigradError) as raised:
+        client.info()
+    return raised.value
+
+
+def test_invalid_argument_lists_the_violations(scripted):
+    servicer, target = scripted
+    servicer.fail(grpc.StatusCode.INVALID_ARGUMENT, "bad", details.bad_request("spec.gamma", "a value in [0, 1]", 7))
+    error = info_error(target)
+    assert type(error) is lumigrad.InvalidArgument
+    assert str(error) == "spec.gamma: expected a value in [0, 1], got 7"
+    assert error.violations == (Violation("spec.gamma", "expected a value in [0, 1], got 7"),)
+
+
+def test_resource_exhausted_says_when_to_come_back(scripted):
+    servicer, target = scripted
+    servicer.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full", details.retry_info(0.25))
+    error = info_error(target)
+    assert type(error) is lumigrad.ResourceExhausted
+    assert error.retry_after_s == 0.25
+    assert str(error) == f"the worker at {target} is busy: the queue is full; try again in 0.25 s"
+    servicer.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
+    assert info_error(target).retry_after_s is None
+
+
+def test_lost_things_are_named(scripted):
+    servicer, target = scripted
+    servicer.fail(grpc.StatusCode.NOT_FOUND, "none", errors_pb2.SceneNotFound(scene_id="abc"))
+    error = info_error(target)
+    assert isinstance(error, lumigrad.SceneNotFound) and isinstance(error, LookupError)
+    assert error.scene_id == "abc"
+    servicer.fail(grpc.StatusCode.FAILED_PRECONDITION, "lost", errors_pb2.ContextLost(context_id="c1"))
+    error = info_error(target)
+    assert isinstance(error, lumigrad.ContextLost)
+    assert error.context_id == "c1"
+    mismatch = errors_pb2.VersionMismatch(scene_id="abc", expected=2, actual=3)
+    servicer.fail(grpc.StatusCode.FAILED_PRECONDITION, "old", mismatch)
+    error = info_error(target)
+    assert isinstance(error, lumigrad.VersionMismatch)
+    assert (error.scene_id, error.expected, error.actual) == ("abc", 2, 3)
+    assert "has version 3, not 2" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "builtin"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, lumigrad.Unavailable, ConnectionError),
+        (grpc.StatusCode.CANCELLED, lumigrad.Cancelled, Exception),
+        (grpc.StatusCode.UNAUTHENTICATED, lumigrad.Unauthenticated, PermissionError),
+        (grpc.StatusCode.PERMISSION_DENIED, lumigrad.Unauthenticated, PermissionError),
+        (grpc.StatusCode.INTERNAL, lumigrad.Internal, Exception),
+        (grpc.StatusCode.UNIMPLEMENTED, lumigrad.Internal, Exception),
+        (grpc.StatusCode.DATA_LOSS, lumigrad.Internal, Exception),
+    ],
+)
+def test_every_status_is_a_typed_error_that_names_the_worker(scripted, code, kind, builtin):
+    servicer, target = scripted
+    servicer.fail(code, "because of reasons")
+    error = info_error(target)
+    assert type(error) is kind
+    assert isinstance(error, builtin)
+    assert target in str(error)
+    assert "because of reasons" in str(error)
+    assert isinstance(error.__cause__, grpc.RpcError)
+
+
+def test_a_slow_worker_ends_in_deadline_exceeded(scripted):
+    servicer, target = scripted
+    released = threading.Event()
+
+    def behavior(_: Any) -> worker_pb2.InfoReply:
+        released.wait(10)
+        return worker_pb2.InfoReply()
+
+    servicer.behavior = behavior
+    try:
+        began = time.monotonic()
+        error = info_error(target, timeout_s=0.3)
+        assert time.monotonic() - began < 3
+    finally:
+        released.set()
+    assert type(error) is lumigrad.DeadlineExceeded
+    assert isinstance(error, TimeoutError)
+    assert f"no answer from {target} within 0.3 s" in str(error)
+
+
+def test_no_worker_is_said_at_once_and_helpfully():
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{reserved.getsockname()[1]}"
+        error = info_error(target)
+    assert type(error) is lumigrad.Unavailable
+    assert f"no worker at {target}" in str(error)
+    assert "start one with `lumigrad serve`" in str(error)
+
+
+def test_unavailable_is_repeated_with_growing_delays_until_it_works(scripted):
+    servicer, target = scripted
+
+    def behavior(context: Any) -> worker_pb2.InfoReply:
+        if len(servicer.calls) < 5:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+        return worker_pb2.InfoReply(version="5th")
+
+    servicer.behavior = behavior
+    with Client(target, timeout_s=20) as client:
+        assert client.info().version == "5th"
+    delays = [later - earlier for earlier, later in zip(servicer.calls, servicer.calls[1:], strict=False)]
+    # 0.05 s, doubled each time, shortened by up to half.
+    for delay, nominal in zip(delays, (0.05, 0.1, 0.2, 0.4), strict=True):
+        assert nominal / 2 <= delay < nominal + 0.5
+
+
+def test_repetitions_end_with_the_time_for_them(scripted):
+    servicer, target = scripted
+    servicer.fail(grpc.StatusCode.UNAVAILABLE)
+    began = time.monotonic()
+    assert isinstance(info_error(target, retry_s=0.5), lumigrad.Unavailable)
+    assert time.monotonic() - began < 1.5
+    assert len(servicer.calls) >= 3
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL])
+def test_other_errors_are_not_repeated(scripted, code):
+    servicer, target = scripted
+    servicer.fail(code)
+    info_error(target, retry_s=5.0)
+    assert len(servicer.calls) == 1
+
+
+def test_the_token_travels_as_a_bearer_token(scripted):
+    servicer, target = scripted
+    seen: list[dict[str, Any]] = []
+
+    def behavior(context: Any) -> worker_pb2.InfoReply:
+        seen.append(dict(context.invocation_metadata()))
+        return worker_pb2.InfoReply()
+
+    servicer.behavior = behavior
+    with Client(target, token="secret") as client:
+        client.info()
+    with Client(target) as client:
+        client.info()
+    assert seen[0]["authorization"] == "Bearer secret"
+    assert "authorization" not in seen[1]
+
+
+def test_a_closed_client_says_so(scripted):
+    client = Client(scripted[1])
+    client.close()
+    with pytest.raises(lumigrad.LumigradError, match="this client is closed"):
+        client.info()
+
+
+def test_the_target_comes_from_the_argument_the_environment_or_the_default(monkeypatch):
+    monkeypatch.delenv("LUMIGRAD_TARGET", raising=False)
+    assert Client().target == "localhost:50051"
+    monkeypatch.setenv("LUMIGRAD_TARGET", "renderer:1234")
+    assert Client().target == "renderer:1234"
+    assert Client("other:1").target == "other:1"
+
+
+def test_client_arguments_are_checked(tmp_path):
+    with pytest.raises(lumigrad.InvalidArgument, match=r"^target: "):
+        Client("local host:1")
+    with pytest.raises(lumigrad.InvalidArgument, match=r"^timeout_s: expected seconds >= 0.001, got 0"):
+        Client(timeout_s=0)
+    with pytest.raises(lumigrad.InvalidArgument, match=r"^tls: expected a PEM file"):
+        Client(tls=tmp_path / "absent.pem")

@@ -1,0 +1,60 @@
+"""The client alone: what it imports, and what it does without the optional packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# Imports of these names fail, as if they were not installed.
+BLOCK = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {blocked} or any(name.startswith(prefix) for prefix in {layers}):
+            raise ModuleNotFoundError(f'No module named {{name!r}}', name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(script: str, blocked: tuple[str, ...], layers: tuple[str, ...] = ()) -> str:
+    source = BLOCK.format(blocked=blocked, layers=layers) + script
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_client_needs_no_torch_and_nothing_optional():
+    said = run(
+        "import lumigrad.client.cli\nfrom lumigrad.client import Client, Spheres\n"
+        "spheres = Spheres([[0, 0, 5]], [[1, 0, 0]], [1])\n"
+        "print(spheres, Client('localhost:1'))\n",
+        ("torch", "plyfile", "PIL", "matplotlib", "prometheus_client", "grpc_tools", "grpc_health", "grpc_status"),
+        ("lumigrad.server", "lumigrad.kernels"),
+    )
+    assert said == "Spheres(1 spheres, 3 channels) Client('localhost:1')\n"
+
+
+def test_torch_is_not_imported_by_the_client():
+    assert run("import lumigrad.client, sys; print('torch' in sys.modules)", ()) == "False\n"
+
+
+def test_operators_without_torch_say_what_to_install():
+    for module in ("lumigrad.client.torch", "lumigrad.client.compat.pulsar"):
+        said = run(f"try: import {module}\nexcept ImportError as error: print(error)\n", ("torch",))
+        assert 'needs the package "torch"; install it with: pip install "lumigrad[torch]"' in said
+
+
+def test_the_command_line_lists_commands_whose_packages_are_missing():
+    script = "import sys; from lumigrad.client.cli import main; sys.exit(main(['--help']))"
+    said = run(script, (), ("lumigrad.server",))
+    assert "serve" in said
+    assert 'needs more packages; install them with: pip install "lumigrad[server]"' in " ".join(said.split())
+
+
+def test_a_command_whose_packages_are_missing_is_one_line():
+    source = BLOCK.format(blocked=("torch",), layers=())
+    script = source + "from lumigrad.client.cli import main; sys.exit(main(['serve', '--port', '0']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("lumigrad: error: `lumigrad serve` needs more packages; install them with: pip")
+    assert done.stderr.count("\n") == 1

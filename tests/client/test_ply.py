@@ -1,0 +1,111 @@
+"""PLY files: round trips, and the dialects of other programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from lumigrad.client import InvalidArgument, Spheres
+from lumigrad.client.neighbours import mean_neighbour_distance
+
+HEADER = "ply\nformat ascii 1.0\nelement vertex {count}\n{properties}\nend_header\n{rows}\n"
+
+
+def write(path, properties: list[str], rows: list[str]):
+    text = HEADER.format(
+        count=len(rows), properties="\n".join(f"property {entry}" for entry in properties), rows="\n".join(rows)
+    )
+    path.write_text(text)
+    return path
+
+
+XYZ = ["float x", "float y", "float z"]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 7])
+@pytest.mark.parametrize("opacities", [False, True])
+def test_what_is_saved_is_loaded_bit_for_bit(tmp_path, channels, opacities):
+    generator = np.random.default_rng(3)
+    spheres = Spheres(
+        generator.normal(size=(50, 3)) * 1e3,
+        generator.normal(size=(50, channels)),
+        generator.random(50) + 1e-3,
+        generator.random(50) if opacities else None,
+    )
+    spheres.save(tmp_path / "cloud.ply")
+    loaded = Spheres.load(tmp_path / "cloud.ply")
+    assert list(loaded.tensors) == list(spheres.tensors)
+    for name, array in spheres.tensors.items():
+        np.testing.assert_array_equal(loaded.tensors[name], array, err_msg=name)
+
+
+def test_integer_colors_are_scaled_and_float_colors_kept(tmp_path):
+    bytes_file = write(
+        tmp_path / "bytes.ply",
+        [*XYZ, "uchar red", "uchar green", "uchar blue", "uchar alpha"],
+        ["0 0 0 255 0 51 51", "1 0 0 0 255 0 255"],
+    )
+    loaded = Spheres.load(bytes_file)
+    np.testing.assert_allclose(loaded.colors, [[1, 0, 0.2], [0, 1, 0]], atol=1e-7)
+    np.testing.assert_allclose(loaded.opacities, [0.2, 1])
+    floats = write(tmp_path / "floats.ply", [*XYZ, "float r", "float g", "float b"], ["0 0 0 0.25 0.5 2"])
+    np.testing.assert_array_equal(Spheres.load(floats).colors, [[0.25, 0.5, 2]])
+
+
+def test_radii_come_from_the_caller_the_file_or_the_neighbours(tmp_path):
+    with_radii = write(tmp_path / "radii.ply", [*XYZ, "double radius"], ["0 0 0 0.5", "2 0 0 0.25"])
+    np.testing.assert_array_equal(Spheres.load(with_radii).radii, [0.5, 0.25])
+    np.testing.assert_array_equal(Spheres.load(with_radii, radius=3).radii, [3, 3])
+    without = write(tmp_path / "none.ply", ["double x", "double y", "double z"], ["0 0 0", "2 0 0", "5 0 0"])
+    # Nearest neighbours at 2, 2 and 3; spheres reach 0.7 of the mean of that.
+    np.testing.assert_allclose(Spheres.load(without).radii, 0.7 * 7 / 3, rtol=1e-6)
+    single = write(tmp_path / "single.ply", XYZ, ["1 2 3"])
+    np.testing.assert_array_equal(Spheres.load(single).radii, [1])
+
+
+def test_gaussian_splat_files_give_their_base_colors(tmp_path):
+    properties = [*XYZ, "float f_dc_0", "float f_dc_1", "float f_dc_2", "float opacity", "float scale_0"]
+    splats = write(tmp_path / "splats.ply", properties, ["0 0 0 0 1 9 -3.5 -4", "1 0 0 0 0 0 4 -4"])
+    loaded = Spheres.load(splats)
+    np.testing.assert_allclose(loaded.colors[0], [0.5, 0.5 + 0.28209479, 1], rtol=1e-6)
+    assert loaded.opacities is None
+
+
+def test_points_without_colors_are_grey(tmp_path):
+    loaded = Spheres.load(write(tmp_path / "grey.ply", XYZ, ["0 0 0", "1 1 1"]))
+    np.testing.assert_allclose(loaded.colors, 0.7)
+
+
+def test_files_that_are_no_clouds_are_refused(tmp_path):
+    (tmp_path / "text.ply").write_text("hello\n")
+    with pytest.raises(InvalidArgument, match=r"^path: expected a PLY file, but .*text\.ply does not parse"):
+        Spheres.load(tmp_path / "text.ply")
+    with pytest.raises(InvalidArgument, match=r"^path: expected vertex properties x, y, z .*got \['x', 'y'\]"):
+        Spheres.load(write(tmp_path / "flat.ply", XYZ[:2], ["0 0"]))
+    with pytest.raises(FileNotFoundError):
+        Spheres.load(tmp_path / "absent.ply")
+
+
+def test_the_missing_extra_is_named(tmp_path):
+    script = (
+        "import sys; sys.modules['plyfile'] = None\n"
+        "from lumigrad.client import MissingPackage, Spheres\n"
+        "try: Spheres.load('x.ply')\n"
+        "except MissingPackage as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert said.stdout == (
+        'reading PLY files needs the package "plyfile"; install it with: pip install "lumigrad[io]"\n'
+    )
+
+
+def test_mean_neighbour_distance_ignores_copies_and_strays():
+    grid = np.stack(np.meshgrid(*[np.arange(12.0)] * 3), axis=-1).reshape(-1, 3) * 0.25
+    assert mean_neighbour_distance(grid) == pytest.approx(0.25)
+    assert mean_neighbour_distance(np.concatenate([grid, grid])) == pytest.approx(0.25)
+    assert mean_neighbour_distance(np.concatenate([grid, [[np.nan] * 3]])) == pytest.approx(0.25)
+    # Far from the origin, where float32 could not tell the points apart.
+    assert mean_neighbour_distance(grid + 1e6) == pytest.approx(0.25)
+    assert mean_neighbour_distance(np.zeros((3, 3))) == 0

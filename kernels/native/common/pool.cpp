@@ -87,12 +87,13 @@ void pool_give(void* block) noexcept {
   State& s = state();
   std::lock_guard lock(s.mutex);
   auto& blocks = s.free[header->size_class];
-  // A few of each size are enough for any pipeline; more would only be held for a burst that is over.
+  // A few of each size are enough for any pipeline; more would only be held for a burst that is over. The oldest goes:
+  // a class of sizes that nobody asks for any more must not keep out those in use.
   constexpr std::size_t kKept = 16;
-  if (blocks.size() < kKept) {
-    blocks.push_back(header);
-  } else {
-    release(s, header);
+  blocks.push_back(header);
+  if (blocks.size() > kKept) {
+    release(s, blocks.front());
+    blocks.erase(blocks.begin());
   }
 }
 

@@ -17,7 +17,16 @@ struct PairArguments {
   const Rows& rows;
   CompatView compat;
   ExactView exact;
+
+  LG_INLINE void prefetch(uint32_t id) const {
+    __builtin_prefetch(prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+    __builtin_prefetch(prepared.rectangles + id);
+    __builtin_prefetch(rows.rows + static_cast<std::size_t>(id) * rows.width, 1);
+    __builtin_prefetch(rows.touched + id, 1);
+  }
 };
+
+constexpr uint32_t kPrefetch = 12;
 
 // Pixels of a block in which the sphere takes part.
 template <bool kExact, bool kOrthogonal, int kTrack>
@@ -144,10 +153,8 @@ void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& b
   const uint32_t begin = a.prepared.tile_starts[tile], end = a.prepared.tile_starts[tile + 1];
   const uint32_t* entries = a.prepared.entries;
   for (uint32_t e = begin; e < end; ++e) {
-    if (e + 8 < end) {
-      __builtin_prefetch(a.prepared.records + static_cast<int64_t>(entries[e + 8]) * kRecordFloats);
-      __builtin_prefetch(a.prepared.rectangles + entries[e + 8]);
-    }
+    // The spheres of a tile lie anywhere in memory.
+    if (e + kPrefetch < end) a.prefetch(entries[e + kPrefetch]);
     const uint32_t id = entries[e];
     const float* record = a.prepared.records + static_cast<int64_t>(id) * kRecordFloats;
     const TileSpan span = tile_span(a.prepared.rectangles[id], tile_x, tile_y);

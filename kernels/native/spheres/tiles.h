@@ -65,8 +65,8 @@ inline void fill_batch(Batch& batch, const Prepared& prepared, int tile_x, int t
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
   for (int i = 0; i < count; ++i) {
     const uint32_t id = entries[i];
-    if (i + 8 < count) __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i + 8]) * kRecordFloats);
-    if (i + 8 < count) __builtin_prefetch(prepared.rectangles + entries[i + 8]);
+    if (i + 16 < count) __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i + 16]) * kRecordFloats);
+    if (i + 16 < count) __builtin_prefetch(prepared.rectangles + entries[i + 16]);
     batch.ids[i] = id;
     copy_record(batch.records[i], prepared.records + static_cast<int64_t>(id) * kRecordFloats);
     const TileSpan span = tile_span(prepared.rectangles[id], tile_x, tile_y);

@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t kStack = 128 * 1024;
 // Stacks are not a power of two apart, or their tops would all share a few lines of the cache.
 constexpr std::size_t kStackStride = kStack + 64 * 17;
+// One more in front, into which the first may overflow.
+constexpr std::size_t kStacks = kStackStride * (Block::kMaxThreads + 1);
 constexpr std::uint64_t kCanary = 0x5AFE57ACC0FFEE11;
 constexpr unsigned char kGuard = 0xA5;
 constexpr std::size_t kGuardBytes = 1024;
@@ -36,13 +38,13 @@ bool same_site(const Site& a, const Site& b) {
 }  // namespace
 
 Block::Block() : threads_(kMaxThreads), warps_(kMaxThreads / 32) {
-  void* memory = mmap(nullptr, kStackStride * kMaxThreads, PROT_READ | PROT_WRITE,
+  void* memory = mmap(nullptr, kStacks, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   stacks_ = static_cast<char*>(memory);
 }
 
-Block::~Block() { munmap(stacks_, kStackStride * kMaxThreads); }
+Block::~Block() { munmap(stacks_, kStacks); }
 
 unsigned char* dynamic_shared() { return dynamic_shared_memory; }
 
@@ -62,7 +64,7 @@ void Block::start(int threads, std::size_t shared_bytes) {
   error_ = nullptr;
   ++generation_;
   free_stacks_.clear();
-  for (int i = kMaxThreads - 1; i >= 0; --i) free_stacks_.push_back(stacks_ + i * kStackStride);
+  for (int i = kMaxThreads - 1; i >= 0; --i) free_stacks_.push_back(stacks_ + (i + 1) * kStackStride);
   for (int i = 0; i < threads; ++i) threads_[i].state = State::fresh;
   for (int first = 0; first < threads; first += 32) {
     const int lanes = std::min(32, threads - first);

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.closeness import assert_image, assert_relative
+from support.closeness import assert_image, assert_of_maximum, assert_relative
 from support.engines import Engine
 from support.exact_runs import ExactScene
 from support.sphere_case import Floats, SphereCase
@@ -214,7 +214,7 @@ def test_gradients_do_not_depend_on_what_else_is_wanted(semantics: Semantics, en
     for name in wanted:
         alone = run(engine, CROWD, semantics, wanted=(name,)).gradients
         assert set(alone) == {name}
-        np.testing.assert_array_equal(alone[name], everything[name])
+        assert_of_maximum(name, alone[name], everything[name], 0 if engine.repeatable else 1e-5)
 
 
 def test_shapes_and_types_are_those_of_the_contract(engine: Engine) -> None:

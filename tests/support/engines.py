@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+from unittest import mock
 
 import torch
 from lumigrad.kernels import spheres
+from lumigrad.kernels.spheres.engine import CudaEngine
+from support import emulation
 from torch import Tensor
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,8 @@ class Engine:
 
     name: str
     device: torch.device
+    # Whether gradients have the same bits each time: a GPU adds them up in no particular order.
+    repeatable: bool
     _forward: Callable[..., spheres.Forward] = field(default=spheres.forward)
     _backward: Callable[..., spheres.Backward] = field(default=spheres.backward)
 
@@ -57,12 +66,29 @@ class Engine:
 
 
 def _cpu() -> Engine:
-    return Engine("cpu", torch.device("cpu"))
+    return Engine("cpu", torch.device("cpu"), True)
 
 
 def _gpu() -> Engine:
-    return Engine("gpu", torch.device("cuda", 0))
+    return Engine("gpu", torch.device("cuda", 0), False)
 
 
-# A name per machine. "gpu" carries the marker of the same name.
-ENGINES: dict[str, Callable[[], Engine]] = {"cpu": _cpu, "gpu": _gpu}
+def emulated(function: Callable[..., Result], engine: CudaEngine) -> Callable[..., Result]:
+    """`function` of the sphere engine's face with tensors on the CPU, as if that were the CUDA device of `engine`."""
+
+    @functools.wraps(function)
+    def run(*args: object, **kwargs: object) -> Result:
+        with mock.patch(f"{function.__module__}.engine_for", lambda _: engine):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _emulation() -> Engine:
+    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+    forward, backward = emulated(spheres.forward, engine), emulated(spheres.backward, engine)
+    return Engine("emulation", torch.device("cpu"), False, forward, backward)
+
+
+# A name per machine. "gpu" carries the marker of the same name; "emulation" runs the kernels for a GPU without one.
+ENGINES: dict[str, Callable[[], Engine]] = {"cpu": _cpu, "emulation": _emulation, "gpu": _gpu}

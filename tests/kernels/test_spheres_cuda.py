@@ -1,0 +1,142 @@
+"""What only the CUDA engine has: tile lists with room that is guessed, threads in any order, memory on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from lumigrad.kernels import spheres
+from lumigrad.kernels.spheres.engine import CudaEngine
+from support import emulation
+from support.closeness import assert_of_maximum
+from support.engines import ENGINES, Engine, emulated
+from support.sphere_case import SphereCase
+from support.sphere_cases import POSE, Cloud, build
+from support.sphere_runs import Run, Semantics, run, wanted_of
+
+OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
+# More spheres than may be looked at without tile lists, and more in a tile than a batch holds.
+CROWD = build(
+    "crowd",
+    Cloud(count=2500, half_width=1.2, radii=(0.02, 0.4)),
+    camera=POSE,
+    gamma=0.03,
+    width=67,
+    height=45,
+    opacities=np.random.default_rng(1).uniform(0.3, 1, 2500),
+)
+both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
+
+
+@dataclass
+class Device:
+    """The emulated device: its module, and a fresh engine on it."""
+
+    native: ModuleType
+    cuda: CudaEngine
+    engine: Engine
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    native = emulation.load("_emulation")
+    cuda = CudaEngine(native, 0, lambda: 0)
+    forward, backward = emulated(spheres.forward, cuda), emulated(spheres.backward, cuda)
+    yield Device(native, cuda, Engine("emulation", torch.device("cpu"), False, forward, backward))
+    native.set_seed(0)
+    native.fail_allocations(0)
+
+
+def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD) -> Run:
+    wanted = wanted_of(case) if semantics == "compat" else (*wanted_of(case), "background", "gamma")
+    return run(engine, case, semantics, outputs=OUTPUTS, wanted=wanted)
+
+
+def assert_same(actual: Run, expected: Run) -> None:
+    for name, value in expected.outputs.items():
+        np.testing.assert_array_equal(actual.outputs[name].view(np.int32), value.view(np.int32), err_msg=name)
+    assert_gradients(actual, expected)
+
+
+def assert_gradients(actual: Run, expected: Run) -> None:
+    for name, gradient in expected.gradients.items():
+        assert_of_maximum(name, actual.gradients[name], gradient, 2e-5)
+    assert actual.touched is not None and expected.touched is not None
+    np.testing.assert_array_equal(actual.touched, expected.touched)
+
+
+def test_compat_has_the_bits_of_the_cpu(device: Device) -> None:
+    assert_same(everything(device.engine, "compat"), everything(ENGINES["cpu"](), "compat"))
+
+
+def test_exact_is_as_close_to_the_cpu_as_rounding_allows(device: Device) -> None:
+    actual, expected = everything(device.engine, "exact"), everything(ENGINES["cpu"](), "exact")
+    assert_gradients(actual, expected)
+    for name in ("color", "alpha", "depth", "weights"):
+        np.testing.assert_allclose(actual.outputs[name], expected.outputs[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+@both_semantics
+def test_tiles_that_were_not_listed_look_the_same(semantics: Semantics, device: Device) -> None:
+    everything(device.engine, semantics)  # From now on the number of pairs is known.
+    listed = everything(device.engine, semantics)
+    for limit in (0, 1000):
+        device.cuda.session.set_pair_limit(limit)
+        assert_gradients(everything(device.engine, semantics), listed)
+        # Exact may stop where the spheres that remain cannot be seen, and then counts more of them.
+        tolerance = 0.0 if semantics == "compat" else 1e-6
+        actual = everything(device.engine, semantics).outputs["color"]
+        np.testing.assert_allclose(actual, listed.outputs["color"], rtol=0, atol=tolerance)
+
+
+@both_semantics
+def test_a_view_with_more_pairs_than_the_last_looks_the_same(semantics: Semantics, device: Device) -> None:
+    sparse = build("sparse", Cloud(count=2500, half_width=1.2, radii=(0.001, 0.002)), width=67, height=45)
+    expected = everything(device.engine, semantics)
+    for _ in range(12):
+        run(device.engine, sparse, semantics)
+    assert_same(everything(device.engine, semantics), expected)
+
+
+@both_semantics
+@pytest.mark.parametrize("seed", [1, 77])
+def test_order_of_threads_does_not_matter(semantics: Semantics, seed: int, device: Device) -> None:
+    expected = everything(device.engine, semantics)
+    device.native.set_seed(seed)
+    assert_same(everything(device.engine, semantics), expected)
+
+
+@both_semantics
+def test_a_steady_loop_allocates_nothing(semantics: Semantics, device: Device) -> None:
+    for _ in range(3):
+        everything(device.engine, semantics)
+    before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
+    for _ in range(4):
+        everything(device.engine, semantics)
+    assert device.native.device_system_allocations() == before
+    assert device.native.device_bytes(0) == held
+
+
+def test_a_full_device_says_how_much_was_wanted(device: Device) -> None:
+    device.native.device_trim(0)
+    device.native.fail_allocations(2)
+    with pytest.raises(MemoryError, match=r"allocating \d+ bytes on the device: out of memory"):
+        everything(device.engine, "exact")
+    everything(device.engine, "exact")
+
+
+def test_stages_are_timed(device: Device) -> None:
+    inputs = [torch.from_numpy(value) for value in (CROWD.positions, CROWD.colors, CROWD.radii)]
+    cameras = [spheres.Camera.pulsar(CROWD.camera.tolist(), CROWD.width, CROWD.height)] * 2
+    settings = spheres.Settings(0.03, CROWD.max_depth)
+    result = emulated(spheres.forward, device.cuda)(*inputs, cameras, settings, retain=True)
+    assert list(result.stages()) == ["setup", "sort", "bin", "blend"]
+    upstream = {"color": torch.ones_like(result.outputs["color"])}
+    stages = emulated(spheres.backward, device.cuda)(result.state, upstream).stages()
+    assert list(stages) == ["setup", "sort", "bin", "blend", "finish"]
+    assert all(milliseconds > 0 for milliseconds in stages.values())

@@ -1,0 +1,51 @@
+"""How the benchmarks measure, and what they write down."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the results; milliseconds."""
+
+    case: str
+    op: str
+    semantics: str
+    median_ms: float
+    min_ms: float
+    # What the kernel's own stage timers add up to.
+    kernel_ms: float
+    runs: int
+
+
+def measure(
+    case: str, op: str, semantics: str, call: Callable[[], float], *, seconds: float = 1.5, least: int = 9
+) -> Measured:
+    """Calls until enough is known; `call` returns the kernel's milliseconds. The first three calls warm up."""
+    for _ in range(3):
+        call()
+    times: list[float] = []
+    kernel: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < least or (time.perf_counter() < until and len(times) < 200):
+        start = time.perf_counter()
+        inside = call()
+        times.append((time.perf_counter() - start) * 1e3)
+        kernel.append(inside)
+    return Measured(case, op, semantics, statistics.median(times), min(times), statistics.median(kernel), len(times))
+
+
+def write(rows: list[Measured], path: Path) -> None:
+    """The results as JSON, numbers to three digits behind the point."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tidy = [
+        {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(row).items()}
+        for row in rows
+    ]
+    path.write_text(json.dumps(tidy, indent=1) + "\n", encoding="utf-8")

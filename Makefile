@@ -3,10 +3,12 @@ VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 BUILD_FLAGS ?=
+# ON: warnings are errors (for the wheel: BUILD_FLAGS="-C cmake.define.LUMIGRAD_WERROR=ON").
+WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup demo test bench lint format sanitize dist clean
+.PHONY: setup emulation demo test bench lint format sanitize dist clean
 
 setup: $(VENV)/.installed
 
@@ -21,3 +23,9 @@ $(VENV)/.dependencies: pyproject.toml
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) $(PROTOS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation $(BUILD_FLAGS) -e ".[dev]"
 	touch $@
+
+# The CUDA kernels compiled for the host, which the tests run where there is no GPU.
+emulation: $(VENV)/.installed
+	$(BIN)/cmake -S . -B build/emulation -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
+		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DLUMIGRAD_EMULATION=ON -DLUMIGRAD_CUDA=OFF -DLUMIGRAD_WERROR=$(WERROR)
+	$(BIN)/cmake --build build/emulation --target emulation

@@ -99,6 +99,8 @@ def blending() -> Iterator[SphereCase]:
     yield build("most_tracked", Cloud(count=200, half_width=1.0), camera=POSE, n_track=128, width=24, height=24)
     for gamma in (1e-4, 1e-3, 1e-2, 1.0):
         yield build(f"gamma_{gamma:g}", camera=POSE, gamma=gamma)
+    # No two spheres compete for a pixel: what gradients are left come from rounding, and are still the original's.
+    yield build("gamma_0.0001_apart", Cloud(count=12, radii=(0.2, 0.5)), camera=POSE, gamma=1e-4)
     yield build("opacity", camera=POSE, opacities=random_of("opacities").random(25))
     mixed = np.concatenate([np.zeros(5), np.ones(5), random_of("mixed opacities").random(15)])
     yield build("opacity_from_zero_to_one", camera=POSE, gamma=0.03, opacities=mixed)

@@ -54,6 +54,7 @@ class Connection:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = open_channel(self.target, tls)
         self._closed = False
+        self._unawaited: set[Any] = set()
         self.render = Stub(self._channel, RENDER_SERVICE)
         self.scenes = Stub(self._channel, SCENE_SERVICE)
         self.worker = Stub(self._channel, WORKER_SERVICE)
@@ -73,7 +74,10 @@ class Connection:
 
     def forget(self, method: Any, request: Message) -> None:
         """One message there; whether it arrives does not matter."""
-        method.future(request, timeout=self._timeout_s, metadata=self._metadata)
+        call = method.future(request, timeout=self._timeout_s, metadata=self._metadata)
+        # A call that nobody holds is cancelled.
+        self._unawaited.add(call)
+        call.add_done_callback(self._unawaited.discard)
 
     def upload(self, method: Any, header: Message, payload: PayloadWriter, deadline: Deadline) -> Any:
         """A header and its payload there, one message back."""

@@ -68,9 +68,9 @@ class Frame(NamedArrays):
         Uses the forward state that the worker kept; where there is none (any more), the frame is computed again there.
 
         Args:
-            color: dL/dcolor, shaped as the output (which need not have been asked for).
-            alpha: dL/dalpha. Not in compat.
-            depth: dL/ddepth. Not in compat.
+            color: dL/dcolor, shaped as the output, whether or not that was asked for.
+            alpha: dL/dalpha, likewise. Not in compat.
+            depth: dL/ddepth, of a frame that has the output. Not in compat.
             wanted: any of "positions", "colors", "radii", "opacities", "cameras", "background", "gamma".
             sparse: transfer only rows that are not zero, with their "index".
             wire_format: how gradients per sphere travel; "float16" and "bfloat16" halve the bytes.
@@ -81,6 +81,8 @@ class Frame(NamedArrays):
         upstream = {name: self._stacked(name, value) for name, value in passed.items() if value is not None}
         if not upstream:
             raise InvalidArgument.of("color", "expected at least one of color, alpha and depth, got none")
+        if depth is not None and "depth" not in self:
+            raise InvalidArgument.of("depth", f"expected a frame that has the output, got {self}; {self._advice}")
         request = BackwardRequest(self.request, upstream, tuple(wanted), sparse, wire_format)
         deadline = self._renderer.deadline(timeout_s)
         context_id = self._context_id
@@ -101,4 +103,8 @@ class Frame(NamedArrays):
 
     def _stacked(self, name: str, value: Any) -> Array:
         array = np.ascontiguousarray(to_numpy(name, value), dtype=np.float32)
+        if name in self and array.shape != self[name].shape:
+            raise InvalidArgument.of(
+                name, f"expected the shape of the output, {list(self[name].shape)}, got {list(array.shape)}"
+            )
         return array[None] if self.request.single else array

@@ -37,7 +37,9 @@ class RenderCommand:
         parser.add_argument(
             "--fov", type=positive_number, default=40.0, metavar="DEGREES", help="vertical field of view (default: 40)"
         )
-        parser.add_argument("--up", choices=sorted(_AXES), default="y", help="which way is up, e.g. --up=-y (default: y)")
+        parser.add_argument(
+            "--up", choices=sorted(_AXES), default="y", help="which way is up, e.g. --up=-y (default: y)"
+        )
         parser.add_argument(
             "--radius",
             type=positive_number,

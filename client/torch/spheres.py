@@ -88,7 +88,7 @@ def render_spheres(
     call = SphereCall(
         client=default_client() if client is None else client,
         settings=SphereSettings(
-            gamma=float(gamma),
+            gamma=float(gamma.detach() if isinstance(gamma, torch.Tensor) else gamma),
             max_depth=float(max_depth),
             min_depth=float(min_depth),
             semantics=semantics,

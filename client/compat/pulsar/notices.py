@@ -8,40 +8,39 @@ from collections.abc import Sequence
 from lumigrad.client.compat.pulsar.checks import ForwardArguments
 
 _given: set[str] = set()
+# Past `on_forward`, `Renderer.forward` and the two functions by which torch calls a module.
+_TO_CALLER = 5
 
 
 def on_forward(arguments: ForwardArguments) -> None:
-    """About camera parameters and the depth range."""
-    if arguments.cam_params.shape[-1] in (8, 10) and arguments.cam_params.requires_grad:
-        _once(
-            "axis-angle",
+    """About camera parameters and the depth range; shown at the line that called the module."""
+    if arguments.cam_params.shape[-1] in (8, 10) and arguments.cam_params.requires_grad and _first("axis-angle"):
+        warnings.warn(
             "cam_params hold an axis-angle rotation and require a gradient; axis-angle is discontinuous, so optimise "
             "the six-D rotation instead (11 or 13 values)",
+            stacklevel=_TO_CALLER,
         )
     smallest = float(arguments.focal_lengths.min()) if arguments.focal_lengths.numel() else 0.0
     if 0.0 < 10_000.0 * smallest < arguments.max_depth:
-        _warn(
+        warnings.warn(
             f"max_depth {arguments.max_depth:g} is more than 10000 times the smallest focal length {smallest:g}: "
-            "expect numerical artefacts; use a smaller max_depth, or a larger focal length and sensor width"
+            "expect numerical artefacts; use a smaller max_depth, or a larger focal length and sensor width",
+            stacklevel=_TO_CALLER,
         )
 
 
 def on_backward(wanted: Sequence[str], gamma: float) -> None:
     """About gradients of the geometry."""
-    if gamma < 1e-3 and {"positions", "radii", "cameras"} & set(wanted):
-        _once(
-            "gamma",
+    if gamma < 1e-3 and {"positions", "radii", "cameras"} & set(wanted) and _first("gamma"):
+        warnings.warn(
             f"gamma is {gamma:g}: below 1e-3, gradients of positions, radii and cameras are practically zero; use a "
             "larger gamma for those",
+            stacklevel=2,
         )
 
 
-def _once(key: str, text: str) -> None:
-    if key not in _given:
-        _given.add(key)
-        _warn(text)
-
-
-def _warn(text: str) -> None:
-    # Past this module and Renderer.forward, torch's call of it included, to the caller's line.
-    warnings.warn(text, UserWarning, stacklevel=5)
+def _first(kind: str) -> bool:
+    """Whether this kind of warning has not been given yet; now it has."""
+    is_first = kind not in _given
+    _given.add(kind)
+    return is_first

@@ -1,0 +1,260 @@
+"""The Pulsar drop-in against the client's own calls: batches, modes, options, gradients, warnings."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client.compat.pulsar import MAX_UINT, Renderer, notices
+from support.worker import WorkerProcess
+
+WIDTH, HEIGHT, COUNT, BATCH = 26, 18, 30, 3
+FOCAL = (1.0, 0.5, 2.0)
+
+
+@pytest.fixture
+def renderer(worker_process: WorkerProcess) -> Renderer:
+    return Renderer(WIDTH, HEIGHT, 100, target=worker_process.target)
+
+
+def batch(opacity: bool = True) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    cameras = [[0.2 * i, 0, -6, 0, 0.1 * i, 0, FOCAL[i], FOCAL[i]] for i in range(BATCH)]
+    tensors = {
+        "vert_pos": 3 * uniform(BATCH, COUNT, 3) - 1.5,
+        "vert_col": uniform(BATCH, COUNT, 3),
+        "vert_rad": 0.2 + 0.3 * uniform(BATCH, COUNT),
+        "cam_params": torch.tensor(cameras),
+    }
+    return {**tensors, "opacity": uniform(BATCH, COUNT)} if opacity else tensors
+
+
+def element(tensors: dict[str, torch.Tensor], index: int) -> dict[str, torch.Tensor]:
+    return {name: tensor[index].detach().clone() for name, tensor in tensors.items()}
+
+
+def native(client: Client, own: dict[str, torch.Tensor], **options):
+    scene = Spheres(own["vert_pos"], own["vert_col"], own["vert_rad"], own.get("opacity"))
+    camera = Camera.pulsar(own["cam_params"], WIDTH, HEIGHT, **options.pop("camera", {}))
+    defaults = {"gamma": 0.1, "max_depth": 12.0, "semantics": "compat", "outputs": ("color", "info")}
+    return client.render(scene, camera, **{**defaults, **options})
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().numpy().view(np.int32)
+
+
+def test_each_element_of_a_batch_is_rendered_for_itself(renderer, client):
+    tensors = batch()
+    image, info = renderer(**tensors, gamma=0.1, max_depth=12.0, return_forward_info=True)
+    assert image.shape == (BATCH, HEIGHT, WIDTH, 3)
+    assert info.shape == (BATCH, HEIGHT, WIDTH, 13)
+    # The near limit belongs to the batch, in float32: just behind the longest focal length.
+    near = float(np.float32(2.0) + np.float32(2e-6))
+    for index in range(BATCH):
+        frame = native(client, element(tensors, index), min_depth=near)
+        np.testing.assert_array_equal(bits(image[index]), frame.color.view(np.int32))
+        np.testing.assert_array_equal(bits(info[index]), frame.info.view(np.int32))
+
+
+def test_a_single_picture_has_no_batch_axis(renderer):
+    tensors = batch()
+    own = element(tensors, 1)
+    image, info = renderer(**own, gamma=0.1, max_depth=12.0, return_forward_info=True)
+    assert image.shape == (HEIGHT, WIDTH, 3)
+    assert info.shape == (HEIGHT, WIDTH, 13)
+    assert isinstance(renderer(**own, gamma=0.1, max_depth=12.0), torch.Tensor)
+    with_axis = {**own, "cam_params": own["cam_params"][None]}
+    assert torch.equal(renderer(**with_axis, gamma=0.1, max_depth=12.0), image)
+
+
+def test_ids_survive_bit_for_bit(renderer, client):
+    own = element(batch(), 0)
+    _, info = renderer(**own, gamma=0.1, max_depth=12.0, return_forward_info=True)
+    ids = Renderer.sphere_ids_from_result_info_nograd(info)
+    frame = native(client, own, outputs=("sphere_ids", "depth"))
+    np.testing.assert_array_equal(ids[0].numpy(), frame.sphere_ids)
+    assert (ids == -1).any() and (ids > 0).any()
+    np.testing.assert_array_equal(Renderer.depth_map_from_result_info_nograd(info).numpy(), frame.depth)
+
+
+OPTIONS = [
+    ({"bg_col": torch.tensor([0.1, 0.2, 0.3])}, {"background": (0.1, 0.2, 0.3)}),
+    ({"min_depth": 4.5}, {"min_depth": 4.5}),
+    ({"percent_allowed_difference": 0.0}, {"allowed_difference": 0.0}),
+    ({"percent_allowed_difference": 0.999999999}, {"allowed_difference": 1 - 1e-6}),
+    ({"max_n_hits": 1}, {"max_hits": 1}),
+    ({"max_n_hits": MAX_UINT}, {"max_hits": 0}),
+    ({"gamma": torch.tensor(0.3), "max_depth": torch.tensor(9.0)}, {"gamma": np.float32(0.3), "max_depth": 9.0}),
+    ({"first_R_then_T": True}, {"camera": {"first_r_then_t": True}}),
+]
+
+
+@pytest.mark.parametrize(("options", "meaning"), OPTIONS, ids=lambda value: "+".join(value))
+def test_options_mean_what_the_original_means(renderer, client, options, meaning):
+    own = element(batch(), 1)
+    image = renderer(**own, **{"gamma": 0.1, "max_depth": 12.0, **options})
+    np.testing.assert_array_equal(image.numpy(), native(client, own, **meaning).color)
+
+
+def test_constructor_options_reach_the_worker(worker_process, client):
+    own = element(batch(), 0)
+    own["vert_col"] = own["vert_col"][:, :1].contiguous()
+    options = {"right_handed_system": True, "background_normalized_depth": 0.3, "n_channels": 1, "n_track": 2}
+    mirrored = Renderer(WIDTH, HEIGHT, COUNT, **options, target=worker_process.target)
+    own["cam_params"][2] = 6
+    image, info = mirrored(**own, gamma=0.1, max_depth=12.0, return_forward_info=True)
+    assert info.shape == (HEIGHT, WIDTH, 7)
+    frame = native(client, own, camera={"right_handed": True}, background_depth=0.3, n_track=2)
+    np.testing.assert_array_equal(image.numpy(), frame.color)
+    own["cam_params"][6] = 0
+    parallel = Renderer(WIDTH, HEIGHT, COUNT, orthogonal_projection=True, n_channels=1, target=worker_process.target)
+    own["cam_params"][2], own["cam_params"][7] = -6, 4
+    image = parallel(**own, gamma=0.1, max_depth=12.0)
+    np.testing.assert_array_equal(image.numpy(), native(client, own, camera={"orthogonal": True}).color)
+
+
+def test_gradients_are_the_worker_s_for_each_element(renderer, client):
+    tensors = batch()
+    for tensor in tensors.values():
+        tensor.requires_grad_()
+    image = renderer(**tensors, gamma=0.1, max_depth=12.0)
+    upstream = torch.randn(image.shape, generator=torch.Generator().manual_seed(1))
+    image.backward(upstream)
+    near = float(np.float32(2.0) + np.float32(2e-6))
+    names = {"vert_pos": "positions", "vert_col": "colors", "vert_rad": "radii", "opacity": "opacities"}
+    names["cam_params"] = "cameras"
+    for index in range(BATCH):
+        found = native(client, element(tensors, index), min_depth=near).backward(
+            upstream[index], wanted=tuple(names.values())
+        )
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(tensor.grad[index].numpy(), found[names[name]], err_msg=name)
+
+
+def test_only_inputs_that_require_a_gradient_get_one(renderer):
+    tensors = element(batch(), 0)
+    tensors["vert_col"].requires_grad_()
+    image, info = renderer(**tensors, gamma=0.1, max_depth=12.0, return_forward_info=True)
+    assert not info.requires_grad
+    image.sum().backward()
+    assert tensors["vert_col"].grad.abs().max() > 0
+    assert all(tensor.grad is None for name, tensor in tensors.items() if name != "vert_col")
+    with torch.no_grad():
+        assert not renderer(**tensors, gamma=0.1, max_depth=12.0).requires_grad
+
+
+def test_six_d_cameras_with_principal_points_train(renderer):
+    own = element(batch(), 0)
+    own["cam_params"] = torch.tensor([0, 0, -6.0, 1, 0, 0, 0, 1, 0, 1, 1, 3, -2]).requires_grad_()
+    renderer(**own, gamma=0.1, max_depth=12.0).square().sum().backward()
+    gradient = own["cam_params"].grad
+    assert gradient.shape == (13,)
+    assert gradient[:11].abs().max() > 0
+    assert torch.equal(gradient[11:], torch.zeros(2))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_mode_1_counts_hits_and_refuses_backward(renderer, client, batched):
+    tensors = batch()
+    own = tensors if batched else element(tensors, 0)
+    own["vert_pos"].requires_grad_()
+    image, info = renderer(
+        **own,
+        gamma=0.1,
+        max_depth=12.0,
+        min_depth=3.0,
+        mode=1,
+        percent_allowed_difference=0.0,
+        return_forward_info=True,
+    )
+    assert info is None
+    assert image.shape == ((BATCH,) if batched else ()) + (HEIGHT, WIDTH, 1)
+    assert image.dtype == torch.float32
+    first = image[0] if batched else image
+    frame = native(client, element(tensors, 0), outputs=("hits",), min_depth=3.0, allowed_difference=0.0)
+    np.testing.assert_array_equal(first[..., 0].detach().numpy(), frame.hits)
+    assert frame.hits.max() > 1
+    with pytest.raises(ValueError, match="mode=0"):
+        image.sum().backward()
+    before = client.info().contexts
+    renderer(**own, gamma=0.1, max_depth=12.0, mode=1)
+    assert client.info().contexts == before
+
+
+@pytest.fixture
+def fresh_notices(monkeypatch):
+    monkeypatch.setattr(notices, "_given", set())
+
+
+def warned(call) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert all(entry.filename == __file__ for entry in caught if "gamma is" not in str(entry.message))
+    return [str(entry.message) for entry in caught]
+
+
+def test_axis_angle_cameras_that_train_are_warned_about_once(renderer, fresh_notices):
+    own = element(batch(), 0)
+    assert warned(lambda: renderer(**own, gamma=0.1, max_depth=12.0)) == []
+    own["cam_params"].requires_grad_()
+    said = warned(lambda: renderer(**own, gamma=0.1, max_depth=12.0))
+    assert len(said) == 1 and "axis-angle is discontinuous" in said[0]
+    assert warned(lambda: renderer(**own, gamma=0.1, max_depth=12.0)) == []
+
+
+def test_a_huge_depth_range_is_warned_about_every_time(renderer, fresh_notices):
+    own = element(batch(), 0)
+    for _ in range(2):
+        said = warned(lambda: renderer(**own, gamma=0.1, max_depth=10_001.0))
+        assert len(said) == 1 and "more than 10000 times the smallest focal length" in said[0]
+    assert warned(lambda: renderer(**own, gamma=0.1, max_depth=10_000.0)) == []
+
+
+def test_a_small_gamma_is_warned_about_once_and_only_for_the_geometry(renderer, fresh_notices):
+    own = element(batch(), 0)
+    own["vert_col"].requires_grad_()
+    assert warned(lambda: renderer(**own, gamma=9e-4, max_depth=12.0).sum().backward()) == []
+    own["vert_rad"].requires_grad_()
+    said = warned(lambda: renderer(**own, gamma=9e-4, max_depth=12.0).sum().backward())
+    assert len(said) == 1 and "below 1e-3" in said[0]
+    assert warned(lambda: renderer(**own, gamma=9e-4, max_depth=12.0).sum().backward()) == []
+
+
+def test_the_module_can_be_copied_pickled_and_saved(renderer):
+    own = element(batch(), 0)
+    image = renderer(**own, gamma=0.1, max_depth=12.0)
+    for twin in (copy.deepcopy(renderer), pickle.loads(pickle.dumps(renderer))):
+        assert torch.equal(twin(**own, gamma=0.1, max_depth=12.0), image)
+    assert list(renderer.state_dict()) == ["device_tracker"]
+
+
+def test_positional_calls_of_the_original_work(renderer):
+    own = element(batch(), 0)
+    keywords = renderer(**own, gamma=0.1, max_depth=12.0, min_depth=2.0, bg_col=torch.zeros(3))
+    positional = renderer(
+        own["vert_pos"], own["vert_col"], own["vert_rad"], own["cam_params"], 0.1, 12.0, 2.0, torch.zeros(3), own["opacity"]
+    )  # fmt: skip
+    assert torch.equal(keywords, positional)
+
+
+def test_no_target_means_the_default(worker_process, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    assert Renderer(WIDTH, HEIGHT, 100)(**element(batch(), 0), gamma=0.1, max_depth=12.0).std() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_moved_module_takes_and_gives_tensors_there(renderer):
+    own = {name: tensor.cuda().requires_grad_() for name, tensor in element(batch(), 0).items()}
+    image = renderer.cuda()(**own, gamma=0.1, max_depth=12.0)
+    assert image.device.type == "cuda"
+    image.sum().backward()
+    assert all(tensor.grad.device.type == "cuda" for tensor in own.values())

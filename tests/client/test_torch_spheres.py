@@ -1,0 +1,264 @@
+"""`render_spheres` in PyTorch: shapes, gradients against finite differences over the wire, and what travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from lumigrad.client import Camera, InvalidArgument
+from lumigrad.client.torch import RenderedSpheres, render_spheres
+from support.worker import WorkerProcess
+
+WIDTH, HEIGHT, COUNT, CHANNELS = 24, 20, 8, 2
+CAMERA = torch.tensor([0.1, -0.05, -4.0, 0.05, -0.1, 0.02, 1.0, 0.8, 0.6, -0.7])
+
+
+def scene(**kinds) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    tensors = {
+        "positions": 1.6 * uniform(COUNT, 3) - 0.8,
+        "colors": uniform(COUNT, CHANNELS),
+        "radii": 0.35 + 0.3 * uniform(COUNT),
+        "opacities": 0.4 + 0.5 * uniform(COUNT),
+        "cam_params": CAMERA.clone(),
+        "background": uniform(CHANNELS),
+        "gamma": torch.tensor(0.5),
+    }
+    return {name: tensor.to(**kinds) for name, tensor in tensors.items()}
+
+
+def render(client, tensors, **options) -> RenderedSpheres:
+    return render_spheres(
+        **tensors, **{"width": WIDTH, "height": HEIGHT, "max_depth": 7.0, "min_depth": 2.0, "client": client, **options}
+    )
+
+
+def loss_of(result: RenderedSpheres, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """In float64, so that finite differences see more than rounding."""
+    return sum((getattr(result, name).double() * weight).sum() for name, weight in weights.items())
+
+
+def weights_for(names) -> dict[str, torch.Tensor]:
+    """Smooth, and zero at the border, where the picture cuts spheres."""
+    y, x = torch.meshgrid(torch.linspace(0, 3, HEIGHT), torch.linspace(0, 3, WIDTH), indexing="ij")
+    smooth = torch.sin(2 * x + 1) * torch.cos(3 * y)
+    channels = torch.stack([smooth, 0.5 - smooth], dim=-1)
+    return {name: channels if name == "color" else smooth for name in names}
+
+
+def test_results_have_their_shapes(client):
+    result = render(client, scene())
+    assert isinstance(result, RenderedSpheres)
+    assert result.color.shape == (HEIGHT, WIDTH, CHANNELS)
+    assert result.alpha.shape == result.depth.shape == (HEIGHT, WIDTH)
+    assert result.info.shape == (HEIGHT, WIDTH, 13)
+    assert not any(tensor.requires_grad for tensor in result)
+    color, alpha, depth, info = result
+    assert torch.equal(info[..., 4], depth)
+    assert alpha.max() <= 1
+    assert color.is_contiguous()
+
+
+@pytest.mark.parametrize("name", ["positions", "colors", "radii", "opacities", "cam_params", "background", "gamma"])
+@pytest.mark.parametrize("outputs", [("color",), ("color", "alpha")], ids="+".join)
+def test_gradients_are_those_of_finite_differences(client, name, outputs):
+    tensors, weights = scene(), weights_for(outputs)
+    tensors[name].requires_grad_()
+    loss_of(render(client, tensors), weights).backward()
+    gradient = tensors[name].grad.double().flatten()
+    generator = torch.Generator().manual_seed(9)
+    # Small, because silhouettes make the loss kink.
+    step = 3e-4
+    for _ in range(3):
+        direction = torch.randn(gradient.numel(), generator=generator).double()
+        direction /= direction.norm()
+        if name == "cam_params":
+            # Angles move more than lengths, pixels less.
+            direction *= torch.tensor([1, 1, 1, 0.3, 0.3, 0.3, 0.3, 0.3, 5, 5])
+        ends = []
+        for sign in (-1, 1):
+            moved = {**scene()}
+            moved[name] = (moved[name].double().flatten() + sign * step * direction).reshape(moved[name].shape).float()
+            ends.append(loss_of(render(client, moved), weights).item())
+        measured = (ends[1] - ends[0]) / (2 * step)
+        expected = (gradient @ direction).item()
+        scale = (gradient.abs() * direction.abs()).sum().item()
+        assert measured == pytest.approx(expected, abs=0.03 * scale), (name, outputs)
+
+
+def test_depth_has_a_gradient(client):
+    """Seen from the eye, a scene that is larger by some share is farther away by the same share."""
+    tensors = scene()
+    tensors["positions"].requires_grad_()
+    tensors["radii"].requires_grad_()
+    result = render(client, tensors)
+    seen = result.depth[result.depth > 0]
+    seen.sum().backward()
+    from_eye = tensors["positions"].detach() - CAMERA[:3]
+    growth = (tensors["positions"].grad * from_eye).sum() + (tensors["radii"].grad * tensors["radii"].detach()).sum()
+    assert growth.item() == pytest.approx(seen.sum().item(), rel=1e-4)
+
+
+def test_only_what_is_needed_is_asked_for(client, monkeypatch):
+    asked = []
+    original = client._renderer.backward
+
+    def spy(request, *rest):
+        asked.append((tuple(request.output_gradients), request.wanted))
+        return original(request, *rest)
+
+    monkeypatch.setattr(client._renderer, "backward", spy)
+    tensors = scene()
+    tensors["colors"].requires_grad_()
+    tensors["radii"].requires_grad_()
+    result = render(client, tensors)
+    result.alpha.sum().backward(retain_graph=True)
+    result.color.sum().backward()
+    assert asked == [(("alpha",), ("colors", "radii")), (("color",), ("colors", "radii"))]
+    # Backward through nothing differentiable does not call the worker.
+    asked.clear()
+    with torch.no_grad():
+        assert not render(client, tensors).color.requires_grad
+    assert asked == []
+
+
+def test_contexts_are_kept_only_for_a_backward_and_released_by_it(worker_process: WorkerProcess, client):
+    before = client.info().contexts
+    render(client, scene())
+    assert client.info().contexts == before
+    tensors = scene()
+    tensors["colors"].requires_grad_()
+    result = render(client, tensors)
+    assert client.info().contexts == before + 1
+    result.color.sum().backward()
+    assert client.info().contexts == before
+
+
+def test_backward_may_be_repeated(client):
+    tensors = scene()
+    tensors["positions"].requires_grad_()
+    loss = render(client, tensors).color.square().sum()
+    loss.backward(retain_graph=True)
+    first = tensors["positions"].grad.clone()
+    loss.backward()
+    torch.testing.assert_close(tensors["positions"].grad, 2 * first)
+
+
+def test_inputs_changed_in_place_are_noticed(client):
+    tensors = scene()
+    tensors["colors"].requires_grad_()
+    result = render(client, tensors)
+    with torch.no_grad():
+        tensors["colors"].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.color.sum().backward()
+
+
+def test_gradients_come_in_the_type_of_the_input(client):
+    tensors = scene(dtype=torch.float64)
+    for tensor in tensors.values():
+        tensor.requires_grad_()
+    result = render(client, tensors)
+    assert result.color.dtype == torch.float32
+    result.color.sum().backward()
+    assert all(tensor.grad.dtype == torch.float64 for tensor in tensors.values())
+    single = scene()
+    for tensor in single.values():
+        tensor.requires_grad_()
+    render(client, single).color.sum().backward()
+    for name, tensor in tensors.items():
+        torch.testing.assert_close(tensor.grad.float(), single[name].grad, msg=name)
+
+
+def test_gradients_flow_on_to_what_made_the_inputs(client):
+    tensors = scene()
+    offset = torch.zeros(3, requires_grad=True)
+    log_radii = tensors["radii"].log().requires_grad_()
+    moved = {**tensors, "positions": tensors["positions"] + offset, "radii": log_radii.exp()}
+    render(client, moved).color.sum().backward()
+    direct = {name: tensor.clone().requires_grad_() for name, tensor in scene().items()}
+    render(client, direct).color.sum().backward()
+    torch.testing.assert_close(offset.grad, direct["positions"].grad.sum(dim=0))
+    torch.testing.assert_close(log_radii.grad, direct["radii"].grad * direct["radii"].detach())
+
+
+def test_a_camera_may_take_the_place_of_its_parameters(client):
+    tensors = scene()
+    expected = render(client, tensors).color
+    camera = Camera.pulsar(tensors.pop("cam_params"), WIDTH, HEIGHT)
+    tensors["positions"].requires_grad_()
+    result = render_spheres(**tensors, cam_params=camera, max_depth=7.0, min_depth=2.0, client=client)
+    assert torch.equal(result.color, expected)
+    result.color.sum().backward()
+    assert tensors["positions"].grad.abs().max() > 0
+    opencv = Camera.look_at((0, 0, -4), (0, 0, 0), width=WIDTH, height=HEIGHT)
+    assert render_spheres(**tensors, cam_params=opencv, max_depth=7.0, client=client).color.std() > 0
+
+
+def test_outputs_that_are_left_out_do_not_travel(client):
+    result = render(client, scene(), outputs=("alpha",))
+    assert result.depth is None and result.info is None
+    assert result.alpha is not None
+    with pytest.raises(InvalidArgument, match="^outputs: "):
+        render(client, scene(), outputs=("hits",))
+
+
+def test_compat_has_gradients_of_the_color_only(client):
+    tensors = scene()
+    del tensors["background"], tensors["gamma"]
+    tensors["positions"].requires_grad_()
+    result = render(client, tensors, semantics="compat", gamma=0.5)
+    assert result.color.requires_grad
+    assert not result.alpha.requires_grad and not result.depth.requires_grad and not result.info.requires_grad
+    result.color.sum().backward()
+    assert torch.isfinite(tensors["positions"].grad).all()
+
+
+def test_scene_options_reach_the_worker(client):
+    tensors = {**scene(), "cam_params": torch.tensor([0, 0, -4.0, 0, 0, 0, 0, 2.0])}
+    assert render(client, tensors, orthogonal=True).color.std() > 0
+    behind = {**scene(), "cam_params": torch.tensor([0, 0, -4.0, 0, 0, 0, 1, 0.8])}
+    empty = render(client, behind, right_handed=True)
+    assert (empty.depth == -1).all()
+
+
+def test_no_client_means_the_default_target(worker_process, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    assert render(None, scene()).color.std() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"cam_params": torch.zeros(9)}, r"^cam_params: expected shape \[8\], \[10\], \[11\] or \[13\], got \[9\]"),
+        ({"width": None}, r"^width, height: expected numbers of pixels"),
+        ({"radii": torch.ones(3)}, r"^radii: expected shape \[8\], got \[3\]"),
+        ({"positions": "here"}, r"^positions: expected a tensor, got str"),
+        ({"semantics": "fast"}, r"^semantics: "),
+        ({"opacities": torch.full((COUNT,), 2.0)}, r"^opacities: expected values in \[0, 1\]"),
+    ],
+)
+def test_refusals_name_the_argument(client, change, text):
+    with pytest.raises(InvalidArgument, match=text):
+        render(client, {**scene(), **{name: value for name, value in change.items() if name in scene()}},
+               **{name: value for name, value in change.items() if name not in scene()})  # fmt: skip
+
+
+def test_a_camera_of_another_size_is_refused(client):
+    camera = Camera.look_at((0, 0, -4), (0, 0, 0), width=8, height=8)
+    with pytest.raises(InvalidArgument, match=r"^width: expected the camera's own width 8 or none, got 24"):
+        render(client, {**scene(), "cam_params": camera})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_on_a_gpu_come_back_there(client):
+    tensors = {name: tensor.requires_grad_() for name, tensor in scene(device="cuda").items()}
+    result = render(client, tensors)
+    assert all(tensor.device.type == "cuda" for tensor in result)
+    result.color.sum().backward()
+    np.testing.assert_array_equal(
+        result.info.cpu().numpy().view(np.int32), render(client, scene()).info.numpy().view(np.int32)
+    )
+    assert all(tensor.grad.device.type == "cuda" for tensor in tensors.values())

@@ -52,7 +52,7 @@ class Orbit:
         center, radius = enclosing_ball(spheres)
         half_angle = math.radians(view.fov_degrees) / 2
         narrow = min(half_angle, math.atan(math.tan(half_angle) * view.width / view.height))
-        distance = self.distance if self.distance is not None else 1.02 * radius / math.sin(narrow)
+        distance = self.distance if self.distance is not None else 1.1 * radius / math.sin(narrow)
         return Camera.orbit(
             center,
             distance,
@@ -119,7 +119,7 @@ def enclosing_ball(spheres: Spheres) -> tuple[Float64, float]:
     if not len(spheres):
         return np.zeros(3), 1.0
     positions = spheres.positions.astype(np.float64)
-    low, high = np.percentile(positions, [0.5, 99.5], axis=0)
+    low, high = np.percentile(positions, [2, 98], axis=0)
     center = (low + high) / 2
     reach = np.linalg.norm(positions - center, axis=1) + spheres.radii
-    return center, float(np.percentile(reach, 99.5))
+    return center, float(np.percentile(reach, 98))

@@ -239,9 +239,8 @@ def test_the_module_can_be_copied_pickled_and_saved(renderer):
 def test_positional_calls_of_the_original_work(renderer):
     own = element(batch(), 0)
     keywords = renderer(**own, gamma=0.1, max_depth=12.0, min_depth=2.0, bg_col=torch.zeros(3))
-    positional = renderer(
-        own["vert_pos"], own["vert_col"], own["vert_rad"], own["cam_params"], 0.1, 12.0, 2.0, torch.zeros(3), own["opacity"]
-    )  # fmt: skip
+    leading = [own[name] for name in ("vert_pos", "vert_col", "vert_rad", "cam_params")]
+    positional = renderer(*leading, 0.1, 12.0, 2.0, torch.zeros(3), own["opacity"])
     assert torch.equal(keywords, positional)
 
 

@@ -200,7 +200,7 @@ def test_outputs_that_are_left_out_do_not_travel(client):
     result = render(client, scene(), outputs=("alpha",))
     assert result.depth is None and result.info is None
     assert result.alpha is not None
-    with pytest.raises(InvalidArgument, match="^outputs: "):
+    with pytest.raises(InvalidArgument, match=r"^outputs: "):
         render(client, scene(), outputs=("hits",))
 
 

@@ -1,0 +1,189 @@
+"""The command `lumigrad` as a user runs it: processes, files, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client.commands import aim
+from lumigrad.client.pictures import write_png
+from PIL import Image
+from support.worker import LUMIGRAD, WorkerProcess
+
+
+def lumigrad(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([LUMIGRAD, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(1)
+    Spheres(generator.normal(size=(200, 3)), generator.random((200, 3)), np.full(200, 0.2)).save(tmp_path / "cloud.ply")
+    return tmp_path / "cloud.ply"
+
+
+def test_help_shows_examples_and_statuses():
+    shown = lumigrad("--help")
+    assert shown.returncode == 0
+    for text in ("info", "render", "serve", "examples:", "exit status: 0 done, 1 failed, 2 wrong usage"):
+        assert text in shown.stdout
+    assert "AIM" in lumigrad("render", "--help").stdout
+
+
+def test_version():
+    shown = lumigrad("--version")
+    assert (shown.returncode, shown.stdout.split()[0]) == (0, "lumigrad")
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported():
+    script = (
+        "import sys\nfrom lumigrad.client.cli import main\n"
+        "try: main(['render', '--help'])\nexcept SystemExit: pass\n"
+        "print('torch' in sys.modules, 'lumigrad.server' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "False False"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("paint",),
+        ("render",),
+        ("render", "cloud.ply"),
+        ("render", "cloud.ply", "-o", "cloud.jpg"),
+        ("render", "cloud.ply", "-o", "out.png", "--size", "640"),
+        ("render", "cloud.ply", "-o", "out.png", "--camera", "orbit 30"),
+        ("render", "cloud.ply", "-o", "out.png", "--camera", "above"),
+        ("render", "cloud.ply", "-o", "out.png", "--radius", "-1"),
+        ("render", "cloud.ply", "-o", "out.png", "--background", "white"),
+        ("info", "--timeout", "soon"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_2_and_says_what_was_expected(arguments):
+    done = lumigrad(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: lumigrad")
+    assert done.stdout == ""
+
+
+def test_info(worker_process: WorkerProcess):
+    text = lumigrad("info", "--target", worker_process.target)
+    assert text.returncode == 0
+    assert f"target       {worker_process.target}\n" in text.stdout
+    assert "device       cpu: " in text.stdout
+    values = json.loads(lumigrad("info", "--target", worker_process.target, "--json").stdout)
+    assert values["target"] == worker_process.target
+    assert values["engines"] == ["spheres"]
+    assert values["limits"]["max_cameras"] > 0
+
+
+def test_no_worker_is_one_line_and_status_1():
+    done = lumigrad("info", "--target", "localhost:1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("lumigrad: error: no worker at localhost:1 (")
+    assert "start one with `lumigrad serve`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_absent_file_is_one_line_and_status_1(tmp_path):
+    done = lumigrad("render", "absent.ply", "-o", "out.png", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "lumigrad: error: [Errno 2] No such file or directory: 'absent.ply'\n"
+
+
+def test_render_frames_the_cloud(worker_process: WorkerProcess, cloud: Path):
+    picture = cloud.with_name("out.png")
+    done = lumigrad("render", str(cloud), "-o", str(picture), "--size", "120x80", "--target", worker_process.target)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{picture}: 200 spheres, ")
+    pixels = np.asarray(Image.open(picture))
+    assert pixels.shape == (80, 120, 3)
+    # Something is in the middle, and white margins remain at the sides.
+    assert (pixels[30:50, 50:70] != 255).any()
+    assert (pixels[:, [0, -1]] == 255).all()
+
+
+def test_render_writes_what_the_client_gets(worker_process: WorkerProcess, cloud: Path, client: Client):
+    camera = cloud.with_name("camera.json")
+    camera.write_text(json.dumps({"eye": [0, 1, 6], "target": [0, 0, 0], "fov_degrees": 50, "width": 60, "height": 40}))
+    options = ("--camera", str(camera), "--gamma", "0.01", "--background", "0,0.5,1", "--target", worker_process.target)
+    color, everything = cloud.with_name("color.npy"), cloud.with_name("all.npz")
+    assert lumigrad("render", str(cloud), "-o", str(color), *options).returncode == 0
+    depth = cloud.with_name("depth.npy")
+    done = lumigrad("render", str(cloud), "-o", str(everything), "--depth", str(depth), *options)
+    assert done.returncode == 0, done.stderr
+    same = Camera.look_at((0, 1, 6), (0, 0, 0), fov_degrees=50, width=60, height=40)
+    frame = client.render(
+        Spheres.load(cloud), same, gamma=0.01, background=(0, 0.5, 1), outputs=("color", "alpha", "depth")
+    )
+    np.testing.assert_array_equal(np.load(color), frame.color)
+    np.testing.assert_array_equal(np.load(depth), frame.depth)
+    saved = np.load(everything)
+    assert set(saved) == {"color", "alpha", "depth"}
+    for name in saved:
+        np.testing.assert_array_equal(saved[name], frame[name])
+
+
+def test_render_refuses_channels_that_a_png_cannot_hold(tmp_path):
+    Spheres(np.zeros((2, 3)), np.zeros((2, 7)), np.ones(2)).save(tmp_path / "seven.ply")
+    done = lumigrad("render", "seven.ply", "-o", "out.png", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "lumigrad: error: output: expected 1, 3 or 4 channels for a .png, got 7; write .npy\n"
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 1), (4, 5, 3), (4, 5, 4)])
+def test_png_levels_are_rounded_and_clipped(tmp_path, shape):
+    picture = np.linspace(-0.5, 1.5, int(np.prod(shape))).reshape(shape)
+    write_png(tmp_path / "out.png", picture)
+    read = np.asarray(Image.open(tmp_path / "out.png"))
+    expected = np.clip(np.floor(picture * 255 + 0.5), 0, 255)
+    np.testing.assert_array_equal(read.reshape(shape), expected)
+
+
+VIEW = aim.View(100, 50, 40.0, (0.0, 1.0, 0.0))
+BALL = Spheres([[1, 2, 3], [3, 2, 3]], np.ones((2, 3)), [0.5, 0.5])
+
+
+def test_orbit_fits_the_cloud_into_the_narrower_side():
+    camera = aim.parse("orbit 0,0").camera(BALL, VIEW)
+    center, radius = aim.enclosing_ball(BALL)
+    np.testing.assert_allclose(center, (2, 2, 3))
+    assert radius == pytest.approx(1.5)
+    distance = np.linalg.norm(camera.model.eye - center)
+    assert 1.05 < distance / (radius / np.sin(np.radians(20))) < 1.2
+    tall = aim.parse("orbit 0,0").camera(BALL, aim.View(50, 100, 40.0, (0.0, 1.0, 0.0)))
+    assert np.linalg.norm(tall.model.eye - center) > 1.5 * distance
+
+
+def test_cameras_in_words_and_files(tmp_path):
+    np.testing.assert_allclose(aim.parse("orbit 90,0,7").camera(BALL, VIEW).model.eye, (9, 2, 3), atol=1e-9)
+    np.testing.assert_allclose(aim.parse("look-at 0,1,5 -1,0,0").camera(BALL, VIEW).model.eye, (0, 1, 5), atol=1e-9)
+    file = tmp_path / "camera.json"
+    file.write_text(json.dumps({"parameters": [0, 0, -5, 0, 0, 0, 1, 1], "right_handed": True}))
+    pulsar = aim.parse(str(file)).camera(BALL, VIEW)
+    assert (pulsar.width, pulsar.height, pulsar.model.right_handed) == (100, 50, True)
+    opencv = {"fx": 100, "fy": 90, "cx": 32, "cy": 24, "rotation": np.eye(3).tolist(), "translation": [0, 0, 2]}
+    file.write_text(json.dumps({**opencv, "width": 64, "height": 48}))
+    camera = aim.parse(str(file)).camera(BALL, VIEW)
+    assert (camera.width, camera.model.fy) == (64, 90)
+    for broken in ("{", '{"eyes": [0, 0, 0]}'):
+        file.write_text(broken)
+        with pytest.raises(ValueError, match=r"^camera: expected a JSON camera in .*camera\.json"):
+            aim.parse(str(file)).camera(BALL, VIEW)
+
+
+def test_strays_do_not_decide_what_is_seen():
+    generator = np.random.default_rng(0)
+    positions = generator.normal(size=(2000, 3))
+    positions[:3] = 1e4
+    center, radius = aim.enclosing_ball(Spheres(positions, np.ones((2000, 3)), np.full(2000, 0.01)))
+    assert np.linalg.norm(center) < 0.5
+    assert radius < 6

@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 
+import torch
 from lumigrad.server import logs
 from lumigrad.server.config import Config, ConfigError
 from lumigrad.server.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+DEVICE_ERROR = 1
 CONFIG_ERROR = 2
 
 
@@ -23,6 +25,8 @@ def run(config: Config) -> int:
     "listening on HOST:PORT (metrics PORT)".
     """
     logs.configure(config.log_format)
+    # The kernels have threads of their own; torch does odd jobs here, and its threads only get in their way.
+    torch.set_num_threads(1)
     # Threads inherit the mask, so that the signals wait for this one.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -31,7 +35,11 @@ def run(config: Config) -> int:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
     logs.event("configuration", **vars(config))
-    worker.start()
+    try:
+        worker.start()
+    except Exception as error:
+        logs.event("the device does not work", logging.ERROR, error=error)
+        return DEVICE_ERROR
     sys.stdout.write(f"listening on {config.host}:{worker.port} (metrics {worker.metrics_port})\n")
     sys.stdout.flush()
     logs.event("signal", name=signal.Signals(signal.sigwait(_SIGNALS)).name)

@@ -46,6 +46,7 @@ class RenderService:
             plan.check_scene(source.channels, runtime.limits, "spec")
             load = source.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate))
         rendered = runtime.executor.run(lambda: runtime.spheres.render(plan, load(), call, retain=request.retain), call)
+        receiver.expect_end()
         payload = PayloadWriter()
         reply = render_pb2.RenderReply(scene=source.reference, outputs=named_tensors(rendered.outputs, payload))
         if rendered.state is not None:
@@ -67,6 +68,7 @@ class RenderService:
             else:
                 work = self._recomputed(receiver, call)
         gradients = runtime.executor.run(work, call)
+        receiver.expect_end()
         if spec.release:
             runtime.contexts.release(spec.context_id)
         payload = PayloadWriter()

@@ -64,6 +64,7 @@ class SceneService:
             return tensors
 
         tensors = runtime.executor.run(work, call)
+        receiver.expect_end()
         scene, existed = runtime.scenes.add(computed, KIND, tensors, tensors["radii"].shape[0])
         return scene_pb2.PutReply(scene=scene.info(), existed=existed)
 
@@ -87,6 +88,7 @@ class SceneService:
             return uploaded
 
         uploaded = runtime.executor.run(work, call)
+        receiver.expect_end()
         updated = runtime.scenes.update(header.scene_id, header.expected_version, uploaded)
         return scene_pb2.UpdateReply(scene=updated.info())
 

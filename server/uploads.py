@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 from lumigrad.protos.chunks import PayloadAssembler
-from lumigrad.protos.streams import collect
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
@@ -30,13 +29,31 @@ class Receiver(Generic[M]):
         self.header: M = first.message
 
     def payload(self, limit_bytes: int, allocate: Callable[[int], memoryview]) -> PayloadReader:
-        """Wait for the rest."""
+        """Wait for as many bytes as the header says."""
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
         assembler = PayloadAssembler(length, limit_bytes, allocate)
-        return PayloadReader(collect(self._first, self._frames, assembler, _refuse))
+        assembler.add(self._first.data)
+        while not assembler.is_full:
+            frame = next(self._frames, None)
+            if frame is None:
+                break
+            _refuse_fields(frame)
+            assembler.add(frame.data)
+        return PayloadReader(assembler.finish())
+
+    def expect_end(self) -> None:
+        """Refuse a stream that goes on after its payload.
+
+        The end of a stream is a message of its own: looked at after the work, it costs no wait.
+        """
+        for frame in self._frames:
+            _refuse_fields(frame)
+            if frame.data.nbytes:
+                length: int = self.header.payload_bytes  # type: ignore[attr-defined]
+                raise InvalidArgumentError("data", f"payload_bytes = {length} bytes in all", "more")
 
 
-def _refuse(message: Any) -> None:
-    if message.ListFields():
-        name = message.ListFields()[0][0].name
+def _refuse_fields(frame: Frame[Any]) -> None:
+    if frame.message is not None and frame.message.ListFields():
+        name = frame.message.ListFields()[0][0].name
         raise InvalidArgumentError(name, "only data after the header", "a second header")

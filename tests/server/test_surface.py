@@ -122,9 +122,9 @@ def test_every_call_is_a_line_and_a_sample(service: SimpleNamespace, log: pytest
 
 
 def test_calls_beyond_the_limit_are_refused_at_once(service: SimpleNamespace) -> None:
-    held = [service.stub.Render(iter([Frame(render_pb2.RenderRequest())]), timeout=10) for _ in range(2)]
     go = threading.Event()
-    service.servicer.how = go.wait
+    service.servicer.how = lambda: go.wait(20)
+    held = [service.stub.Render(iter([Frame(render_pb2.RenderRequest())]), timeout=10) for _ in range(2)]
     for call in held:
         next(call)
     error = failure(lambda: release(service))

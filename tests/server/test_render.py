@@ -1,0 +1,272 @@
+"""Render and Backward over the network give what the kernels give in-process, bit by bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from lumigrad.kernels import spheres
+from lumigrad.protos import dtypes
+from lumigrad.protos.chunks import CHUNK_BYTES
+from lumigrad.v1 import camera_pb2, errors_pb2, render_pb2, scene_pb2, spheres_pb2
+from support.raw_calls import (
+    Array,
+    Arrays,
+    RawClient,
+    Reply,
+    detail,
+    failure,
+    opencv_camera,
+    pulsar_camera,
+    spec_of,
+    sphere_cloud,
+    violation,
+)
+from support.worker import WorkerProcess, worker
+
+ALL_OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
+CLOUD = sphere_cloud()
+
+
+def kernel_camera(message: camera_pb2.Camera) -> spheres.Camera:
+    if message.HasField("pulsar"):
+        return spheres.Camera.pulsar(tuple(message.pulsar.parameters), message.width, message.height)
+    model = message.opencv
+    rotation = np.array(model.rotation).reshape(3, 3)
+    return spheres.Camera.opencv(
+        model.fx, model.fy, model.cx, model.cy, rotation, list(model.translation), message.width, message.height
+    )
+
+
+def kernel_forward(spec: render_pb2.RenderSpec, cloud: Arrays, **options: Any) -> spheres.Forward:
+    settings = spec.spheres
+    compat = settings.semantics == spheres_pb2.SEMANTICS_COMPAT
+    tensors = {name: torch.from_numpy(array) for name, array in cloud.items()}
+    return spheres.forward(
+        tensors["positions"],
+        tensors["colors"],
+        tensors["radii"],
+        [kernel_camera(camera) for camera in spec.cameras],
+        spheres.Settings(
+            gamma=settings.gamma,
+            max_depth=settings.max_depth,
+            min_depth=settings.min_depth,
+            semantics="compat" if compat else "exact",
+        ),
+        opacities=tensors.get("opacities"),
+        background=torch.tensor(list(settings.background)) if settings.background else None,
+        outputs=tuple(spec.outputs) or ("color",),
+        **options,
+    )
+
+
+def same_bits(remote: Mapping[str, Array], local: Mapping[str, torch.Tensor]) -> None:
+    assert list(remote) == list(local)
+    for name, tensor in local.items():
+        assert remote[name].shape == tuple(tensor.shape), name
+        # Ids in "info" are bit patterns, NaN among them: compare bytes, not numbers.
+        assert remote[name].tobytes() == tensor.contiguous().numpy().tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def scene_id(client: RawClient) -> str:
+    return client.put(CLOUD).scene.scene_id
+
+
+@pytest.mark.parametrize("semantics", [spheres_pb2.SEMANTICS_EXACT, spheres_pb2.SEMANTICS_COMPAT])
+@pytest.mark.parametrize("make", [opencv_camera, pulsar_camera])
+def test_every_output_of_a_stored_scene_is_the_kernels_own(
+    client: RawClient, scene_id: str, make: Any, semantics: int
+) -> None:
+    settings = {"semantics": semantics, "min_depth": 1.5, "background": [0.1, 0.2, 0.3]}
+    spec = spec_of(make(), scene_id=scene_id, outputs=ALL_OUTPUTS, **settings)
+    same_bits(client.render(spec).arrays, kernel_forward(spec, CLOUD).outputs)
+
+
+def test_several_cameras_share_the_depth_range_of_their_call(client: RawClient, scene_id: str) -> None:
+    cameras = [pulsar_camera(focal=1.0), pulsar_camera(focal=2.0), opencv_camera(x=0.3)]
+    spec = spec_of(*cameras, scene_id=scene_id, outputs=("color", "depth"), min_depth=0.0)
+    same_bits(client.render(spec).arrays, kernel_forward(spec, CLOUD).outputs)
+
+
+def test_a_scene_may_travel_with_the_call_and_leaves_nothing_behind(client: RawClient) -> None:
+    before = client.scene_stub.List(scene_pb2.ListRequest(), timeout=10)
+    cloud = {**sphere_cloud(seed=9), "opacities": np.linspace(0, 1, 200, dtype=np.float32)}
+    reply = client.render(spec_of(), cloud=cloud)
+    same_bits(reply.arrays, kernel_forward(spec_of(), cloud).outputs)
+    assert not reply.header.HasField("scene")
+    assert client.scene_stub.List(scene_pb2.ListRequest(), timeout=10) == before
+
+
+def test_no_spheres_give_the_background(client: RawClient) -> None:
+    spec = spec_of(background=[0.25, 0.5, 1.0])
+    color = client.render(spec, cloud=sphere_cloud(0)).arrays["color"]
+    assert (color == np.array([0.25, 0.5, 1.0], np.float32)).all()
+
+
+def test_a_large_reply_comes_in_chunks_and_says_where_its_time_went(client: RawClient, scene_id: str) -> None:
+    spec = spec_of(opencv_camera(512, 512), scene_id=scene_id, outputs=("color", "weights"))
+    reply = client.render(spec)
+    same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
+    assert reply.header.payload_bytes == 512 * 512 * (3 + 5) * 4
+    assert [frame.data.nbytes for frame in reply.frames] == [0, *[CHUNK_BYTES] * 8, 0]
+    check_timings(reply, "decode", "queue", "kernel.blend", "download", "encode")
+
+
+def test_a_short_reply_is_one_message_with_everything(client: RawClient, scene_id: str) -> None:
+    reply = client.render(spec_of(opencv_camera(16, 16), scene_id=scene_id))
+    assert len(reply.frames) == 1
+    assert reply.header.scene.scene_id == scene_id
+    assert reply.header.scene.version == 1
+    check_timings(reply, "decode", "queue", "kernel.blend", "download")
+
+
+def check_timings(reply: Reply, *stages: str) -> None:
+    times = {stage.name: stage.milliseconds for stage in reply.timings.stages}
+    assert set(stages) <= set(times)
+    assert times["kernel.blend"] > 0
+    outside = sum(value for name, value in times.items() if not name.startswith("kernel."))
+    assert outside < reply.timings.total_milliseconds
+
+
+WANTED = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
+
+
+def color_gradient(*shape: int) -> Array:
+    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("make", [opencv_camera, pulsar_camera])
+def test_gradients_from_a_context_or_from_scratch_are_the_kernels_own(
+    client: RawClient, scene_id: str, make: Any
+) -> None:
+    spec = spec_of(make(), make(), scene_id=scene_id, outputs=("color", "depth"), min_depth=1.5)
+    gradients = {"color": color_gradient(2, 48, 64, 3), "depth": color_gradient(2, 48, 64)}
+    state = kernel_forward(spec, CLOUD, retain=True).state
+    local = spheres.backward(state, {name: torch.from_numpy(array) for name, array in gradients.items()}, WANTED)
+    context_id = client.render(spec, retain=True).header.context_id
+    # A context serves more than once.
+    for _ in range(2):
+        check_gradients(client.backward(gradients, context_id=context_id, wanted=WANTED), local)
+    check_gradients(client.backward(gradients, spec=spec, wanted=WANTED), local)
+    inline = spec_of(*spec.cameras, outputs=("color", "depth"), min_depth=1.5)
+    check_gradients(client.backward(gradients, spec=inline, cloud=CLOUD, wanted=WANTED), local)
+
+
+def check_gradients(reply: Reply, local: spheres.Backward) -> None:
+    assert set(reply.arrays) == set(local.gradients)
+    same_bits({name: reply.arrays[name] for name in local.gradients}, local.gradients)
+    check_timings(reply, "decode", "queue", "upload", "kernel.blend", "download")
+
+
+def test_compat_differentiates_the_colour_alone(client: RawClient, scene_id: str) -> None:
+    spec = spec_of(scene_id=scene_id, semantics=spheres_pb2.SEMANTICS_COMPAT)
+    gradients = {"color": color_gradient(1, 48, 64, 3)}
+    state = kernel_forward(spec, CLOUD, retain=True).state
+    local = spheres.backward(state, {"color": torch.from_numpy(gradients["color"])})
+    check_gradients(client.backward(gradients, spec=spec), local)
+    error = failure(lambda: client.backward({"alpha": color_gradient(1, 48, 64)}, spec=spec))
+    assert violation(error)[0] == "spec.output_gradients"
+
+
+def test_a_released_context_is_lost_and_says_so(client: RawClient, scene_id: str) -> None:
+    gradients = {"color": color_gradient(1, 48, 64, 3)}
+    context_id = client.render(spec_of(scene_id=scene_id), retain=True).header.context_id
+    client.backward(gradients, context_id=context_id, release=True)
+    error = failure(lambda: client.backward(gradients, context_id=context_id))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert detail(error, errors_pb2.ContextLost).context_id == context_id
+    other = client.render(spec_of(scene_id=scene_id), retain=True).header.context_id
+    for _ in range(2):
+        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=other), timeout=10)
+    assert failure(lambda: client.backward(gradients, context_id=other)).code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_context_keeps_the_scene_as_it_was(client: RawClient) -> None:
+    cloud = sphere_cloud(seed=4)
+    scene = client.put(cloud).scene
+    spec = spec_of(scene_id=scene.scene_id)
+    gradients = {"color": color_gradient(1, 48, 64, 3)}
+    expected = client.backward(gradients, spec=spec).arrays
+    context_id = client.render(spec, retain=True).header.context_id
+    client.update(scene.scene_id, 1, {"positions": cloud["positions"] + np.float32(0.1)})
+    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene.scene_id), timeout=10)
+    kept = client.backward(gradients, context_id=context_id).arrays
+    assert {name: array.tobytes() for name, array in kept.items()} == {
+        name: array.tobytes() for name, array in expected.items()
+    }
+
+
+def test_sparse_gradients_are_the_rows_that_are_not_zero(client: RawClient, scene_id: str) -> None:
+    # A camera that sees a part of the spheres.
+    spec = spec_of(opencv_camera(16, 16, x=1.0), scene_id=scene_id)
+    spec.cameras[0].opencv.fx = spec.cameras[0].opencv.fy = 200
+    gradients = {"color": color_gradient(1, 16, 16, 3)}
+    dense = client.backward(gradients, spec=spec, wanted=WANTED).arrays
+    sparse = client.backward(gradients, spec=spec, wanted=WANTED, format={"sparse": True}).arrays
+    index = sparse.pop("index")
+    assert index.dtype == np.int64
+    assert (np.diff(index) > 0).all()
+    assert 0 < len(index) < len(CLOUD["radii"])
+    for name in ("positions", "colors", "radii", "opacities"):
+        full = np.zeros_like(dense[name])
+        full[index] = sparse[name]
+        assert (full == dense[name]).all()
+    for name in ("background", "gamma", "camera_rotation"):
+        assert sparse[name].tobytes() == dense[name].tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "torch_dtype"), [(dtypes.FLOAT16, torch.float16), (dtypes.BFLOAT16, torch.bfloat16)])
+def test_gradients_come_in_short_formats_on_request(
+    client: RawClient, scene_id: str, dtype: Any, torch_dtype: torch.dtype
+) -> None:
+    spec = spec_of(scene_id=scene_id)
+    gradients = {"color": color_gradient(1, 48, 64, 3)}
+    full = client.backward(gradients, spec=spec, wanted=WANTED).arrays
+    reply = client.backward(gradients, spec=spec, wanted=WANTED, format={"dtype": dtype})
+    sent = {entry.name: entry.tensor.dtype for entry in reply.header.gradients}
+    for name in ("positions", "colors", "radii", "opacities"):
+        assert sent[name] == dtype
+        assert (reply.arrays[name] == torch.from_numpy(full[name].copy()).to(torch_dtype).float().numpy()).all()
+    assert sent["camera_rotation"] == sent["background"] == dtypes.FLOAT32
+
+
+def test_output_gradients_may_be_short_too(client: RawClient, scene_id: str) -> None:
+    spec = spec_of(scene_id=scene_id)
+    exact = np.random.default_rng(0).integers(-8, 8, (1, 48, 64, 3)).astype(np.float32)
+    expected = client.backward({"color": exact}, spec=spec).arrays
+    half = client.backward({"color": exact.astype(np.float16)}, spec=spec).arrays
+    brain = client.backward({"color": dtypes.float32_to_bfloat16(exact)}, spec=spec, dtype=dtypes.BFLOAT16).arrays
+    for name, array in expected.items():
+        assert half[name].tobytes() == brain[name].tobytes() == array.tobytes()
+
+
+def test_the_least_recently_used_context_makes_room_and_unused_ones_expire() -> None:
+    gradients = {"color": color_gradient(1, 256, 256, 3)}
+    with worker("--device", "cpu", "--context-mib", "4", "--context-seconds", "1") as process:
+        client = RawClient(process.target)
+        spec = spec_of(opencv_camera(256, 256), scene_id=client.put(CLOUD).scene.scene_id)
+        contexts = [client.render(spec, retain=True).header.context_id for _ in range(3)]
+        assert failure(lambda: client.backward(gradients, context_id=contexts[0])).code().name == "FAILED_PRECONDITION"
+        client.backward(gradients, context_id=contexts[2])
+        assert process.metric("lumigrad_evictions_total", store="contexts", reason="room") >= 1
+        assert process.metric("lumigrad_context_bytes") <= 4 << 20
+        wait_until_expired(process)
+        assert failure(lambda: client.backward(gradients, context_id=contexts[2])).code().name == "FAILED_PRECONDITION"
+        large = spec_of(opencv_camera(1024, 1024), scene_id=spec.scene_ref.scene_id)
+        error = failure(lambda: client.render(large, retain=True))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "render without retain" in error.details()
+        client.close()
+
+
+def wait_until_expired(process: WorkerProcess) -> None:
+    until = time.monotonic() + 10
+    while process.metric("lumigrad_contexts"):
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -38,6 +39,8 @@ namespace lumigrad::emulation {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
+// A fibre that was abandoned left marks on its stack.
+void forget(void* bottom, std::size_t size) { __asan_unpoison_memory_region(bottom, size); }
 void leaving(Context& from, const Context& to, bool last) {
   __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.bottom, to.size);
 }
@@ -51,6 +54,7 @@ void entered(Context& self, Context* came_from) {
   }
 }
 #else
+void forget(void*, std::size_t) {}
 void leaving(Context&, const Context&, bool) {}
 void entered(Context&, Context*) {}
 #endif
@@ -58,6 +62,7 @@ void entered(Context&, Context*) {}
 }  // namespace
 
 void prepare(Context& context, void* bottom, std::size_t size, void (*entry)()) {
+  forget(bottom, size);
   context.fake_stack = nullptr;
   context.bottom = bottom;
   context.size = size;

@@ -23,6 +23,10 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
+# A proxy that the environment names for the web does not lead to this machine.
+_LOOPBACK_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
+_LOOPBACK = ("localhost:", "127.", "[::1]:")
+
 Tls = bool | str | PathLike[str]
 
 
@@ -42,10 +46,11 @@ def open_channel(target: str, tls: Tls) -> grpc.Channel:
         tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
             PEM file.
     """
+    options = _LOOPBACK_OPTIONS if target.startswith(_LOOPBACK) else _OPTIONS
     if tls is False:
-        return grpc.insecure_channel(target, options=_OPTIONS)
+        return grpc.insecure_channel(target, options=options)
     roots = None if tls is True else _read_roots(tls)
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(root_certificates=roots), options=_OPTIONS)
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(root_certificates=roots), options=options)
 
 
 def _read_roots(path: str | PathLike[str]) -> bytes:

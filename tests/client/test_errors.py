@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -195,6 +199,37 @@ def test_the_token_travels_as_a_bearer_token(scripted):
         client.info()
     assert seen[0]["authorization"] == "Bearer secret"
     assert "authorization" not in seen[1]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls_trusts_the_authorities_of_the_file(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((method_handlers(WORKER_SERVICE, ScriptedWorker()),))
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    target = f"localhost:{server.add_secure_port('127.0.0.1:0', credentials)}"
+    server.start()
+    try:
+        with Client(target, tls=certificate) as client:
+            assert client.info().target == target
+        assert isinstance(info_error(target, tls=True), lumigrad.Unavailable)
+        assert isinstance(info_error(target), lumigrad.Unavailable)
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_web_proxy_does_not_come_between_a_client_and_this_machine(scripted):
+    target = scripted[1]
+    script = f"from lumigrad.client import Client; print(Client({target!r}, retry_s=0, timeout_s=10).info().target)"
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:1", "grpc_proxy": "http://127.0.0.1:1", "no_proxy": ""}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{target}\n", done.stderr
 
 
 def test_a_closed_client_says_so(scripted):

@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench lint format sanitize dist clean
+.PHONY: setup emulation demo test bench lint format sanitize dist test-wheel clean
 
 setup: $(VENV)/.installed
 
@@ -29,3 +29,60 @@ emulation: $(VENV)/.installed
 	$(BIN)/cmake -S . -B build/emulation -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DLUMIGRAD_EMULATION=ON -DLUMIGRAD_CUDA=OFF -DLUMIGRAD_WERROR=$(WERROR)
 	$(BIN)/cmake --build build/emulation --target emulation
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+# Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle".
+TESTS ?=
+test: setup emulation
+	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest $(TESTS)
+
+bench: setup
+	$(BIN)/python tests/benchmarks/spheres.py
+
+CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+TYPED := build/typed/lumigrad
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	# Type checkers do not follow the editable install's mapping: a tree of links shows them the packages.
+	rm -rf build/typed && mkdir -p $(TYPED)
+	for room in protos kernels server client; do ln -s $(CURDIR)/$$room $(TYPED)/$$room; done
+	ln -s $$($(BIN)/python -c "import lumigrad.v1.tensor_pb2 as m, os; print(os.path.dirname(m.__file__))") $(TYPED)/v1
+	MYPYPATH=build/typed $(BIN)/mypy --explicit-package-bases --namespace-packages \
+	  $(foreach room,protos kernels server client,-p lumigrad.$(room))
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+# The CPU kernels under AddressSanitizer and UndefinedBehaviorSanitizer, with the tests that exercise them.
+SANITIZED := build/sanitize
+sanitize: setup
+	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
+		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUMIGRAD_CUDA=OFF \
+		-DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
+	$(BIN)/cmake --build $(SANITIZED) --target _native
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "not emulation" \
+		tests/kernels/test_spheres_compat.py tests/kernels/test_spheres_exact.py tests/kernels/test_spheres_limits.py
+
+# Wheel and sdist; then the tests against the installed wheel, away from the checkout's packages.
+dist: setup
+	rm -rf dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --no-isolation --outdir dist .
+
+WHEEL_VENV := build/wheel
+test-wheel: dist
+	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/pip install --quiet torch==2.13.0
+	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,torch,io]" pytest pytest-timeout hypothesis psutil
+	cd $(WHEEL_VENV) && bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
+		$(CURDIR)/tests/end_to_end $(CURDIR)/tests/client $(CURDIR)/tests/server $(CURDIR)/tests/protos
+
+clean:
+	rm -rf build dist $(VENV) demo_output .mypy_cache .pytest_cache .ruff_cache

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace lumigrad {
 void bind_spheres(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
-}
+}  // namespace lumigrad
 
 namespace {
 

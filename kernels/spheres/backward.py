@@ -165,7 +165,8 @@ def _check_wanted(state: State, wanted: Sequence[str]) -> None:
         if name not in GRADIENTS:
             raise ArgumentError("wanted", f"names of {GRADIENTS}", f"{name!r}")
         if name in _EXACT_ONLY and not state.settings.exact:
-            raise ArgumentError("wanted", f"{_PER_SPHERE + ('cameras',)} with semantics 'compat'", f"{name!r}")
+            expected = f"names of {(*_PER_SPHERE, 'cameras')} in compat (only 'exact' differentiates settings)"
+            raise ArgumentError("wanted", expected, f"{name!r}")
     kinds = {camera_gradient.names(camera) for camera in state.cameras}
     lengths = {len(camera.source.values) for camera in state.cameras if hasattr(camera.source, "values")}
     if "cameras" in wanted and (len(kinds) > 1 or len(lengths) > 1):

@@ -99,9 +99,7 @@ LG_INLINE Pack abs(Pack x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
-LG_INLINE Pack fma(Pack x, Pack y, Pack z) {
-  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
-}
+LG_INLINE Pack fma(Pack x, Pack y, Pack z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
 // Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
 LG_INLINE Pack quick_inverse(Pack a) {
   const Pack x = {_mm256_rcp_ps(a.a), _mm256_rcp_ps(a.b)};

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr int kClasses = 64;
-// Large blocks start on a huge page and ask for more: the kernels visit spheres in an order that is random in memory, and
-// with small pages half of their time would go into address translation.
+// Large blocks start on a huge page and ask for more: the kernels visit spheres in an order that is random in memory,
+// and with small pages half of their time would go into address translation.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // In front of each block; as long as the alignment, so that the block behind it is aligned.

@@ -105,8 +105,8 @@ void forward(Workspace& workspace, const Camera& camera, const Settings& setting
              const Floats& color, const Floats& alpha, const Floats& depth, const Floats& info, const Ints& ids,
              const Floats& weights, const Ints& hits, const Floats& blend, const Ints& stop) {
   const Scene scene = make_scene(positions, colors, radii, opacities, background);
-  const Outputs outputs{pointer(color), pointer(alpha),   pointer(depth), pointer(info), pointer(ids),
-                        pointer(weights), pointer(hits), pointer(blend), pointer(stop)};
+  const Outputs outputs{pointer(color),   pointer(alpha), pointer(depth), pointer(info), pointer(ids),
+                        pointer(weights), pointer(hits),  pointer(blend), pointer(stop)};
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).forward(camera, settings, scene, outputs, workspace);
 }
@@ -115,13 +115,13 @@ void backward(Workspace& workspace, const Camera& camera, const Settings& settin
               const Floats& colors, const Floats& radii, const Floats& opacities, const Floats& background,
               const Floats& color, const Floats& info, const Floats& blend, const Ints& stop, const Ints& ids,
               const Floats& d_color, const Floats& d_alpha, const Floats& d_depth, const Floats& to_positions,
-              const Floats& to_colors, const Floats& to_radii, const Floats& to_opacities,
-              const Floats& to_background, const Ints& touched, const Doubles& to_camera) {
+              const Floats& to_colors, const Floats& to_radii, const Floats& to_opacities, const Floats& to_background,
+              const Ints& touched, const Doubles& to_camera) {
   const Scene scene = make_scene(positions, colors, radii, opacities, background);
   const Upstream upstream{pointer(color), pointer(info),    pointer(blend),   pointer(stop),
                           pointer(ids),   pointer(d_color), pointer(d_alpha), pointer(d_depth)};
-  const Gradients gradients{pointer(to_positions), pointer(to_colors), pointer(to_radii), pointer(to_opacities),
-                            pointer(to_background), pointer(touched),  pointer(to_camera)};
+  const Gradients gradients{pointer(to_positions),  pointer(to_colors), pointer(to_radii), pointer(to_opacities),
+                            pointer(to_background), pointer(touched),   pointer(to_camera)};
   nb::gil_scoped_release unlocked;
   cpu_engine(current_isa()).backward(camera, settings, scene, upstream, gradients, workspace);
 }
@@ -154,15 +154,15 @@ void bind_spheres(nb::module_& m) {
   m.def("make_sphere_settings", &make_settings, nb::kw_only(), "exact"_a, "n_track"_a, "max_hits"_a, "gamma"_a,
         "allowed_difference"_a, "background_depth"_a);
   m.def("sphere_forward", &forward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
-        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none() = nb::none(),
-        "alpha"_a.none() = nb::none(), "depth"_a.none() = nb::none(), "info"_a.none() = nb::none(),
-        "ids"_a.none() = nb::none(), "weights"_a.none() = nb::none(), "hits"_a.none() = nb::none(),
-        "blend"_a.none() = nb::none(), "stop"_a.none() = nb::none());
-  m.def("sphere_backward", &backward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a,
-        "colors"_a, "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none(), "info"_a.none(),
-        "blend"_a.none(), "stop"_a.none(), "ids"_a.none(), "d_color"_a.none(), "d_alpha"_a.none(),
-        "d_depth"_a.none(), "to_positions"_a.none(), "to_colors"_a.none(), "to_radii"_a.none(),
-        "to_opacities"_a.none(), "to_background"_a.none(), "touched"_a.none(), "to_camera"_a.none());
+        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none() = nb::none(), "alpha"_a.none() = nb::none(),
+        "depth"_a.none() = nb::none(), "info"_a.none() = nb::none(), "ids"_a.none() = nb::none(),
+        "weights"_a.none() = nb::none(), "hits"_a.none() = nb::none(), "blend"_a.none() = nb::none(),
+        "stop"_a.none() = nb::none());
+  m.def("sphere_backward", &backward, "workspace"_a, "camera"_a, "settings"_a, nb::kw_only(), "positions"_a, "colors"_a,
+        "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none(), "info"_a.none(), "blend"_a.none(),
+        "stop"_a.none(), "ids"_a.none(), "d_color"_a.none(), "d_alpha"_a.none(), "d_depth"_a.none(),
+        "to_positions"_a.none(), "to_colors"_a.none(), "to_radii"_a.none(), "to_opacities"_a.none(),
+        "to_background"_a.none(), "touched"_a.none(), "to_camera"_a.none());
   m.def("pool_array", &pool_array, "bytes"_a);
 }
 

@@ -25,13 +25,14 @@ inline int block_floats(int channels, int track) { return (kBlockFields + channe
 // What a thread needs to draw tiles.
 struct TileScratch {
   Batch* batch;
-  float* blocks;      // kBlocks states.
-  uint32_t* events;   // [kBatch] hits of a block: number within the batch, and the pixels << 16.
-  uint16_t* checks;   // [kBatch] compat: pixels whose 65th candidate this is.
+  float* blocks;     // kBlocks states.
+  uint32_t* events;  // [kBatch] hits of a block: number within the batch, and the pixels << 16.
+  uint16_t* checks;  // [kBatch] compat: pixels whose 65th candidate this is.
 };
 
 inline std::size_t tile_scratch_bytes(int channels, int track) {
-  const std::size_t bytes = sizeof(Batch) + sizeof(float) * static_cast<std::size_t>(block_floats(channels, track)) * kBlocks +
+  const std::size_t bytes = sizeof(Batch) +
+                            sizeof(float) * static_cast<std::size_t>(block_floats(channels, track)) * kBlocks +
                             kBatch * (sizeof(uint32_t) + sizeof(uint16_t));
   return (bytes + 127) / 64 * 64;
 }

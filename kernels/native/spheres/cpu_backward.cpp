@@ -56,6 +56,7 @@ struct PairSums {
   }
 };
 
+// Exact: the sum of G * c.
 template <int kChannels>
 LG_INLINE Pack upstream_color(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                               uint32_t id) {
@@ -64,6 +65,21 @@ LG_INLINE Pack upstream_color(const PairArguments& a, const TilePixels& pixels, 
 #pragma GCC unroll 4
   for (int c = 0; c < channels; ++c) {
     result = result + Pack::load(pixels.upstream(block) + c * kLanes) * channel<kChannels>(record, a.scene, id, c);
+  }
+  return result;
+}
+
+// Compat: dL/dw, but for the pixel's factor.
+template <int kChannels>
+LG_INLINE Pack upstream_weight(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
+                               uint32_t id, Pack denominator, Pack weight, Pack inverse_rest) {
+  const int channels = kChannels > 0 ? kChannels : pixels.channels;
+  Pack result = 0.0f;
+#pragma GCC unroll 4
+  for (int c = 0; c < channels; ++c) {
+    result = result + compat_channel(Pack::load(pixels.upstream(block) + c * kLanes),
+                                     channel<kChannels>(record, a.scene, id, c),
+                                     Pack::load(pixels.image(block) + c * kLanes), denominator, weight, inverse_rest);
   }
   return result;
 }
@@ -77,44 +93,37 @@ template <bool kExact, bool kOrthogonal, int kChannels>
 LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                          uint32_t id, uint32_t bits_of_mask, PairSums& sums, float* row) {
   const auto ray = load_ray<kExact, kOrthogonal>(block);
-  const Pack d_image_color = upstream_color<kChannels>(a, pixels, block, record, id), zero = 0.0f;
+  const auto get = [&](int field) { return Pack::load(block + field * kLanes); };
+  const Pack zero = 0.0f;
   MaskPack mask = mask_from_bits(bits_of_mask);
   Pack position[3], radius, opacity, share;
   if constexpr (kExact) {
-    using namespace exact_record;
     const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.exact);
     mask = mask & (g.closeness > zero);
-    const Pack high = Pack::load(block + kPixelMaximum * kLanes), low = Pack::load(block + kPixelLow * kLanes);
-    const Pack difference = min((Pack(record[kHigh]) - high) + (g.low - low), zero);
-    const Pack bare = exp_negative(difference), inverse = Pack::load(block + kInverse * kLanes);
-    const Pack weight = g.closeness * bare * Pack(record[kOpacity]);
-    const Pack dw = (d_image_color - Pack::load(block + kUpstreamImage * kLanes)) * inverse;
-    share = weight * inverse;
-    opacity = dw * bare * g.closeness * (Pack(1.0f) + (Pack(record[kHigh]) + g.low));
-    const Pack d_exponent = dw * weight;
-    Pack d_depth = -(d_exponent * Pack(record[kSlope]));
+    const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), get(kInverse), get(kUpstreamImage)};
+    Pack d_depth_map = zero;
     if (a.up.d_depth != nullptr) {
       const MaskPack closest = load_int(block + kClosest * kLanes) == IntPack(static_cast<int>(id));
-      d_depth = select(closest, d_depth + Pack::load(block + kUpstreamDepth * kLanes), d_depth);
+      d_depth_map = select(closest, get(kUpstreamDepth), zero);
     }
-    const Pack d_closeness = dw * bare * Pack(record[kOpacity]), inverse_r = Pack(1.0f / record[kR]);
-    const ExactPair<Pack> pair =
-        exact_pair<Pack, kOrthogonal>(record, ray, g, d_depth, -(d_closeness * inverse_r));
-    radius = pair.radius_depth + d_closeness * g.chord * (inverse_r * inverse_r);
+    const ExactSums<Pack> pair = exact_sums<Pack, kOrthogonal>(
+        record, ray, g, pixel, upstream_color<kChannels>(a, pixels, block, record, id), d_depth_map);
+    share = pair.share;
+    opacity = pair.opacity;
+    radius = pair.radius;
     position[0] = pair.x;
     position[1] = pair.y;
     position[2] = pair.z;
     add_lanes(block, kSum0, mask, pair.ray_x);
     add_lanes(block, kSum1, mask, pair.ray_y);
-    add_lanes(block, kSum2, mask, d_exponent * difference);
+    add_lanes(block, kSum2, mask, pair.spread);
   } else {
-    const CompatPixel<Pack> pixel{Pack::load(block + kPixelMaximum * kLanes),
-                                  Pack::load(block + kPixelDenominator * kLanes),
-                                  Pack::load(block + kInverse * kLanes), Pack::load(block + kInverseSquare * kLanes),
-                                  Pack::load(block + kUpstreamImage * kLanes)};
+    const CompatPixel<Pack> pixel{get(kPixelMaximum), get(kPixelDenominator), get(kInverse), get(kInverseSquare)};
+    const auto toward = [&](Pack weight, Pack inverse_rest) {
+      return upstream_weight<kChannels>(a, pixels, block, record, id, pixel.denominator, weight, inverse_rest);
+    };
     const bool wide = a.prepared.area[id] > 0.0f;
-    const PairGradient<Pack> pair =
-        compat_pair<Pack, kOrthogonal>(record, ray, a.compat, pixel, d_image_color, wide);
+    const PairGradient<Pack> pair = compat_pair<Pack, kOrthogonal>(record, ray, a.compat, pixel, toward, wide);
     share = pair.share;
     opacity = pair.opacity;
     radius = pair.radius;
@@ -148,8 +157,8 @@ template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
 void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& band, BackgroundSums& background,
                    int tile) {
   const int tile_x = tile % a.prepared.tiles_x, tile_y = tile / a.prepared.tiles_x;
-  load_tile<kExact, kOrthogonal>(a.camera, a.settings, a.scene, a.up, pixels, tile_x * kTileWidth,
-                                 tile_y * kTileHeight, background);
+  load_tile<kExact, kOrthogonal>(a.camera, a.settings, a.scene, a.up, pixels, tile_x * kTileWidth, tile_y * kTileHeight,
+                                 background);
   const uint32_t begin = a.prepared.tile_starts[tile], end = a.prepared.tile_starts[tile + 1];
   const uint32_t* entries = a.prepared.entries;
   for (uint32_t e = begin; e < end; ++e) {
@@ -223,8 +232,7 @@ void backward_band(const PairArguments& a, const Bands& bands, int part, int tra
   BackgroundSums background{part_sums + kCameraSums, 0.0, 0.0};
   for (int ty = bands.first[part]; ty < bands.first[part + 1]; ++ty) {
     for (int tx = 0; tx < a.prepared.tiles_x; ++tx) {
-      backward_tile<kExact, kOrthogonal, kChannels, kTrack>(a, pixels, band, background,
-                                                            ty * a.prepared.tiles_x + tx);
+      backward_tile<kExact, kOrthogonal, kChannels, kTrack>(a, pixels, band, background, ty * a.prepared.tiles_x + tx);
       add_camera_sums<kExact, kOrthogonal>(a.camera, pixels, tx, ty, part_sums);
     }
   }
@@ -259,13 +267,12 @@ void backward(const Camera& camera, const Settings& settings, const Scene& scene
   const int track = settings.exact ? (up.d_depth != nullptr ? settings.n_track : 0) : settings.n_track;
   Bands bands = make_bands(prepared, thread_count(), kBlocks * pixel_floats(scene.channels, track), workspace);
   const Rows rows = make_rows(settings, scene, gradients, prepared, bands, workspace);
-  const PairArguments arguments{camera, settings, scene, up, prepared, rows, compat_view(camera, settings),
-                                exact_view(camera, settings)};
-  const BackwardBand run = settings.exact
-                               ? (camera.orthogonal ? choose<true, true>(scene.channels, track)
-                                                    : choose<true, false>(scene.channels, track))
-                               : (camera.orthogonal ? choose<false, true>(scene.channels, track)
-                                                    : choose<false, false>(scene.channels, track));
+  const PairArguments arguments{
+      camera, settings, scene, up, prepared, rows, compat_view(camera, settings), exact_view(camera, settings)};
+  const BackwardBand run = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, track)
+                                                               : choose<true, false>(scene.channels, track))
+                                          : (camera.orthogonal ? choose<false, true>(scene.channels, track)
+                                                               : choose<false, false>(scene.channels, track));
   for_parts(bands.count, [&](int part) { run(arguments, bands, part, track, bands.sums(part)); });
   clock.stage(kBlendStage);
   finish(camera, settings, scene, gradients, bands, rows);

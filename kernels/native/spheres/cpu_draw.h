@@ -3,8 +3,7 @@
 #pragma once
 
 #include "spheres/block.h"
-#include "spheres/math_compat.h"
-#include "spheres/math_exact.h"
+#include "spheres/math_blend.h"
 
 LG_BEGIN_ENGINE(spheres)
 
@@ -52,8 +51,8 @@ LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& 
 
 template <bool kOrthogonal, int kChannels, int kTrack>
 LG_INLINE void draw_compat(const Batch& batch, const CompatRay<Pack>& ray, const CompatView& view,
-                           const DrawArguments& arguments, float* state, const uint32_t* events,
-                           const uint16_t* checks, int count) {
+                           const DrawArguments& arguments, float* state, const uint32_t* events, const uint16_t* checks,
+                           int count) {
   using namespace compat_record;
   Pack maximum = Pack::load(state + kMaximum * kLanes), background = Pack::load(state + kMaximumLow * kLanes);
   Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
@@ -64,8 +63,7 @@ LG_INLINE void draw_compat(const Batch& batch, const CompatRay<Pack>& ray, const
   const int channels = Packs<kChannels>::count(arguments.channels);
   float* const tracker_home = channels_home + channels * kLanes;
   Tracker<kTrack> tracker(tracker_home, arguments.track);
-  // e^0 of Pulsar's exponential is not 1.
-  const Pack exp_zero = pulsar_exp(Pack(0.0f)), zero = 0.0f, one = 1.0f;
+  const Pack zero = 0.0f, one = 1.0f;
   const bool limited = arguments.settings->max_hits <= 0x7fffffffu;
   for (int i = 0; i < count; ++i) {
     const float* record = batch.records[events[i] & 0xffff];
@@ -73,12 +71,7 @@ LG_INLINE void draw_compat(const Batch& batch, const CompatRay<Pack>& ray, const
     const MaskPack hit = mask_from_bits(events[i] >> 16) & active;
     if (any(hit)) {
       const CompatGeometry<Pack> g = compat_geometry<Pack, kOrthogonal>(record, ray, view);
-      const Pack difference = g.exponent - maximum;
-      const MaskPack higher = difference > zero;
-      // One exponential serves as weight or as rescaling factor.
-      const Pack x = pulsar_exp(-abs(difference));
-      const Pack weight = g.closeness * select(higher, exp_zero, x) * Pack(record[kOpacity]);
-      const Pack scale = select(higher, x, one);
+      const auto [weight, scale, higher] = compat_join<Pack>(record, g, maximum);
       denominator = select(hit, denominator * scale + weight, denominator);
       background = select(hit, background * scale, background);
       maximum = select(hit & higher, g.exponent, maximum);
@@ -128,25 +121,12 @@ LG_INLINE int find_exact(const Batch& batch, int block, const ExactRay<Pack>& ra
   return count;
 }
 
-// Where the pixel may stop: all `remaining` spheres are at least as far away as this one, and none can weigh more than
-// the bound, so that together they stay below the allowed share of the denominator.
-LG_INLINE MaskPack exact_may_stop(const Camera& c, const Settings& s, float near, int remaining, Pack high, Pack low,
-                                  Pack denominator) {
-  const double bound = (c.z_max64 - static_cast<double>(near)) / (s.gamma64 * (c.z_max64 - c.z_min64));
-  const double whole = __builtin_floor(bound > 0.0 ? bound : 0.0);
-  const Pack difference = (Pack(static_cast<float>(whole)) - high) +
-                          (Pack(static_cast<float>((bound > 0.0 ? bound : 0.0) - whole)) - low);
-  const float share = s.allowed_difference > 5.9604645e-8f ? s.allowed_difference : 5.9604645e-8f;
-  const Pack weight = exp_negative(min(difference, Pack(0.0f))) * Pack(static_cast<float>(remaining));
-  return (difference < Pack(0.0f)) & (weight <= denominator * Pack(share));
-}
-
 inline constexpr int kStopInterval = 16;
 
 template <bool kOrthogonal, int kChannels, int kTrack>
 LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const ExactView& view, const Camera& camera,
-                          const DrawArguments& arguments, float* state, const uint32_t* events, int count,
-                          int position, int length) {
+                          const DrawArguments& arguments, float* state, const uint32_t* events, int count, int position,
+                          int length) {
   using namespace exact_record;
   Pack high = Pack::load(state + kMaximum * kLanes), low = Pack::load(state + kMaximumLow * kLanes);
   Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
@@ -166,13 +146,9 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
     const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view);
     // A weightless hit must not raise the maximum.
     const MaskPack hit = mask_from_bits(events[i] >> 16) & active & (g.closeness > zero);
-    const Pack difference = (Pack(record[kHigh]) - high) + (g.low - low);
-    const MaskPack higher = difference > zero;
-    const Pack x = exp_negative(-abs(difference));
-    const Pack full = g.closeness * Pack(record[kOpacity]);
-    const Pack weight = select(hit, select(higher, full, full * x), zero);
-    const MaskPack raise = hit & higher;
-    const Pack scale = select(raise, x, one);
+    const auto joining = exact_join<Pack>(record, g, high, low);
+    const MaskPack raise = hit & joining.higher;
+    const Pack weight = select(hit, joining.weight, zero), scale = select(raise, joining.scale, one);
     denominator = fma(denominator, scale, weight);
     high = select(raise, Pack(record[kHigh]), high);
     low = select(raise, g.low, low);
@@ -190,7 +166,8 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
     MaskPack ends = mask_from_bits(0);
     if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);
     if (i % kStopInterval == kStopInterval - 1) {
-      ends = ends | exact_may_stop(camera, *arguments.settings, record[kNear], length - place - 1, high, low, denominator);
+      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, record[kNear], length - place - 1, high, low,
+                                         denominator);
     }
     ends = ends & active;
     if (any(ends)) {

@@ -15,21 +15,21 @@ struct Bands {
   int first[kMaxBands + 1];
   float* scratch;
   std::size_t scratch_floats;
-  double* parts;          // Per band: camera sums, then K background sums.
+  double* parts;  // Per band: camera sums, then K background sums.
   int part_doubles;
   LG_INLINE double* sums(int part) const { return parts + static_cast<std::size_t>(part) * part_doubles; }
 };
 
 struct Rows {
-  int width;                     // Floats per row.
-  float* rows;                   // [N, width]
-  int32_t* touched;              // [N]
-  bool count_touched;            // Exact: counted on the way; compat knows it beforehand.
-  const int32_t* crossing;       // [N] number among the spheres that reach into several bands; -1
+  int width;                // Floats per row.
+  float* rows;              // [N, width]
+  int32_t* touched;         // [N]
+  bool count_touched;       // Exact: counted on the way; compat knows it beforehand.
+  const int32_t* crossing;  // [N] number among the spheres that reach into several bands; -1
   int crossings;
-  float* crossing_rows;          // [bands, crossings, width + 8]; `touched` behind the row
-  const float* camera_weights;   // [N] compat: what a sphere's camera terms are multiplied with.
-  double contributors;           // Compat: what their sum is divided by.
+  float* crossing_rows;         // [bands, crossings, width + 8]; `touched` behind the row
+  const float* camera_weights;  // [N] compat: what a sphere's camera terms are multiplied with.
+  double contributors;          // Compat: what their sum is divided by.
 };
 
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);

@@ -62,9 +62,9 @@ void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepa
     fill_batch(*scratch.batch, prepared, tile_x, tile_y, prepared.entries + begin + position, count);
     for (int b = 0; b < kBlocks; ++b) {
       if (scratch.batch->lengths[b] == 0) continue;
-      draw_block<kExact, kOrthogonal, kChannels, kTrack>(
-          camera, arguments, scratch, b, tile_x * kTileWidth + b % kBlocksX * 4,
-          tile_y * kTileHeight + b / kBlocksX * 4, position, length);
+      draw_block<kExact, kOrthogonal, kChannels, kTrack>(camera, arguments, scratch, b,
+                                                         tile_x * kTileWidth + b % kBlocksX * 4,
+                                                         tile_y * kTileHeight + b / kBlocksX * 4, position, length);
     }
   }
   for (int b = 0; b < kBlocks; ++b) {

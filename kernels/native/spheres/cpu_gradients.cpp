@@ -13,8 +13,8 @@ void merge_crossings(int64_t n, const Bands& bands, const Rows& rows) {
     if (rows.crossing[i] < 0) continue;
     float* row = rows.rows + i * rows.width;
     for (int b = 0; b < bands.count; ++b) {
-      const float* other = rows.crossing_rows +
-                           (static_cast<std::size_t>(b) * rows.crossings + rows.crossing[i]) * (rows.width + 8);
+      const float* other =
+          rows.crossing_rows + (static_cast<std::size_t>(b) * rows.crossings + rows.crossing[i]) * (rows.width + 8);
       for (int f = 0; f < fields; ++f) row[f] += other[f];
       if (rows.count_touched) rows.touched[i] += reinterpret_cast<const int32_t*>(other + rows.width)[0];
     }
@@ -39,8 +39,8 @@ void finish_spheres(const Camera& camera, const Scene& scene, const Gradients& t
       for (int c = 0; c < channels; ++c) to.colors[i * channels + c] = row[5 + c] * scale;
     }
     if (to.camera == nullptr || rows.touched[i] == 0) continue;
-    add_camera_terms<kExact, kOrthogonal>(camera, scene.positions + 3 * i, row,
-                                          kExact ? 1.0f : rows.camera_weights[i], sums);
+    add_camera_terms<kExact, kOrthogonal>(camera, scene.positions + 3 * i, row, kExact ? 1.0f : rows.camera_weights[i],
+                                          sums);
   }
 }
 

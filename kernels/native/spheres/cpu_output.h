@@ -14,17 +14,14 @@ LG_INLINE float tracked_weight(const Camera& camera, const Settings& settings, c
     const ExactGeometry<float> g =
         camera.orthogonal ? exact_geometry<float, true>(record, exact_ray<float, true>(view, x, y), view)
                           : exact_geometry<float, false>(record, exact_ray<float, false>(view, x, y), view);
-    const float difference = (record[exact_record::kHigh] - maximum) + (g.low - low);
-    return g.closeness * record[exact_record::kOpacity] * exp_negative(min(difference, 0.0f)) / denominator;
+    return exact_share(record, g, maximum, low, denominator);
   } else {
     const CompatView view = compat_view(camera, settings);
     const float ax = x + static_cast<float>(camera.border_x), ay = y + static_cast<float>(camera.border_y);
     const CompatGeometry<float> g =
-        camera.orthogonal
-            ? compat_geometry<float, true>(record, compat_ray<float, true>(camera, ax, ay), view)
-            : compat_geometry<float, false>(record, compat_ray<float, false>(camera, ax, ay), view);
-    const float weight = g.closeness * pulsar_exp(g.exponent - maximum) * record[compat_record::kOpacity];
-    return max(min(weight, denominator - kFeps), 0.0f) / max(denominator, kFeps);
+        camera.orthogonal ? compat_geometry<float, true>(record, compat_ray<float, true>(camera, ax, ay), view)
+                          : compat_geometry<float, false>(record, compat_ray<float, false>(camera, ax, ay), view);
+    return compat_share(record, g, maximum, denominator);
   }
 }
 
@@ -61,8 +58,7 @@ void write_pixel(const Camera& camera, const DrawArguments& arguments, const Out
   if (out.alpha != nullptr) {
     float background = low;
     if constexpr (kExact) {
-      const ExactView view = exact_view(camera, *arguments.settings);
-      background = exp_negative(min((view.background_high - maximum) + (view.background_low - low), 0.0f));
+      background = exact_background(exact_view(camera, *arguments.settings), maximum, low);
     }
     out.alpha[index] = 1.0f - background * inverse;
   }

@@ -71,8 +71,8 @@ int scatter(const Scene& scene, int count, const Chunk& k, const SetupTarget& to
       for (int c = 0; c < 3; ++c) record[exact_record::kColor + c] = scene.colors[3 * id + c];
     }
     record[exact_record::kNear] = k.near[i];
-    to.rectangles[id] = {static_cast<uint16_t>(k.x0[i]), static_cast<uint16_t>(k.x1[i]),
-                         static_cast<uint16_t>(k.y0[i]), static_cast<uint16_t>(k.y1[i])};
+    to.rectangles[id] = {static_cast<uint16_t>(k.x0[i]), static_cast<uint16_t>(k.x1[i]), static_cast<uint16_t>(k.y0[i]),
+                         static_cast<uint16_t>(k.y1[i])};
     pairs[visible++] = static_cast<uint64_t>(static_cast<uint32_t>(bits(k.near[i]))) << 32 | static_cast<uint32_t>(id);
   }
   return visible;
@@ -136,8 +136,8 @@ const uint64_t* sort(uint64_t* pairs, Segments& segments, Workspace& w, int64_t 
   return sorted;
 }
 
-// Tiles that a sphere reaches, at most four of them without a branch: spheres are small and in no order on the film, so
-// that a loop over their tiles would mispredict at each. What is not there goes to a tile that does not exist.
+// Tiles that a sphere reaches, at most four of them without a branch: spheres are small and in no order on the film,
+// so that a loop over their tiles would mispredict at each. What is not there goes to a tile that does not exist.
 template <class Visit>
 LG_INLINE void each_tile(const Rectangle& r, int tiles_x, int none, Visit&& visit) {
   const int x0 = r.x0 / kTileWidth, x1 = (r.x1 - 1) / kTileWidth;

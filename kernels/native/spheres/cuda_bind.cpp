@@ -119,25 +119,31 @@ void bind_cuda_spheres(nb::module_& m) {
   using spheres::CudaSession;
   using spheres::CudaStages;
   nb::class_<CudaSession>(m, "SphereCudaSession")
-      .def("__init__",
-           [](CudaSession* self, int device) {
-             const DeviceGuard guard(device);
-             new (self) CudaSession{device, {}};
-           },
-           "device"_a)
-      .def("set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.set_pair_limit(limit); }, "limit"_a,
-           "More (tile, sphere) pairs than this are not listed; drawing is slower then, but needs less memory.");
+      .def(
+          "__init__",
+          [](CudaSession* self, int device) {
+            const DeviceGuard guard(device);
+            new (self) CudaSession{device, {}};
+          },
+          "device"_a)
+      .def(
+          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.set_pair_limit(limit); }, "limit"_a,
+          "More (tile, sphere) pairs than this are not listed; drawing is slower then, but needs less memory.");
   nb::class_<CudaStages>(m, "SphereCudaStages")
-      .def("milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
-           "(stage, milliseconds) of a call; empty while the device is still at work on it.");
+      .def(
+          "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
+          "(stage, milliseconds) of a call; empty while the device is still at work on it.");
   m.def("sphere_cuda_forward", &spheres::forward, "session"_a, "stream"_a, "camera"_a, "settings"_a, "arrays"_a);
   m.def("sphere_cuda_backward", &spheres::backward, "session"_a, "stream"_a, "camera"_a, "settings"_a, "arrays"_a);
   m.def("device_system_allocations", &device_system_allocations);
   m.def("device_bytes", &device_bytes, "device"_a);
-  m.def("device_trim", [](int device) {
-    const DeviceGuard guard(device);
-    device_trim();
-  }, "device"_a);
+  m.def(
+      "device_trim",
+      [](int device) {
+        const DeviceGuard guard(device);
+        device_trim();
+      },
+      "device"_a);
 }
 
 }  // namespace lumigrad

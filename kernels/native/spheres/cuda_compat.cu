@@ -38,19 +38,20 @@ __device__ inline float channel(const Scene& scene, const float* record, int id,
 template <int kChannels>
 struct PixelUpstream {
   const float* gradient;  // [K]; null off the film
+  const float* image;     // [K]
   int channels;
-  float image = 0.0f;     // Sum of G * I
 
   __device__ PixelUpstream(const Scene& scene, const Upstream& up, int64_t index, bool on_film)
       : gradient(on_film ? up.d_color + index * scene.channels : nullptr),
-        channels(kChannels > 0 ? kChannels : scene.channels) {
-    if (!on_film) return;
-    const float* color = up.color + index * channels;
-    for (int c = 0; c < channels; ++c) image += gradient[c] * color[c];
-  }
-  __device__ float toward(const Scene& scene, const float* record, int id) const {
+        image(on_film ? up.color + index * scene.channels : nullptr),
+        channels(kChannels > 0 ? kChannels : scene.channels) {}
+  __device__ float toward(const Scene& scene, const float* record, int id, float denominator, float weight,
+                          float inverse_rest) const {
     float sum = 0.0f;
-    for (int c = 0; c < channels; ++c) sum += gradient[c] * channel<kChannels>(scene, record, id, c);
+    for (int c = 0; c < channels; ++c) {
+      sum += compat_channel(gradient[c], channel<kChannels>(scene, record, id, c), image[c], denominator, weight,
+                            inverse_rest);
+    }
     return sum;
   }
   __device__ float of(int c) const { return gradient != nullptr && c < channels ? gradient[c] : 0.0f; }
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kTilePixels)
   const PixelUpstream<kChannels> up(scene, upstream, index, place.on_film);
   const float denominator = place.on_film ? info[1] : 1.0f;
   const CompatPixel<float> pixel{place.on_film ? info[0] : 0.0f, denominator, 1.0f / max(denominator, kFeps),
-                                 1.0f / max(denominator * denominator, kFeps), up.image};
+                                 1.0f / max(denominator * denominator, kFeps)};
   float ray_sums[3] = {};
   for (int t = 0; t < settings.n_track; ++t) {
     const int id = tracked_id(info, t, place.on_film, scene.count);
@@ -109,7 +110,11 @@ __global__ void __launch_bounds__(kTilePixels)
       const float* record = &prepared.records[4 * static_cast<int64_t>(id)].x;
       const float area = prepared.area[id];
       const PairGradient<float> pair = compat_pair<float, kOrthogonal>(
-          record, ray, view, pixel, up.toward(scene, record, id), area > 0.0f);
+          record, ray, view, pixel,
+          [&](float weight, float inverse_rest) {
+            return up.toward(scene, record, id, denominator, weight, inverse_rest);
+          },
+          area > 0.0f);
       share = pair.share;
       values[0] = pair.x;
       values[1] = pair.y;

@@ -17,13 +17,13 @@ struct CudaCounters {
 // Passed to kernels by value.
 struct CudaPrepared {
   int tiles_x, tiles_y;
-  unsigned capacity;                // Pairs there is room for; 0: tiles are not listed.
-  const float4* records;            // [N, 4] by sphere
-  const uint2* rectangles;          // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
-  const float* area;                // [N] as on the CPU: negative below 3 x 3
-  const unsigned* order;            // [N] spheres, nearest first; a sphere's place in it is its rank
-  const unsigned* tile_starts;      // [tiles + 1] into `ranks`
-  const unsigned* ranks;            // The tiles' spheres, nearest first.
+  unsigned capacity;            // Pairs there is room for; 0: tiles are not listed.
+  const float4* records;        // [N, 4] by sphere
+  const uint2* rectangles;      // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
+  const float* area;            // [N] as on the CPU: negative below 3 x 3
+  const unsigned* order;        // [N] spheres, nearest first; a sphere's place in it is its rank
+  const unsigned* tile_starts;  // [tiles + 1] into `ranks`
+  const unsigned* ranks;        // The tiles' spheres, nearest first.
   const CudaCounters* counters;
 };
 

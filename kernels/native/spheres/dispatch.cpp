@@ -1,9 +1,9 @@
 // From an instruction set to the loops compiled for it.
 #include "spheres/cpu.h"
 
-#define LUMIGRAD_DECLARE_SPHERES(isa)                                                                          \
-  namespace isa {                                                                                              \
-  void forward(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);                      \
+#define LUMIGRAD_DECLARE_SPHERES(isa)                                                                         \
+  namespace isa {                                                                                             \
+  void forward(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);                     \
   void backward(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, Workspace&); \
   }
 

@@ -71,9 +71,9 @@ LG_INLINE F exact_share(const float* record, const ExactGeometry<F>& g, F high, 
 // What the pairs of a pixel share (exact).
 template <class F>
 struct ExactPixel {
-  F high, low;      // M
-  F inverse;        // 1 / D
-  F upstream;       // Sum of G * I, less the alpha's upstream times the background's share
+  F high, low;  // M
+  F inverse;    // 1 / D
+  F upstream;   // Sum of G * I, less the alpha's upstream times the background's share
 };
 
 // What one pair adds to its sphere's row and its pixel's sums.
@@ -82,7 +82,7 @@ struct ExactSums {
   F x, y, z, radius, opacity;  // The row: dL/d centre in the camera frame, radius, opacity.
   F share;                     // w / D: dL/d colour = G * share
   F ray_x, ray_y;
-  F spread;                    // dL/de (e - M)
+  F spread;  // dL/de (e - M)
 };
 
 // `d_image_color` is the sum of G * c over the channels; `d_depth_map` the upstream gradient of the depth where this

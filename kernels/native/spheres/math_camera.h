@@ -5,8 +5,8 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// dL/d centre in the world from the row's first three sums. Compat's orthogonal cameras multiply component by component
-// with the column sums of the rotation (spec section 7; right only for a signed identity).
+// dL/d centre in the world from the row's first three sums. Compat's orthogonal cameras multiply component by
+// component with the column sums of the rotation (spec section 7; right only for a signed identity).
 template <bool kExact, bool kOrthogonal>
 LG_INLINE void centre_gradient(const Camera& c, const float* row, float world[3]) {
   if constexpr (kExact) {

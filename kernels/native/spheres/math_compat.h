@@ -20,24 +20,20 @@ LG_INLINE F pulsar_log(F x) {
 // Constants of a view.
 struct CompatView {
   float gamma, z_min, inverse_range, range;
-  float pixel;            // Size, for orthogonal cameras.
-  float log_share;        // L(pad / (1 - pad))
-  bool may_stop;          // pad > 0
+  float pixel;      // Size, for orthogonal cameras.
+  float log_share;  // L(pad / (1 - pad))
+  bool may_stop;    // pad > 0
 };
 
 LG_INLINE CompatView compat_view(const Camera& c, const Settings& s) {
   const float share = min(s.allowed_difference, 1.0f - kFeps);
-  return {s.gamma,
-          c.z_min,
-          c.inverse_range,
-          c.z_max - c.z_min,
-          2.0f * c.half_pixel,
-          pulsar_log(share / (1.0f - share)),
-          share > 0.0f};
+  return {
+      s.gamma,     c.z_min, c.inverse_range, c.z_max - c.z_min, 2.0f * c.half_pixel, pulsar_log(share / (1.0f - share)),
+      share > 0.0f};
 }
 
-// A pixel's ray. Perspective: unit direction (x, y, z) in the world. Orthogonal: (x, y) on the film, camera frame, and
-// (z, w) the aperture pixel coordinates.
+// A pixel's ray. Perspective: unit direction (x, y, z) in the world. Orthogonal: (x, y) on the film, camera frame,
+// and (z, w) the aperture pixel coordinates.
 template <class F>
 struct CompatRay {
   F x, y, z, w;
@@ -97,12 +93,12 @@ LG_INLINE auto compat_hit(const float* rec, const CompatRay<F>& ray) {
 template <class F>
 struct CompatGeometry {
   CompatOffset<F> offset;
-  F chord;         // cw
-  F closeness;     // k
-  F along;         // o
-  F half_chord;    // hc
+  F chord;       // cw
+  F closeness;   // k
+  F along;       // o
+  F half_chord;  // hc
   F depth;
-  F exponent;      // e
+  F exponent;  // e
 };
 
 template <class F, bool kOrthogonal>
@@ -139,27 +135,35 @@ LG_INLINE F compat_threshold(F denominator, F maximum, const CompatView& view) {
   return (F(1.0f) - level * F(view.gamma)) * F(view.range) + F(view.z_min);
 }
 
-// What a tracked sphere adds, given dL/dw-independent upstream terms of the pixel (spec section 7).
+// What the pairs of a pixel share (spec section 7).
 template <class F>
 struct CompatPixel {
-  F maximum, denominator;      // M, D
-  F inverse;                   // 1 / max(D, FEPS)
-  F inverse_square;            // 1 / max(D^2, FEPS)
-  F d_image_image;             // sum of G * I over the channels
+  F maximum, denominator;  // M, D
+  F inverse;               // 1 / max(D, FEPS)
+  F inverse_square;        // 1 / max(D^2, FEPS)
 };
 
 template <class F>
 struct PairGradient {
-  F x, y, z;        // dL/d centre: world (compat perspective) or camera frame
+  F x, y, z;  // dL/d centre: world (compat perspective) or camera frame
   F radius;
   F opacity;
-  F share;          // w / D: dL/d colour = G * share
+  F share;                // w / D: dL/d colour = G * share
   F ray_x, ray_y, ray_z;  // dL/d ray; orthogonal: ray_x = dL/d pixel size / film position terms
 };
 
-template <class F, bool kOrthogonal>
+// One channel of dL/dw: what the image would be without the sphere is found by taking it out again. Where it has all
+// the weight this cancels, and at a small gamma the noise shows in the gradients: so channel by channel, as Pulsar
+// does.
+template <class F>
+LG_INLINE F compat_channel(F upstream, F color, F image, F denominator, F weight, F inverse_rest) {
+  return upstream * (color - (image * denominator - color * weight) * inverse_rest);
+}
+
+// `toward(weight, inverse_rest)` is the sum of compat_channel over the channels.
+template <class F, bool kOrthogonal, class Toward>
 LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray, const CompatView& view,
-                                      const CompatPixel<F>& pixel, F d_image_color, bool wide) {
+                                      const CompatPixel<F>& pixel, const Toward& toward, bool wide) {
   using namespace compat_record;
   PairGradient<F> out;
   const CompatGeometry<F> g = compat_geometry<F, kOrthogonal>(rec, ray, view);
@@ -168,8 +172,7 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
   const F e_w = pulsar_exp(g.exponent - pixel.maximum);
   const F weight = max(min(g.closeness * e_w * a, pixel.denominator - feps), zero);
   const F rest = pixel.denominator - weight;
-  const F other = (pixel.d_image_image * pixel.denominator - d_image_color * weight) * quick_inverse(max(rest, feps));
-  const F dw = (d_image_color - other) * (rest * pixel.inverse_square);
+  const F dw = toward(weight, one / max(rest, feps)) * rest * pixel.inverse_square;
   out.share = weight * pixel.inverse;
   // (1 - nd) / gamma is the exponent without the opacity's factor; recomputed, for the opacity may be 0.
   const F bare = (one - (g.depth - F(view.z_min)) * F(view.inverse_range)) / F(view.gamma);

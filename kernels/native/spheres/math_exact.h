@@ -8,8 +8,8 @@
 LG_BEGIN_ENGINE(spheres)
 
 struct ExactView {
-  float unit_x, unit_y;     // Size of a pixel on the plane z = 1 (perspective) or in scene units (orthogonal).
-  float centre_x, centre_y; // Film pixel of the optical axis.
+  float unit_x, unit_y;      // Size of a pixel on the plane z = 1 (perspective) or in scene units (orthogonal).
+  float centre_x, centre_y;  // Film pixel of the optical axis.
   float background_high, background_low;  // The background's exponent, whole part and rest.
   float inverse_range;
 };
@@ -73,15 +73,15 @@ LG_INLINE auto exact_hit(const float* rec, const ExactRay<F>& ray, const ExactVi
 template <class F>
 struct ExactGeometry {
   ExactOffset<F> offset;
-  F across;      // |p|
-  F chord;       // |q - t d|
+  F across;  // |p|
+  F chord;   // |q - t d|
   F inverse_chord;
   F closeness;   // 1 - chord / r
   F along;       // o
   F half_chord;  // sqrt(r^2 - p^2)
   F inverse_half_chord;
-  F sagitta;     // t - o
-  F low;         // The exponent's rest; its whole part is the record's.
+  F sagitta;  // t - o
+  F low;      // The exponent's rest; its whole part is the record's.
 };
 
 template <class F, bool kOrthogonal>
@@ -106,8 +106,8 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
     g.chord = chord2 * g.inverse_chord;
   }
   g.closeness = max(fma(g.chord, F(-1.0f / rec[kR]), F(1.0f)), F(0.0f));
-  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth of
-  // the radius is below any effect, and keeps the derivative finite.
+  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a
+  // millionth of the radius is below any effect, and keeps the derivative finite.
   const F half2 = max((r - g.across) * (r + g.across), r * r * F(1e-12f));
   g.inverse_half_chord = quick_inverse_sqrt(half2);
   g.half_chord = half2 * g.inverse_half_chord;
@@ -127,7 +127,7 @@ LG_INLINE F exact_depth(const float* rec, const ExactGeometry<F>& g) {
 template <class F>
 struct ExactPair {
   F x, y, z;
-  F radius_depth;         // dL/dr through the depth.
+  F radius_depth;  // dL/dr through the depth.
   F ray_x, ray_y, ray_z;
 };
 

@@ -24,11 +24,11 @@ struct Rectangle {
 
 struct SetupResult {
   float record[kRecordFloats];
-  float near;             // Sort key; > 0.
+  float near;  // Sort key; > 0.
   bool visible;
-  Rectangle candidates;   // Pixels that must look at the sphere.
-  float area;             // Compat: area of Pulsar's clipped rectangle, pixels.
-  bool wide;              // Compat: that rectangle is at least 3 x 3.
+  Rectangle candidates;  // Pixels that must look at the sphere.
+  float area;            // Compat: area of Pulsar's clipped rectangle, pixels.
+  bool wide;             // Compat: that rectangle is at least 3 x 3.
 };
 
 LG_INLINE float dot3(const float a[3], float x, float y, float z) { return (x * a[0] + y * a[1]) + z * a[2]; }
@@ -48,8 +48,8 @@ struct Interval {
   float low, high;
 };
 
-// Where the tangents to a sphere meet the film along one axis (spec section 4): `lateral` is the centre's offset along
-// it, `sign` -1 for y. Evaluated in double and rounded to float where Pulsar's arithmetic rounds.
+// Where the tangents to a sphere meet the film along one axis (spec section 4): `lateral` is the centre's offset
+// along it, `sign` -1 for y. Evaluated in double and rounded to float where Pulsar's arithmetic rounds.
 LG_INLINE Interval compat_limits(float lateral, float depth, float radius, float focal, float scale, float axis,
                                  float sign) {
   const float distance = max(sqrt(lateral * lateral + depth * depth), kFeps);
@@ -158,8 +158,8 @@ LG_INLINE void pixel_range(double low, double high, int size, int* first, int* e
   *end = b < 0.0 ? 0 : static_cast<int>(__builtin_floor(b < limit - 1.0 ? b : limit - 1.0)) + 1;
 }
 
-// The exact engine's geometry: the projected centre in pixels as whole part and rest, so that the offset to a pixel is
-// free of cancellation; and the exponent (1 - nd) / gamma at the centre's distance, likewise.
+// The exact engine's geometry: the projected centre in pixels as whole part and rest, so that the offset to a pixel
+// is free of cancellation; and the exponent (1 - nd) / gamma at the centre's distance, likewise.
 LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool orthogonal, float px, float py, float pz,
                                   float radius, float opacity) {
   using namespace exact_record;
@@ -185,8 +185,7 @@ LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool ortho
   int x0, x1, y0, y1;
   pixel_range(ex.low * c.scale_x + c.centre_x, ex.high * c.scale_x + c.centre_x, c.width, &x0, &x1);
   pixel_range(ey.low * c.scale_y + c.centre_y, ey.high * c.scale_y + c.centre_y, c.height, &y0, &y1);
-  const bool visible =
-      (near >= c.z_min64) & (near <= c.z_max64) & (qz >= 1e-6 * t) & (x0 < x1) & (y0 < y1);
+  const bool visible = (near >= c.z_min64) & (near <= c.z_max64) & (qz >= 1e-6 * t) & (x0 < x1) & (y0 < y1);
   out.candidates = {static_cast<uint16_t>(visible ? x0 : 0), static_cast<uint16_t>(visible ? x1 : 0),
                     static_cast<uint16_t>(visible ? y0 : 0), static_cast<uint16_t>(visible ? y1 : 0)};
   out.area = 1.0f;

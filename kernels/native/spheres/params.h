@@ -38,8 +38,8 @@ struct Camera {
 
 struct Settings {
   int32_t exact;
-  int32_t n_track;         // T; 0: no tracker.
-  uint32_t max_hits;       // 2^32 - 1: no limit.
+  int32_t n_track;    // T; 0: no tracker.
+  uint32_t max_hits;  // 2^32 - 1: no limit.
   float gamma;
   float allowed_difference;
   float background_depth;  // Normalised closeness of the background.
@@ -48,38 +48,38 @@ struct Settings {
 };
 
 struct Scene {
-  int32_t count;           // N
-  int32_t channels;        // K
-  const float* positions;  // [N, 3]
-  const float* colors;     // [N, K]
-  const float* radii;      // [N]
-  const float* opacities;  // [N] or null: all 1.
+  int32_t count;            // N
+  int32_t channels;         // K
+  const float* positions;   // [N, 3]
+  const float* colors;      // [N, K]
+  const float* radii;       // [N]
+  const float* opacities;   // [N] or null: all 1.
   const float* background;  // [K]
 };
 
 // All [H, W, ...].
 struct Outputs {
-  float* color;       // [K]
-  float* alpha;       //
-  float* depth;       //
-  float* info;        // [3 + 2 T]
-  int32_t* ids;       // [T]
-  float* weights;     // [T]
-  int32_t* hits;      //
-  float* blend;       // [3] exact's state for backward: M's whole part, M's rest, D.
-  int32_t* stop;      // Exact's state: how many entries of its tile's list the pixel looked at.
+  float* color;    // [K]
+  float* alpha;    //
+  float* depth;    //
+  float* info;     // [3 + 2 T]
+  int32_t* ids;    // [T]
+  float* weights;  // [T]
+  int32_t* hits;   //
+  float* blend;    // [3] exact's state for backward: M's whole part, M's rest, D.
+  int32_t* stop;   // Exact's state: how many entries of its tile's list the pixel looked at.
 };
 
 // What backward is given beside the scene: forward's results and the upstream gradients.
 struct Upstream {
-  const float* color;          // [H, W, K] rendered
-  const float* info;           // [H, W, 3 + 2 T] compat
-  const float* blend;          // [H, W, 3] exact
-  const int32_t* stop;         // [H, W] exact
-  const int32_t* ids;          // [H, W, T] exact, with d_depth
-  const float* d_color;        // [H, W, K]
-  const float* d_alpha;        // [H, W] exact
-  const float* d_depth;        // [H, W] exact
+  const float* color;    // [H, W, K] rendered
+  const float* info;     // [H, W, 3 + 2 T] compat
+  const float* blend;    // [H, W, 3] exact
+  const int32_t* stop;   // [H, W] exact
+  const int32_t* ids;    // [H, W, T] exact, with d_depth
+  const float* d_color;  // [H, W, K]
+  const float* d_alpha;  // [H, W] exact
+  const float* d_depth;  // [H, W] exact
 };
 
 // Sums over the pixels of one view, written, not added.
@@ -92,10 +92,10 @@ struct Gradients {
   float* background;  // [K] exact
   int32_t* touched;   // [N] pixels in which the sphere took part
   // Exact, camera frame: 0:9 sum of outer(dL/dq, P - eye); 9:12 sum of dL/dq; 12, 13 dL/d centre_x, centre_y and
-  //   14, 15 sums of x and y times the same pairs' terms, all before division by the scale (perspective); 16 dL/d log of
-  //   the pixel size (orthogonal); 17 dL/d z_min; 18 dL/d gamma.
+  //   14, 15 sums of x and y times the same pairs' terms, all before division by the scale (perspective); 16 dL/d log
+  //   of the pixel size (orthogonal); 17 dL/d z_min; 18 dL/d gamma.
   // Compat, world frame: 0:3 eye, 3:6 pixel_0_0_center, 6:9 pixel_x, 9:12 pixel_y, normalised as Pulsar does.
-  double* camera;     // [24]
+  double* camera;  // [24]
 };
 
 }  // namespace lumigrad::spheres

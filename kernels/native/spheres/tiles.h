@@ -15,11 +15,11 @@ inline constexpr int kBatch = 256;
 // What `prepare` makes of a scene and a view: which spheres each tile must look at, nearest first.
 struct Prepared {
   int tiles_x, tiles_y;
-  const float* records;          // [N, 16]
-  const Rectangle* rectangles;   // [N] candidate pixels
-  const float* area;             // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3.
-  const uint32_t* tile_starts;   // [tiles + 1]
-  const uint32_t* entries;       // Sphere numbers.
+  const float* records;         // [N, 16]
+  const Rectangle* rectangles;  // [N] candidate pixels
+  const float* area;            // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3.
+  const uint32_t* tile_starts;  // [tiles + 1]
+  const uint32_t* entries;      // Sphere numbers.
 };
 
 // With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.

@@ -32,8 +32,8 @@ struct Packs<0> {
   LG_INLINE void save(float*) const {}
 };
 
-// Spec 5.3: the closest spheres, ascending by depth; an equal depth goes in front of the older one. Ids are kept as bit
-// patterns and only ever moved.
+// Spec 5.3: the closest spheres, ascending by depth; an equal depth goes in front of the older one. Ids are kept as
+// bit patterns and only ever moved.
 template <int kTrack>
 struct Tracker {
   Packs<kTrack> depths, ids;

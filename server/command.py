@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lumigrad.server.config import Config, ConfigError
+from lumigrad.server.config import CONFIG_ERROR, Config, ConfigError
 
 
 class ServeCommand:
@@ -19,14 +19,14 @@ class ServeCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Serve until a signal; returns the exit code."""
-        # Imported late: torch takes seconds, and `lumigrad --help` needs none of it.
-        from lumigrad.server import process
-
         try:
             config = Config.from_arguments(arguments)
         except ConfigError as error:
             sys.stderr.write(f"lumigrad serve: {error}\n")
-            return process.CONFIG_ERROR
+            return CONFIG_ERROR
+        # Imported late: torch takes seconds, and `lumigrad --help` needs none of it.
+        from lumigrad.server import process
+
         return process.run(config)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MIB = 1 << 20
+# The exit code of a configuration that cannot work: no use to start the worker again.
+CONFIG_ERROR = 2
 
 
 class ConfigError(ValueError):

@@ -10,12 +10,11 @@ import threading
 
 import torch
 from lumigrad.server import logs
-from lumigrad.server.config import Config, ConfigError
+from lumigrad.server.config import CONFIG_ERROR, Config, ConfigError
 from lumigrad.server.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DEVICE_ERROR = 1
-CONFIG_ERROR = 2
 
 
 def run(config: Config) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,8 @@ class Worker:
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
         described = describe(self._device)
+        if self._config.device == "auto" and self._device.type == "cpu":
+            logs.event("no usable CUDA device: rendering on the CPU", logging.WARNING)
         logs.event(
             "serving",
             host=self._config.host,

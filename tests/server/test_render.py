@@ -19,6 +19,7 @@ from support.raw_calls import (
     Arrays,
     RawClient,
     Reply,
+    color_gradient,
     detail,
     failure,
     opencv_camera,
@@ -135,10 +136,6 @@ def check_timings(reply: Reply, *stages: str) -> None:
 
 
 WANTED = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
-
-
-def color_gradient(*shape: int) -> Array:
-    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("make", [opencv_camera, pulsar_camera])

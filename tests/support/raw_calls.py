@@ -99,9 +99,7 @@ class RawClient:
 
 def scene_of(cloud: Arrays, payload: PayloadWriter) -> scene_pb2.Scene:
     """A scene whose arrays are appended to `payload`."""
-    return scene_pb2.Scene(
-        spheres=scene_pb2.SphereCloud(**{name: payload.add(array) for name, array in cloud.items()})
-    )
+    return scene_pb2.Scene(spheres=scene_pb2.SphereCloud(**{name: payload.add(array) for name, array in cloud.items()}))
 
 
 def with_scene(spec: render_pb2.RenderSpec, cloud: Arrays | None, payload: PayloadWriter) -> render_pb2.RenderSpec:
@@ -153,6 +151,11 @@ def spec_of(
         spheres=spheres_pb2.SphereSettings(**values),
         outputs=outputs,
     )
+
+
+def color_gradient(*shape: int) -> Array:
+    """The gradient of some loss with respect to an output of that shape."""
+    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
 
 
 def failure(call: Callable[[], object]) -> grpc.RpcError:

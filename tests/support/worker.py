@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -118,7 +119,7 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker(*options: str, **settings: int) -> Iterator[WorkerProcess]:
+def worker(*options: str, **settings: Any) -> Iterator[WorkerProcess]:
     """A worker for the length of a `with` block; fast to drain."""
     process = WorkerProcess("--lame-duck-seconds", "0", *options, **settings)
     try:

@@ -1,0 +1,182 @@
+"""The worker as operators see it: options, exit codes, logs, metrics, health, reflection."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from lumigrad.protos.service import SERVICE_NAMES
+from lumigrad.v1 import render_pb2, worker_pb2
+from support.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
+from support.worker import LUMIGRAD, WorkerProcess, worker
+
+
+def serve(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([LUMIGRAD, "serve", *options], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def rendered(client: RawClient, shared_worker: WorkerProcess) -> WorkerProcess:
+    """The shared worker after a render and its gradients."""
+    scene_id = client.put(sphere_cloud(seed=40)).scene.scene_id
+    context_id = client.render(spec_of(scene_id=scene_id), retain=True).header.context_id
+    client.backward({"color": color_gradient(1, 48, 64, 3)}, context_id=context_id)
+    return shared_worker
+
+
+@pytest.mark.parametrize("option", ["--port", "--metrics-port"])
+def test_a_port_in_use_is_an_error_at_once(option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = {"--port": "0", "--metrics-port": "0", option: str(taken.getsockname()[1])}
+        result = serve(*[word for pair in ports.items() for word in pair])
+    assert result.returncode == 2
+    where = f"127.0.0.1:{ports[option]}"
+    assert f"{option}: cannot listen on {where}; is another process using it?" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerProcess) -> None:
+    result = serve("--port", str(shared_worker.port), "--metrics-port", "0")
+    assert result.returncode == 2
+    assert "is another process using it?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from other machines"),
+        (["--host", "::"], "say --insecure if the network is trusted"),
+        (["--device", "cuda:99"], "--device: device 'cuda:99'"),
+        (["--device", "tpu"], "--device: device: expected 'auto', 'cpu' or 'cuda:N', got 'tpu'"),
+        (["--port", "70000"], "--port: expected 0 to 65535, got 70000"),
+        (["--queue-size", "0"], "--queue-size: expected a value > 0, got 0"),
+        (["--max-payload-mib", "8192"], "--scene-mib: expected at least --max-payload-mib = 8192"),
+        (["--context-seconds", "nan"], "--context-seconds: expected a value > 0, got nan"),
+        (["--log-format", "xml"], "invalid choice: 'xml'"),
+    ],
+)
+def test_a_configuration_that_cannot_work_ends_with_code_2(options: list[str], text: str) -> None:
+    result = serve("--port", "0", "--metrics-port", "0", *options)
+    assert result.returncode == 2
+    assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_every_option_is_explained() -> None:
+    text = " ".join(serve("--help").stdout.split())
+    assert "--max-payload-mib MIB" in text
+    assert "(default: 50051)" in text
+
+
+def test_a_public_address_is_served_when_that_is_said_but_tells_nothing_of_itself() -> None:
+    with worker("--device", "cpu", "--host", "0.0.0.0", "--insecure") as process:
+        with grpc.insecure_channel(f"127.0.0.1:{process.port}") as channel:
+            assert failure(lambda: list_services(channel)).code() == grpc.StatusCode.UNIMPLEMENTED
+        assert RawClient(f"127.0.0.1:{process.port}").worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+
+
+def list_services(channel: grpc.Channel) -> set[str]:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    reply = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]), timeout=10))
+    return {service.name for service in reply.list_services_response.service}
+
+
+def test_reflection_lists_and_describes_the_services(client: RawClient) -> None:
+    assert set(SERVICE_NAMES) | {"grpc.health.v1.Health"} <= list_services(client.channel)
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="lumigrad.v1.RenderService")
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+    reply = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+    files = [FileDescriptorProto.FromString(raw) for raw in reply.file_descriptor_response.file_descriptor_proto]
+    assert "lumigrad/v1/render.proto" in {file.name for file in files}
+
+
+@pytest.mark.parametrize("service", ["", *SERVICE_NAMES])
+def test_health_is_told_for_each_service(shared_worker: WorkerProcess, service: str) -> None:
+    assert shared_worker.health(service) == 1
+
+
+def test_info_describes_the_device(client: RawClient) -> None:
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    assert info.device == "cpu"
+    assert info.device_name
+    assert info.instruction_set in ("avx512", "avx2", "portable")
+    assert list(info.engines) == ["spheres"]
+    assert info.threads >= 1
+    assert 0 < info.device_memory_free_bytes <= info.device_memory_bytes
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", info.version)
+    assert info.uptime_seconds > 0
+
+
+def test_metrics_show_the_time_of_every_kernel_stage_after_a_render(rendered: WorkerProcess) -> None:
+    for op in ("forward", "backward"):
+        for stage in ("setup", "sort", "bin", "blend"):
+            labels = {"engine": "spheres", "op": op, "stage": stage}
+            assert rendered.metric("lumigrad_kernel_seconds_count", **labels) >= 1, labels
+        assert 0 < rendered.metric("lumigrad_kernel_seconds_sum", engine="spheres", op=op, stage="blend") < 10
+        assert rendered.metric("lumigrad_kernel_seconds_bucket", engine="spheres", op=op, stage="blend", le="60.0") >= 1
+
+
+def test_metrics_show_calls_stages_bytes_and_what_is_stored(rendered: WorkerProcess) -> None:
+    assert rendered.metric("lumigrad_calls_total", method="RenderService.Render", code="OK") >= 1
+    assert rendered.metric("lumigrad_call_seconds_sum", method="RenderService.Render") > 0
+    for stage in ("queue", "decode", "upload", "download"):
+        assert rendered.metric("lumigrad_stage_seconds_count", stage=stage) >= 1, stage
+    assert rendered.metric("lumigrad_payload_bytes_total", method="RenderService.Render", direction="sent") > 0
+    assert rendered.metric("lumigrad_payload_bytes_total", method="SceneService.Put", direction="received") > 0
+    assert rendered.metric("lumigrad_scenes") >= 1
+    assert rendered.metric("lumigrad_scene_bytes") >= 200 * 7 * 4
+    assert rendered.metric("lumigrad_contexts") >= 1
+    assert rendered.metric("lumigrad_context_bytes") > 0
+    assert rendered.metric("lumigrad_device_memory_free_bytes") > 0
+    assert "lumigrad_queue_depth 0.0" in rendered.metrics()
+
+
+def test_refusals_are_counted_by_reason(rendered: WorkerProcess, client: RawClient) -> None:
+    before = rendered.metric("lumigrad_rejections_total", reason="invalid_argument")
+    failure(lambda: client.render(render_pb2.RenderSpec()))
+    assert rendered.metric("lumigrad_rejections_total", reason="invalid_argument") == before + 1
+
+
+def test_a_call_is_one_plain_line(rendered: WorkerProcess, client: RawClient) -> None:
+    client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=(("x-request-id", "plain-1"),))
+    rendered.wait_for_log("plain-1")
+    line = next(line for line in rendered.log.splitlines() if "plain-1" in line)
+    assert re.fullmatch(
+        r"\S+T\S+ INFO call request_id=plain-1 method=WorkerService.Info code=OK ms=\d+\.\d{3} received=0 sent=0", line
+    )
+
+
+def test_logs_are_json_on_request() -> None:
+    with worker("--device", "cpu", "--log-format", "json") as process:
+        client = RawClient(process.target)
+        client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=(("x-request-id", "json-1"),))
+        failure(lambda: client.render(render_pb2.RenderSpec(), metadata=(("x-request-id", "json-2"),)))
+        process.wait_for_log("json-2")
+        entries = [json.loads(line) for line in process.log.splitlines()]
+        client.close()
+    calls = {entry["request_id"]: entry for entry in entries if entry["message"] == "call"}
+    assert calls["json-1"]["method"] == "WorkerService.Info"
+    assert calls["json-1"]["ms"] > 0
+    assert (calls["json-2"]["code"], calls["json-2"]["level"]) == ("INVALID_ARGUMENT", "INFO")
+    assert calls["json-2"]["why"].startswith("spec: expected scene_ref or scene")
+    serving = next(entry for entry in entries if entry["message"] == "serving")
+    assert serving["device"] == "cpu"
+    assert serving["port"] == process.port
+
+
+def test_a_worker_without_a_gpu_says_that_it_renders_on_the_cpu() -> None:
+    with worker(environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
+        process.wait_for_log("no usable CUDA device: rendering on the CPU")
+        client = RawClient(process.target)
+        assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "cpu"
+        client.close()

@@ -58,6 +58,11 @@ class PayloadAssembler:
         self._buffer = allocate(payload_bytes)
         self._filled = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all bytes are there."""
+        return self._filled == self._buffer.nbytes
+
     def add(self, data: memoryview) -> None:
         """Append one chunk."""
         end = self._filled + data.nbytes
@@ -68,6 +73,6 @@ class PayloadAssembler:
 
     def finish(self) -> memoryview:
         """The complete payload."""
-        if self._filled != self._buffer.nbytes:
+        if not self.is_full:
             raise ProtocolError("data", f"payload_bytes = {self._buffer.nbytes} bytes in all", self._filled)
         return self._buffer

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from lumigrad.client import Camera, Client, InvalidArgument, Spheres
-from support.worker import worker
+from lumigrad.client import Camera, InvalidArgument, Spheres
 
 WIDTH, HEIGHT = 40, 30
 SHAPES = {
@@ -199,76 +195,6 @@ def test_backward_needs_something_to_start_from(client):
         frame.backward(depth=np.ones((30, 40)))
     with pytest.raises(InvalidArgument, match="wanted"):
         frame.backward(np.ones_like(frame.color), wanted=("shape",))
-
-
-def same(left, right) -> None:
-    for name, array in left.items():
-        np.testing.assert_array_equal(array, right[name], err_msg=name)
-
-
-@pytest.mark.parametrize("stored", [False, True])
-def test_a_lost_context_is_repaired(stored):
-    with worker("--device", "cpu", "--context-seconds", "0.2") as process, Client(process.target) as client:
-        scene = client.put(cloud()) if stored else cloud()
-        frame = client.render(scene, orbit(2), retain=True, **SETTINGS)
-        upstream = np.random.default_rng(7).normal(size=frame.color.shape)
-        expected = frame.backward(upstream)
-        until = time.monotonic() + 10
-        while client.info().contexts and time.monotonic() < until:
-            time.sleep(0.05)
-        assert client.info().contexts == 0
-        same(frame.backward(upstream), expected)
-        if stored:
-            # The scene is gone as well: it is put again first.
-            client.delete(scene)
-            same(frame.backward(upstream), expected)
-            # Or it changed: the gradients are still those of what was rendered.
-            updated = client.update(client.put(cloud()), colors=np.zeros((60, 3)))
-            assert updated.version == 2
-            same(frame.backward(upstream), expected)
-
-
-def test_frames_survive_a_restart_of_the_worker():
-    with worker("--device", "cpu") as process:
-        client = Client(process.target, retry_s=30)
-        frame = client.render(client.put(cloud()), orbit(1)[0], retain=True, **SETTINGS)
-        expected = frame.backward(np.ones_like(frame.color))
-        process.process.kill()
-        process.wait()
-        with worker("--device", "cpu", port=process.port), client:
-            same(frame.backward(np.ones_like(frame.color)), expected)
-
-
-def test_calls_wait_for_a_worker_that_is_being_restarted():
-    with worker("--device", "cpu") as process:
-        port = process.port
-    with Client(f"127.0.0.1:{port}", retry_s=60) as client:
-        frames = []
-        caller = threading.Thread(target=lambda: frames.append(client.render(cloud(), orbit(1)[0], **SETTINGS)))
-        caller.start()
-        with worker("--device", "cpu", port=port):
-            caller.join(60)
-    assert len(frames) == 1
-
-
-def test_contexts_of_dropped_and_released_frames_are_forgotten():
-    with worker("--device", "cpu") as process, Client(process.target) as client:
-        frames = [client.render(cloud(), orbit(1)[0], retain=True, **SETTINGS) for _ in range(3)]
-        assert client.info().contexts == 3
-        upstream = np.ones_like(frames[0].color)
-        expected = frames[0].backward(upstream, release=True)
-        assert client.info().contexts == 2
-        # Still possible, by rendering again.
-        same(frames[0].backward(upstream), expected)
-        frames[1].release()
-        frames[2] = None
-        gc.collect()
-        client.render(cloud(), orbit(1)[0], **SETTINGS)
-        until = time.monotonic() + 10
-        while client.info().contexts and time.monotonic() < until:
-            time.sleep(0.02)
-        assert client.info().contexts == 0
-        same(frames[1].backward(upstream), expected)
 
 
 def test_one_client_serves_many_threads(client):

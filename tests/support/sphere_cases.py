@@ -127,7 +127,7 @@ def extents() -> Iterator[SphereCase]:
     )
     wide = Cloud(count=40, half_width=12.0, z=(1.5, 8.0), radii=(0.3, 1.2))
     yield build("wide_angle", wide, camera=(0.0, 0.0, 0.0, 0.05, -0.1, 0.02, 0.3, 2.0), max_depth=18.0)
-    twin = np.tile(np.float32([[0.1, 0.2, 13.0]]), (3, 1))
+    twin = np.tile(np.array([[0.1, 0.2, 13.0]], np.float32), (3, 1))
     yield build("equal_depths", Cloud(count=3), positions=twin, radii=[0.8, 0.8, 0.8])
 
 

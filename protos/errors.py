@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+# What came may be as long as the sender likes, and the text travels in the trailers of a call.
+_MAX_VALUE_LENGTH = 200
+
+
+def shortened(value: object) -> str:
+    """A value for an error text."""
+    text = str(value)
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}… ({len(text)} characters)"
+
 
 class ProtocolError(ValueError):
     """Something in a message broke the contract: which field, what was allowed, what came."""
 
     def __init__(self, field: str, limit: str, value: object) -> None:
         """Describe the breach; `field` is a path such as `spec.scene.spheres.positions`."""
-        super().__init__(f"{field}: expected {limit}, got {value}")
         self.field = field
         self.limit = limit
-        self.value = str(value)
+        self.value = shortened(value)
+        super().__init__(f"{field}: expected {limit}, got {self.value}")

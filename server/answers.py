@@ -82,6 +82,10 @@ def _context_lost(error: errors.ContextLostError) -> Answer:
     return Answer(grpc.StatusCode.FAILED_PRECONDITION, text, "context_lost", (detail,))
 
 
+def _stopping(_: errors.StoppingError) -> Answer:
+    return Answer(grpc.StatusCode.UNAVAILABLE, "the worker is stopping; try again, or another worker", "stopping")
+
+
 def _deadline(_: errors.DeadlineError) -> Answer:
     return Answer(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed before the work was done", "deadline")
 
@@ -100,6 +104,7 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     errors.SceneNotFoundError: _scene_not_found,
     errors.VersionMismatchError: _version_mismatch,
     errors.ContextLostError: _context_lost,
+    errors.StoppingError: _stopping,
     errors.DeadlineError: _deadline,
     errors.CancelledError: _cancelled,
     # What grpc raises out of a request stream, and into a reply stream, whose call has ended.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from lumigrad.protos.errors import shortened
+
 
 class InvalidArgumentError(ValueError):
     """A field of the request is out of its limit."""
 
     def __init__(self, field: str, limit: str, value: object) -> None:
-        super().__init__(f"{field}: expected {limit}, got {value}")
         self.field = field
         self.limit = limit
-        self.value = str(value)
+        self.value = shortened(value)
+        super().__init__(f"{field}: expected {limit}, got {self.value}")
 
 
 class BusyError(Exception):
@@ -38,7 +40,7 @@ class SceneNotFoundError(LookupError):
 
     def __init__(self, scene_id: str) -> None:
         super().__init__(scene_id)
-        self.scene_id = scene_id
+        self.scene_id = shortened(scene_id)
 
 
 class VersionMismatchError(Exception):
@@ -56,7 +58,11 @@ class ContextLostError(LookupError):
 
     def __init__(self, context_id: str) -> None:
         super().__init__(context_id)
-        self.context_id = context_id
+        self.context_id = shortened(context_id)
+
+
+class StoppingError(Exception):
+    """The worker takes no new calls."""
 
 
 class DeadlineError(Exception):

@@ -26,8 +26,7 @@ def run(config: Config) -> int:
     logs.configure(config.log_format)
     # The kernels have threads of their own; torch does odd jobs here, and its threads only get in their way.
     torch.set_num_threads(1)
-    # Threads inherit the mask, so that the signals wait for this one.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signals = _listen()
     try:
         worker = Worker(config)
     except ConfigError as error:
@@ -41,13 +40,27 @@ def run(config: Config) -> int:
         return DEVICE_ERROR
     sys.stdout.write(f"listening on {config.host}:{worker.port} (metrics {worker.metrics_port})\n")
     sys.stdout.flush()
-    logs.event("signal", name=signal.Signals(signal.sigwait(_SIGNALS)).name)
-    threading.Thread(target=_force_on_signal, name="force", daemon=True).start()
+    logs.event("signal", name=_next(signals).name)
+    threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()
     worker.stop()
     return 0
 
 
-def _force_on_signal() -> None:
-    number = signal.sigwait(_SIGNALS)
-    logs.event("forced to end", logging.WARNING, name=signal.Signals(number).name)
+def _listen() -> int:
+    """Have the signals written to a pipe, whichever thread they meet; returns its reading end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
+def _next(signals: int) -> signal.Signals:
+    return signal.Signals(os.read(signals, 1)[0])
+
+
+def _force(signals: int) -> None:
+    number = _next(signals)
+    logs.event("forced to end", logging.WARNING, name=number.name)
     os._exit(128 + number)

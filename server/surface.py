@@ -16,11 +16,11 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
 from lumigrad.server.answers import Answer, answer_to
 from lumigrad.server.call import REQUEST_ID, Call
-from lumigrad.server.errors import BusyError
+from lumigrad.server.errors import BusyError, StoppingError
 from lumigrad.server.metrics import Metrics
 
 _RETRY_SECONDS = 0.1
-_REFUSALS = {"busy", "deadline", "device_memory", "invalid_argument", "state_too_large"}
+_REFUSALS = {"busy", "deadline", "device_memory", "invalid_argument", "state_too_large", "stopping"}
 
 
 class Surface:
@@ -31,12 +31,21 @@ class Surface:
         self._max_calls = max_calls
         self._max_call_seconds = max_call_seconds
         self._calls: dict[Call, float] = {}
+        self._is_closed = False
         self._changed = threading.Condition()
 
     @property
     def in_progress(self) -> int:
         """Calls that have not ended."""
         return len(self._calls)
+
+    def close(self) -> None:
+        """Refuse every new call.
+
+        grpc's own way to stop would cancel those that are just arriving, and nobody may repeat a cancelled call.
+        """
+        with self._changed:
+            self._is_closed = True
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no call is in progress; False if some still are."""
@@ -70,6 +79,8 @@ class Surface:
     def enter(self, call: Call) -> None:
         """Count a call in, unless too many are in progress."""
         with self._changed:
+            if self._is_closed:
+                raise StoppingError
             if len(self._calls) >= self._max_calls:
                 raise BusyError(f"{len(self._calls)} calls are in progress, as many as may", _RETRY_SECONDS)
             self._calls[call] = time.monotonic()

@@ -36,6 +36,8 @@ _THREADS_BESIDE_CALLS = 8
 _HOUSEKEEPING_SECONDS = 1.0
 # The time for the last bytes of finished calls to leave.
 _FLUSH_SECONDS = 1.0
+# The time for those who call in a loop to be refused.
+_REFUSING_SECONDS = 0.25
 
 
 class Worker:
@@ -84,12 +86,13 @@ class Worker:
         self._health.enter_graceful_shutdown()
         logs.event("draining", calls=self._surface.in_progress)
         time.sleep(config.lame_duck_seconds)
-        stopped = self._server.stop(config.drain_seconds)
+        self._surface.close()
         is_idle = self._surface.wait_idle(config.drain_seconds)
         logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._surface.in_progress)
-        # Health watchers stay until they are sent away; replies already written may still be on their way.
-        if not stopped.wait(_FLUSH_SECONDS):
-            self._server.stop(None).wait()
+        # Whoever has just been served may be calling again: let them hear UNAVAILABLE, not CANCELLED.
+        time.sleep(_REFUSING_SECONDS)
+        # Replies already written may still be on their way; health watchers stay until they are sent away.
+        self._server.stop(_FLUSH_SECONDS).wait()
         self._runtime.executor.close()
 
     def _make_server(self, threads: int) -> grpc.Server:

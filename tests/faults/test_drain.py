@@ -1,0 +1,142 @@
+"""SIGTERM: say so, finish what was begun, end with code 0; a second signal ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
+from support.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
+from support.slow_render import SlowRender, wait_for
+from support.worker import WorkerProcess
+
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@contextmanager
+def draining_worker(lame_duck: float, drain: float) -> Iterator[tuple[WorkerProcess, RawClient]]:
+    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", str(lame_duck), "--drain-seconds", str(drain))
+    client = RawClient(process.target)
+    try:
+        yield process, client
+    finally:
+        client.close()
+        if process.process.poll() is None:
+            process.process.kill()
+            process.wait()
+
+
+class Load:
+    """Renders one after the other until the worker refuses; remembers how each ended."""
+
+    def __init__(self, target: str) -> None:
+        self.done = 0
+        self.failures: list[grpc.RpcError] = []
+        self._client = RawClient(target)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        spec, cloud = spec_of(opencv_camera(256, 256)), sphere_cloud(2000)
+        while not self.failures:
+            try:
+                self._client.render(spec, cloud=cloud)
+                self.done += 1
+            except grpc.RpcError as error:
+                self.failures.append(error)
+
+    def join(self) -> None:
+        self._thread.join(30)
+        self._client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_drain_under_load_breaks_no_call(number: signal.Signals) -> None:
+    with draining_worker(lame_duck=1.0, drain=20) as (process, _):
+        loads = [Load(process.target) for _ in range(3)]
+        while min(load.done for load in loads) < 3:
+            time.sleep(0.01)
+        process.signal(number)
+        process.wait_for_health(NOT_SERVING)
+        at_signal = [load.done for load in loads]
+        assert process.wait() == 0
+        for load in loads:
+            load.join()
+    assert all(load.done > before for load, before in zip(loads, at_signal, strict=True)), "calls in the lame-duck time"
+    # The call that found the door shut was never begun: safe to send again, and told so.
+    assert {load.failures[0].code() for load in loads} == {grpc.StatusCode.UNAVAILABLE}
+    codes = {line.split("code=")[1].split()[0] for line in process.log.splitlines() if " call " in line}
+    assert codes == {"OK", "UNAVAILABLE"}
+    assert "stopped calls=0" in process.log
+
+
+def test_a_long_call_is_let_finish() -> None:
+    with draining_worker(lame_duck=0, drain=60) as (process, client):
+        call = SlowRender(client).start(views=20)
+        wait_for(process, "lumigrad_calls_in_progress", 1)
+        process.signal()
+        assert sum(frame.data.nbytes for frame in call) == 20 * 256 * 256 * 4
+        assert process.wait() == 0
+
+
+def test_a_call_beyond_the_time_to_drain_is_cancelled() -> None:
+    with draining_worker(lame_duck=0, drain=0.5) as (process, client):
+        call = SlowRender(client).start()
+        wait_for(process, "lumigrad_calls_in_progress", 1)
+        started = time.monotonic()
+        process.signal()
+        assert process.wait() == 0
+        assert time.monotonic() - started < 8
+        assert failure(lambda: list(call)).code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert "stopped with calls in progress" in process.log
+
+
+def test_a_health_watcher_is_told_and_does_not_delay_the_end() -> None:
+    with draining_worker(lame_duck=0.3, drain=30) as (process, client):
+        watch = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        started = time.monotonic()
+        process.signal()
+        assert next(watch).status == NOT_SERVING
+        assert process.wait() == 0
+        assert time.monotonic() - started < 8
+
+
+def test_a_reader_that_stands_still_does_not_hold_the_end_up() -> None:
+    with draining_worker(lame_duck=0, drain=1) as (process, client):
+        spec = spec_of(opencv_camera(2048, 2048))
+        spec.scene_ref.scene_id = client.put(sphere_cloud(10)).scene.scene_id
+        call = client.render_stub.Render(iter([Frame(render_pb2.RenderRequest(spec=spec))]), timeout=60)
+        next(call)
+        process.signal()
+        assert process.wait() == 0
+        call.cancel()
+
+
+def test_a_second_signal_forces_the_end() -> None:
+    with draining_worker(lame_duck=0, drain=60) as (process, client):
+        call = SlowRender(client).start()
+        wait_for(process, "lumigrad_calls_in_progress", 1)
+        process.signal()
+        process.wait_for_log("draining")
+        started = time.monotonic()
+        process.signal()
+        assert process.wait() == 128 + signal.SIGTERM
+        assert time.monotonic() - started < 5
+        assert failure(lambda: list(call)).code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_both_ports_are_free_after_the_end() -> None:
+    with draining_worker(lame_duck=0, drain=1) as (process, _):
+        ports = process.port, process.metrics_port
+        assert process.stop() == 0
+    again = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "0", port=ports[0], metrics_port=ports[1])
+    assert (again.port, again.metrics_port) == ports
+    assert again.stop() == 0

@@ -1,0 +1,110 @@
+"""A full queue, deadlines and cancellations: what is not wanted any more is not worked on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from lumigrad.v1 import worker_pb2
+from support.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
+from support.slow_render import VIEWS, SlowRender, wait_for
+from support.worker import WorkerProcess, worker
+
+QUEUE = 2
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--queue-size", str(QUEUE)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture
+def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
+    yield SlowRender(client)
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(
+    process: WorkerProcess, client: RawClient, slow: SlowRender
+) -> None:
+    running = slow.start()
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    time.sleep(0.1)
+    waiting = [slow.start() for _ in range(QUEUE)]
+    wait_for(process, "lumigrad_queue_depth", QUEUE)
+    started = time.monotonic()
+    error = failure(lambda: client.render(spec_of(), cloud=sphere_cloud(3)))
+    assert time.monotonic() - started < 2
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == f"{QUEUE} calls wait for the device, as many as may; try again later"
+    delay = detail(error, error_details_pb2.RetryInfo).retry_delay
+    assert delay.ToTimedelta().total_seconds() > 0
+    assert process.metric("lumigrad_rejections_total", reason="busy") == 1
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    assert info.queue_depth == QUEUE
+    assert process.health() == 1
+    for call in [*waiting, running]:
+        call.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    client.render(spec_of(), cloud=sphere_cloud(3))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "overdue"])
+def test_a_call_that_ends_while_it_waits_gives_its_place_up_and_reaches_no_kernel(
+    process: WorkerProcess, slow: SlowRender, how: str
+) -> None:
+    running = slow.start()
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    time.sleep(0.1)
+    launches = process.metric("lumigrad_kernel_seconds_count", engine="spheres", op="forward", stage="blend")
+    waiting = slow.start(timeout=0.5 if how == "overdue" else 60)
+    wait_for(process, "lumigrad_queue_depth", 1)
+    if how == "cancelled":
+        waiting.cancel()
+    error = failure(lambda: next(waiting))
+    expected = grpc.StatusCode.CANCELLED if how == "cancelled" else grpc.StatusCode.DEADLINE_EXCEEDED
+    assert error.code() == expected
+    wait_for(process, "lumigrad_queue_depth", 0)
+    assert running.is_active(), "the place was given up before the device was free"
+    process.wait_for_log(f"code={expected.name}")
+    running.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    after = process.metric("lumigrad_kernel_seconds_count", engine="spheres", op="forward", stage="blend")
+    assert after == launches
+
+
+@pytest.mark.parametrize("how", ["cancelled", "overdue"])
+def test_a_running_call_stops_between_views(
+    process: WorkerProcess, client: RawClient, slow: SlowRender, how: str
+) -> None:
+    whole = VIEWS * slow.seconds_per_view()
+    running = slow.start(timeout=0.5 if how == "overdue" else 60)
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    time.sleep(0.2)
+    started = time.monotonic()
+    if how == "cancelled":
+        running.cancel()
+    failure(lambda: list(running))
+    client.render(spec_of(), cloud=sphere_cloud(3))
+    assert time.monotonic() - started < 0.5 + whole / 4
+
+
+def test_a_deadline_that_has_passed_reaches_no_kernel(process: WorkerProcess, slow: SlowRender) -> None:
+    before = process.metric("lumigrad_kernel_seconds_count", engine="spheres", op="forward", stage="blend")
+    for seconds in (1e-6, 1e-4, 1e-3):
+        error = failure(lambda seconds=seconds: list(slow.start(timeout=seconds)))
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    after = process.metric("lumigrad_kernel_seconds_count", engine="spheres", op="forward", stage="blend")
+    assert after == before

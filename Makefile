@@ -59,17 +59,20 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-# The CPU kernels under AddressSanitizer and UndefinedBehaviorSanitizer, with the tests that exercise them.
+# The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, those for CUDA in the emulation, with the tests that
+# exercise them. (A thread that overflows its stack ends the process there instead of the test.)
 SANITIZED := build/sanitize
+SANITIZERS = LD_PRELOAD="$$(for name in asan ubsan stdc++; do $(CXX) -print-file-name=lib$$name.so; done | tr '\n' ' ')" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 sanitize: setup
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUMIGRAD_CUDA=OFF \
-		-DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
-	$(BIN)/cmake --build $(SANITIZED) --target _native
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "not emulation" \
+		-DLUMIGRAD_EMULATION=ON -DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
+	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
+	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "not emulation" \
 		tests/kernels/test_spheres_compat.py tests/kernels/test_spheres_exact.py tests/kernels/test_spheres_limits.py
+	$(SANITIZERS) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q -k "not large_frame" \
+		tests/kernels/test_emulation.py tests/kernels/test_spheres_cuda.py
 
 # Wheel and sdist; then the tests against the installed wheel, away from the checkout's packages.
 dist: setup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import get_args
@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from lumigrad.kernels import spheres
+from lumigrad.kernels import _native, spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
 from support import emulation
 from support.closeness import assert_of_maximum
@@ -35,21 +35,34 @@ both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 
 @dataclass
 class Device:
-    """The emulated device: its module, and a fresh engine on it."""
+    """A CUDA device or the emulated one: its module, and a fresh engine on it."""
 
     native: ModuleType
     cuda: CudaEngine
     engine: Engine
 
 
-@pytest.fixture
-def device() -> Iterator[Device]:
-    native = emulation.load("_emulation")
-    cuda = CudaEngine(native, 0, lambda: 0)
+def _device(name: str, native: ModuleType, device: torch.device, current_stream: Callable[[], int]) -> Device:
+    cuda = CudaEngine(native, 0, current_stream)
     forward, backward = emulated(spheres.forward, cuda), emulated(spheres.backward, cuda)
-    yield Device(native, cuda, Engine("emulation", torch.device("cpu"), False, forward, backward))
+    return Device(native, cuda, Engine(name, device, False, forward, backward))
+
+
+@pytest.fixture
+def emulation_device() -> Iterator[Device]:
+    native = emulation.load("_emulation")
+    yield _device("emulation", native, torch.device("cpu"), lambda: 0)
     native.set_seed(0)
     native.fail_allocations(0)
+
+
+@pytest.fixture(params=["emulation", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Device:
+    if request.param == "emulation":
+        return request.getfixturevalue("emulation_device")  # type: ignore[no-any-return]
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    return _device("gpu", _native, torch.device("cuda", 0), lambda: torch.cuda.current_stream().cuda_stream)
 
 
 def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD) -> Run:
@@ -105,7 +118,8 @@ def test_a_view_with_more_pairs_than_the_last_looks_the_same(semantics: Semantic
 
 @both_semantics
 @pytest.mark.parametrize("seed", [1, 77])
-def test_order_of_threads_does_not_matter(semantics: Semantics, seed: int, device: Device) -> None:
+def test_order_of_threads_does_not_matter(semantics: Semantics, seed: int, emulation_device: Device) -> None:
+    device = emulation_device
     expected = everything(device.engine, semantics)
     device.native.set_seed(seed)
     assert_same(everything(device.engine, semantics), expected)
@@ -122,7 +136,8 @@ def test_a_steady_loop_allocates_nothing(semantics: Semantics, device: Device) -
     assert device.native.device_bytes(0) == held
 
 
-def test_a_full_device_says_how_much_was_wanted(device: Device) -> None:
+def test_a_full_device_says_how_much_was_wanted(emulation_device: Device) -> None:
+    device = emulation_device
     device.native.device_trim(0)
     device.native.fail_allocations(2)
     with pytest.raises(MemoryError, match=r"allocating \d+ bytes on the device: out of memory"):
@@ -131,12 +146,32 @@ def test_a_full_device_says_how_much_was_wanted(device: Device) -> None:
 
 
 def test_stages_are_timed(device: Device) -> None:
-    inputs = [torch.from_numpy(value) for value in (CROWD.positions, CROWD.colors, CROWD.radii)]
+    arrays = (CROWD.positions, CROWD.colors, CROWD.radii)
+    inputs = [torch.from_numpy(value).to(device.engine.device) for value in arrays]
     cameras = [spheres.Camera.pulsar(CROWD.camera.tolist(), CROWD.width, CROWD.height)] * 2
     settings = spheres.Settings(0.03, CROWD.max_depth)
     result = emulated(spheres.forward, device.cuda)(*inputs, cameras, settings, retain=True)
+    assert result.outputs["color"].cpu().isfinite().all()  # Also waits for the device.
     assert list(result.stages()) == ["setup", "sort", "bin", "blend"]
     upstream = {"color": torch.ones_like(result.outputs["color"])}
-    stages = emulated(spheres.backward, device.cuda)(result.state, upstream).stages()
-    assert list(stages) == ["setup", "sort", "bin", "blend", "finish"]
-    assert all(milliseconds > 0 for milliseconds in stages.values())
+    gradients = emulated(spheres.backward, device.cuda)(result.state, upstream)
+    assert gradients.touched.cpu().any()
+    assert list(gradients.stages()) == ["setup", "sort", "bin", "blend", "finish"]
+    assert all(milliseconds > 0 for milliseconds in gradients.stages().values())
+
+
+def test_memory_of_one_stream_is_not_handed_to_another(device: Device) -> None:
+    first, second = 0x10, 0x20
+    if device.engine.name == "gpu":
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        first, second = (stream.cuda_stream for stream in streams)
+    device.native.device_trim(0)
+    counts = []
+    for stream in (first, second, first, second):
+        cuda = CudaEngine(device.native, 0, lambda stream=stream: stream)  # type: ignore[misc]
+        before = device.native.device_system_allocations()
+        engine = Engine(device.engine.name, device.engine.device, False, emulated(spheres.forward, cuda))
+        run(engine, CROWD, "exact")
+        counts.append(device.native.device_system_allocations() - before)
+    assert counts[0] == counts[1] > 0
+    assert counts[2:] == [0, 0]

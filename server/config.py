@@ -33,6 +33,7 @@ class Config:
     log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
     queue_size: int = _option(64, "calls that may wait for the device")
     max_payload_mib: int = _option(1024, "payload of one request or reply")
+    transit_mib: int = _option(8192, "payloads of all calls in progress together, requests and replies")
     max_pixels: int = _option(1 << 26, "pixels of one call, all its cameras together")
     max_primitives: int = _option(1 << 24, "primitives of one scene")
     max_cameras: int = _option(256, "cameras of one call")
@@ -58,6 +59,11 @@ class Config:
             raise ConfigError(
                 f"--scene-mib: expected at least --max-payload-mib = {self.max_payload_mib}, so that every scene "
                 f"that may be sent can be stored, got {self.scene_mib}"
+            )
+        if self.transit_mib < 2 * self.max_payload_mib:
+            raise ConfigError(
+                f"--transit-mib: expected at least twice --max-payload-mib = {self.max_payload_mib}, so that every "
+                f"call that is allowed can be served, got {self.transit_mib}"
             )
         if not self.is_loopback and not self.insecure:
             raise ConfigError(
@@ -104,6 +110,7 @@ class Config:
 _POSITIVE = (
     "queue_size",
     "max_payload_mib",
+    "transit_mib",
     "max_pixels",
     "max_primitives",
     "max_cameras",

@@ -46,7 +46,8 @@ class _Job(Generic[T]):
 class DeviceExecutor:
     """Runs jobs one after the other; refuses them when too many wait."""
 
-    def __init__(self, queue_size: int) -> None:
+    def __init__(self, device: torch.device, queue_size: int) -> None:
+        self._device = device
         self._queue_size = queue_size
         self._waiting: deque[_Job[Any]] = deque()
         self._changed = threading.Condition()
@@ -104,6 +105,8 @@ class DeviceExecutor:
             job.future.set_exception(CancelledError())
 
     def _loop(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._stopping)

@@ -24,6 +24,11 @@ def check_format(message: render_pb2.GradientFormat, field: str) -> None:
     require(message.dtype in _TORCH, f"{field}.dtype", limit, dtypes.name(message.dtype))
 
 
+def gradient_bytes(count: int, channels: int) -> int:
+    """The size of the gradients per primitive, all of them."""
+    return 4 * count * (3 + channels + 1 + 1)
+
+
 def formatted(
     gradients: Mapping[str, torch.Tensor], touched: torch.Tensor, message: render_pb2.GradientFormat
 ) -> dict[str, torch.Tensor]:

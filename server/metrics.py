@@ -66,6 +66,7 @@ class Metrics:
 _GAUGES = {
     "queue_depth": "Calls that wait for the device.",
     "calls_in_progress": "Calls that have not ended.",
+    "transit_bytes": "Bytes of the payloads of calls in progress.",
     "scenes": "Scenes stored.",
     "scene_bytes": "Bytes of the scenes stored.",
     "contexts": "Forward states retained.",

@@ -8,7 +8,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
-from lumigrad.server.gradients import check_format
+from lumigrad.server.gradients import check_format, gradient_bytes
 from lumigrad.server.limits import require
 from lumigrad.server.output_gradients import checked_gradients
 from lumigrad.server.replies import named_tensors, timed
@@ -43,8 +43,9 @@ class RenderService:
             request = receiver.header
             plan = SpherePlan.of(request.spec, runtime.limits, "spec")
             source = source_of(request.spec, runtime, call, "spec")
-            plan.check_scene(source.channels, runtime.limits, "spec")
-            load = source.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate))
+            reply_bytes = plan.check_scene(source.channels, runtime.limits, "spec")
+            runtime.transit.reserve(reply_bytes, call)
+            load = source.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
         rendered = runtime.executor.run(lambda: runtime.spheres.render(plan, load(), call, retain=request.retain), call)
         receiver.expect_end()
         payload = PayloadWriter()
@@ -84,6 +85,7 @@ class RenderService:
         self, receiver: Receiver[render_pb2.BackwardRequest], state: SphereState, call: Call
     ) -> Callable[[], Mapping[str, Array]]:
         spec = receiver.header.spec
+        self._runtime.transit.reserve(gradient_bytes(state.count, state.channels), call)
         load = self._gradients(receiver, state.plan.shapes(state.channels), call)[1]
         return lambda: self._runtime.spheres.backward(state.state, load(), spec, call)
 
@@ -94,6 +96,7 @@ class RenderService:
         plan = SpherePlan.of(spec.render, runtime.limits, "spec.render")
         source = source_of(spec.render, runtime, call, "spec.render")
         plan.check_scene(source.channels, runtime.limits, "spec.render")
+        runtime.transit.reserve(gradient_bytes(source.count, source.channels), call)
         reader, load = self._gradients(receiver, plan.shapes(source.channels), call)
         scene = source.receive(reader)
         return lambda: runtime.spheres.render_backward(plan, scene(), load(), spec, call)
@@ -108,7 +111,7 @@ class RenderService:
         runtime = self._runtime
         field = "spec.output_gradients"
         tensors = checked_gradients(receiver.header.spec.output_gradients, shapes, field)
-        reader = receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate)
+        reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
         upload = uploader(tensors, reader, runtime.transfer, field)
 
         def load() -> Tensors:

@@ -10,6 +10,7 @@ from lumigrad.server.limits import Limits
 from lumigrad.server.scenes import SceneStore
 from lumigrad.server.sphere_engine import SphereEngine, SphereState
 from lumigrad.server.transfer import Transfer
+from lumigrad.server.transit import Transit
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Runtime:
 
     limits: Limits
     transfer: Transfer
+    transit: Transit
     executor: DeviceExecutor
     scenes: SceneStore
     contexts: ContextStore[SphereState]

@@ -51,7 +51,7 @@ class SceneService:
             present = runtime.scenes.find_content(claimed) if claimed else None
             if present is not None:
                 return scene_pb2.PutReply(scene=present.info(), existed=True)
-            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate)
+            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
             upload = uploader(tensors_in(cloud), reader, runtime.transfer, "scene.spheres")
             computed = content_hash(cloud, reader.read)
             require(claimed in ("", computed), "content_hash", f"the hash of the content, {computed}", claimed)
@@ -77,7 +77,7 @@ class SceneService:
             require(header.expected_version > 0, "expected_version", "the version that the update builds on", 0)
             scene = runtime.scenes.find(header.scene_id, header.expected_version)
             tensors = _checked_update(header, scene)
-            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transfer.allocate)
+            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
             upload = uploader(tensors, reader, runtime.transfer, "tensors")
 
         def work() -> Tensors:

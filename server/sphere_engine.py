@@ -24,6 +24,7 @@ class SphereState:
     """A forward that waits for its backward, and what was asked for then."""
 
     plan: SpherePlan
+    count: int
     channels: int
     state: spheres.State
 
@@ -50,7 +51,8 @@ class SphereEngine:
         outputs = dict(zip(plan.outputs, arrays, strict=True))
         if forward.state is None:
             return Rendered(outputs, None)
-        return Rendered(outputs, SphereState(plan, tensors["colors"].shape[1], forward.state))
+        count, channels = tensors["colors"].shape
+        return Rendered(outputs, SphereState(plan, count, channels, forward.state))
 
     def backward(
         self, state: spheres.State, output_gradients: Tensors, request: render_pb2.BackwardSpec, call: Call

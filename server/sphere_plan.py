@@ -62,8 +62,8 @@ class SpherePlan:
             "hits": image,
         }
 
-    def check_scene(self, channels: int, limits: Limits, field: str) -> None:
-        """Check what depends on the scene: the background, and the size of the reply."""
+    def check_scene(self, channels: int, limits: Limits, field: str) -> int:
+        """Check what depends on the scene, the background and the size of the reply; returns the latter, bytes."""
         if self.background:
             limit = f"{channels} values, one per channel of the scene, or none"
             require(len(self.background) == channels, f"{field}.spheres.background", limit, len(self.background))
@@ -76,6 +76,7 @@ class SpherePlan:
             reply += size
         limit = f"at most {limits.payload_bytes} bytes of reply"
         require(reply <= limits.payload_bytes, f"{field}.outputs", limit, reply)
+        return reply
 
 
 def _check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:

@@ -18,6 +18,7 @@ from lumigrad.v1 import render_pb2, scene_pb2
 class SphereSource:
     """A scene that is known by its header; its tensors follow with the payload."""
 
+    count: int
     channels: int
     # The stored scene, if it is one.
     reference: scene_pb2.SceneRef | None
@@ -44,10 +45,12 @@ def source_of(spec: render_pb2.RenderSpec, runtime: Runtime, call: Call, field: 
 
         return load
 
-    return SphereSource(spec.scene.spheres.colors.shape[1], None, receive)
+    count, channels = spec.scene.spheres.colors.shape
+    return SphereSource(count, channels, None, receive)
 
 
 def _stored(reference: scene_pb2.SceneRef, runtime: Runtime) -> SphereSource:
     scene = runtime.scenes.find(reference.scene_id, reference.version)
     named = scene_pb2.SceneRef(scene_id=scene.scene_id, version=scene.version)
-    return SphereSource(scene.tensors["colors"].shape[1], named, lambda _: lambda: scene.tensors)
+    count, channels = scene.tensors["colors"].shape
+    return SphereSource(count, channels, named, lambda _: lambda: scene.tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -11,6 +11,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
 from lumigrad.server.errors import InvalidArgumentError
+from lumigrad.server.transit import Transit
 
 M = TypeVar("M", bound=Message)
 
@@ -21,6 +22,7 @@ class Receiver(Generic[M]):
     def __init__(self, frames: Iterator[Frame[M]], call: Call) -> None:
         """Wait for the header."""
         self._frames = frames
+        self._call = call
         first = next(frames, None)
         call.times.restart()
         if first is None or first.message is None:
@@ -28,10 +30,10 @@ class Receiver(Generic[M]):
         self._first = first
         self.header: M = first.message
 
-    def payload(self, limit_bytes: int, allocate: Callable[[int], memoryview]) -> PayloadReader:
+    def payload(self, limit_bytes: int, transit: Transit) -> PayloadReader:
         """Wait for as many bytes as the header says."""
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
-        assembler = PayloadAssembler(length, limit_bytes, allocate)
+        assembler = PayloadAssembler(length, limit_bytes, transit.allocator(self._call))
         assembler.add(self._first.data)
         while not assembler.is_full:
             frame = next(self._frames, None)

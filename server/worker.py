@@ -26,6 +26,7 @@ from lumigrad.server.scenes import SceneStore
 from lumigrad.server.sphere_engine import SphereEngine, SphereState
 from lumigrad.server.surface import Surface
 from lumigrad.server.transfer import Transfer
+from lumigrad.server.transit import Transit
 from lumigrad.server.warm_up import warm_up
 from lumigrad.server.worker_service import WorkerService
 
@@ -133,6 +134,7 @@ class Worker:
         self._metrics.observe("calls_in_progress", lambda: self._surface.in_progress)
         self._metrics.observe("scenes", lambda: len(runtime.scenes))
         self._metrics.observe("scene_bytes", lambda: runtime.scenes.bytes)
+        self._metrics.observe("transit_bytes", lambda: runtime.transit.bytes)
         self._metrics.observe("contexts", lambda: len(runtime.contexts))
         self._metrics.observe("context_bytes", lambda: runtime.contexts.bytes)
         self._metrics.observe("device_memory_bytes", lambda: describe(self._device).memory_bytes)
@@ -155,7 +157,8 @@ def _runtime(config: Config, chosen: torch.device, metrics: Metrics) -> Runtime:
     return Runtime(
         limits=Limits.of(config),
         transfer=transfer,
-        executor=DeviceExecutor(config.queue_size),
+        transit=Transit(config.transit_mib * MIB, transfer.allocate),
+        executor=DeviceExecutor(chosen, config.queue_size),
         scenes=SceneStore(config.scene_mib * MIB, metrics),
         contexts=contexts,
         spheres=SphereEngine(transfer),

@@ -60,6 +60,7 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
         (["--device", "tpu"], "--device: device: expected 'auto', 'cpu' or 'cuda:N', got 'tpu'"),
         (["--port", "70000"], "--port: expected 0 to 65535, got 70000"),
         (["--queue-size", "0"], "--queue-size: expected a value > 0, got 0"),
+        (["--transit-mib", "2047"], "--transit-mib: expected at least twice --max-payload-mib = 1024"),
         (["--max-payload-mib", "8192"], "--scene-mib: expected at least --max-payload-mib = 8192"),
         (["--context-seconds", "nan"], "--context-seconds: expected a value > 0, got nan"),
         (["--log-format", "xml"], "invalid choice: 'xml'"),

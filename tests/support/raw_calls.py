@@ -37,8 +37,8 @@ class Reply:
 class RawClient:
     """The stubs of all services on one channel."""
 
-    def __init__(self, target: str) -> None:
-        self.channel = grpc.insecure_channel(target)
+    def __init__(self, target: str, options: Sequence[tuple[str, int]] = ()) -> None:
+        self.channel = grpc.insecure_channel(target, options)
         self.render_stub = Stub(self.channel, RENDER_SERVICE)
         self.scene_stub = Stub(self.channel, SCENE_SERVICE)
         self.worker_stub = Stub(self.channel, WORKER_SERVICE)

@@ -1,0 +1,164 @@
+"""Callers that stop half-way, vanish, or never read: what they held is given back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from google.rpc import error_details_pb2
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2, scene_pb2
+from support.raw_calls import (
+    RawClient,
+    color_gradient,
+    detail,
+    failure,
+    opencv_camera,
+    scene_of,
+    spec_of,
+    sphere_cloud,
+)
+from support.slow_render import wait_for
+from support.worker import WorkerProcess, worker
+
+MIB = 1 << 20
+# About 7 MiB.
+LARGE = sphere_cloud(262_000, radius=0.01)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    options = ["--max-payload-mib", "8", "--transit-mib", "16", "--max-call-seconds", "3", "--scene-mib", "16"]
+    with worker("--device", "cpu", *options) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+def header_of(cloud: Any) -> tuple[scene_pb2.PutRequest, bytes]:
+    payload = PayloadWriter()
+    header = scene_pb2.PutRequest(scene=scene_of(cloud, payload))
+    header.payload_bytes = payload.length
+    return header, b"".join(payload.buffers)
+
+
+def stalled(first: list[Frame[Any]], go_on: threading.Event) -> Iterator[Frame[Any]]:
+    yield from first
+    go_on.wait(30)
+
+
+def test_payloads_beyond_all_the_room_are_refused_until_there_is_some(
+    process: WorkerProcess, client: RawClient
+) -> None:
+    header, _ = header_of(LARGE)
+    go_on = threading.Event()
+    held = [client.scene_stub.Put.future(stalled([Frame(header)], go_on), timeout=30) for _ in range(2)]
+    wait_for(process, "lumigrad_transit_bytes", 2 * header.payload_bytes)
+    error = failure(lambda: client.put(LARGE))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details().startswith(f"payloads of calls in progress take {2 * header.payload_bytes} of {16 * MIB}")
+    assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToTimedelta().total_seconds() > 0
+    # Small calls still pass.
+    client.render(spec_of(opencv_camera(16, 16)), cloud=sphere_cloud(3))
+    for call in held:
+        call.cancel()
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    client.put(LARGE)
+    go_on.set()
+
+
+def test_an_upload_that_stalls_is_ended_although_it_has_no_deadline(process: WorkerProcess, client: RawClient) -> None:
+    header, data = header_of(LARGE)
+    go_on = threading.Event()
+    first = [Frame(header), Frame(None, memoryview(data)[:MIB])]
+    call = client.scene_stub.Put.future(stalled(first, go_on))
+    wait_for(process, "lumigrad_transit_bytes", header.payload_bytes)
+    assert call.exception(timeout=15).code() == grpc.StatusCode.CANCELLED
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    go_on.set()
+
+
+def test_a_reader_that_stands_still_is_ended_too(process: WorkerProcess, client: RawClient) -> None:
+    scene_id = client.put(sphere_cloud(10)).scene.scene_id
+    spec = spec_of(opencv_camera(512, 512), scene_id=scene_id, outputs=["color", "alpha", "depth"])
+    # A window far smaller than the reply, so that it cannot wait in the network's buffers.
+    reader = RawClient(process.target, [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536)])
+    call = reader.render_stub.Render(iter([Frame(render_pb2.RenderRequest(spec=spec))]), metadata=request_id("still"))
+    next(call)
+    process.wait_for_log("request_id=still method=RenderService.Render code=CANCELLED")
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    reader.close()
+
+
+def request_id(value: str) -> tuple[tuple[str, str]]:
+    return (("x-request-id", value),)
+
+
+VANISH_HALF_WAY = """
+import sys, threading
+from support.raw_calls import RawClient, scene_of, sphere_cloud
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import scene_pb2
+
+payload = PayloadWriter()
+header = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(262_000), payload))
+header.payload_bytes = payload.length
+
+def frames():
+    yield Frame(header)
+    yield Frame(None, memoryview(bytes(1 << 20)))
+    threading.Event().wait()
+
+RawClient(sys.argv[1]).scene_stub.Put(frames(), timeout=60, metadata=(("x-request-id", "vanished"),))
+"""
+
+
+def test_a_caller_that_is_killed_leaves_nothing_behind(process: WorkerProcess) -> None:
+    tests = Path(__file__).parents[1]
+    child = subprocess.Popen([sys.executable, "-c", VANISH_HALF_WAY, process.target], cwd=tests)
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    child.kill()
+    child.wait()
+    process.wait_for_log("request_id=vanished method=SceneService.Put code=CANCELLED", seconds=2)
+    wait_for(process, "lumigrad_transit_bytes", 0)
+
+
+def test_failed_and_finished_calls_leak_no_memory(process: WorkerProcess, client: RawClient) -> None:
+    header, data = header_of(LARGE)
+    spec = spec_of(opencv_camera(128, 128))
+    bad = {**sphere_cloud(50_000), "radii": np.zeros(50_000, np.float32)}
+    gradient = {"color": color_gradient(1, 128, 128, 3)}
+
+    def round_of_calls() -> None:
+        client.render(spec, cloud=LARGE, retain=False)
+        failure(lambda: client.render(spec, cloud=bad))
+        short = [Frame(header), Frame(None, memoryview(data)[:MIB])]
+        failure(lambda: client.scene_stub.Put(iter(short), timeout=10))
+        client.backward(gradient, spec=spec, cloud=sphere_cloud(1000))
+        context_id = client.render(spec, cloud=sphere_cloud(1000), retain=True).header.context_id
+        client.backward(gradient, context_id=context_id, release=True)
+
+    memory = psutil.Process(process.process.pid)
+    for _ in range(5):
+        round_of_calls()
+    before = memory.memory_info().rss
+    for _ in range(25):
+        round_of_calls()
+    # 25 rounds bring more than 300 MiB; what a leak of one in ten would leave shows.
+    assert memory.memory_info().rss - before < 30 * MIB
+    assert process.metric("lumigrad_contexts") == 0

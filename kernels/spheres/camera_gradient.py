@@ -59,8 +59,7 @@ def _pulsar_exact(camera: Camera, source: PulsarSource, sums: Array, auto_depth:
         d_focal, d_sensor = 0.0, d_scale_all * -width / sensor**2
     else:
         d_focal, d_sensor = d_scale_all * width / sensor, d_scale_all * -camera.focal * width / sensor**2
-    if auto_depth:
-        d_focal += sums[17]
+        d_focal += sums[17] if auto_depth else 0.0
     hand = -1.0 if source.right_handed else 1.0
     d_matrix = np.stack([d_rows[0], -d_rows[1], hand * d_rows[2]], axis=1)
     return _pulsar_vector(source, d_eye, d_matrix, d_focal, d_sensor, -d_centre)

@@ -57,7 +57,8 @@ def pulsar_view(
         axes = torch.stack([step_x / pixel, step_y / torch.linalg.vector_norm(step_y), normal])
         film = torch.cat([x - width / 2, y - height / 2], -1) * pixel
         forward = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
-        return View(offsets @ axes.T, forward, None, film, vectors.focal_length)
+        # Its focal length is 0 by rule: nothing to differentiate.
+        return View(offsets @ axes.T, forward, None, film, vectors.focal_length.detach())
     rays = vectors.pixel_0_0_center - vectors.eye + x * step_x + y * step_y
     rays = rays / torch.linalg.vector_norm(rays, dim=-1, keepdim=True)
     return View(offsets, normal, rays, None, vectors.focal_length)

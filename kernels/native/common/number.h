@@ -47,7 +47,7 @@ LG_INLINE float abs(float a) { return a < 0.0f ? -a : a; }
 LG_INLINE float fma(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
-#elif defined(__FMA__)
+#elif defined(__FMA__) || defined(LUMIGRAD_EMULATION)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
@@ -62,6 +62,14 @@ LG_INLINE float quick_inverse_sqrt(float a) {
   return 1.0f / __builtin_sqrtf(a);
 #endif
 }
+// Calls body(lane) for each lane that is true; lanes of a number, one by one.
+template <class Body>
+LG_INLINE void each_lane(bool mask, const Body& body) {
+  if (mask) body(0);
+}
+LG_INLINE float lane(float a, int) { return a; }
+LG_INLINE void set_lane(float& a, int, float value) { a = value; }
+LG_INLINE bool any(bool mask) { return mask; }
 LG_INLINE int bits(float a) {
   int result;
   memcpy(&result, &a, sizeof(result));

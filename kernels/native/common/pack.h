@@ -21,4 +21,20 @@ LG_INLINE Pack lanes_0_to_15() {
   return Pack::load(kRamp);
 }
 
+template <class Body>
+LG_INLINE void each_lane(MaskPack mask, const Body& body) {
+  for (unsigned rest = to_bits(mask); rest != 0; rest &= rest - 1) body(__builtin_ctz(rest));
+}
+LG_INLINE float lane(Pack a, int i) {
+  alignas(64) float values[kLanes];
+  a.store(values);
+  return values[i];
+}
+LG_INLINE void set_lane(Pack& a, int i, float value) {
+  alignas(64) float values[kLanes];
+  a.store(values);
+  values[i] = value;
+  a = Pack::load(values);
+}
+
 LG_END

@@ -98,7 +98,7 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
   MaskPack mask = mask_from_bits(bits_of_mask);
   Pack position[3], radius, opacity, share;
   if constexpr (kExact) {
-    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.exact);
+    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.exact, mask);
     mask = mask & (g.closeness > zero);
     const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), get(kInverse), get(kUpstreamImage)};
     Pack d_depth_map = zero;
@@ -107,7 +107,7 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
       d_depth_map = select(closest, get(kUpstreamDepth), zero);
     }
     const ExactSums<Pack> pair = exact_sums<Pack, kOrthogonal>(
-        record, ray, g, pixel, upstream_color<kChannels>(a, pixels, block, record, id), d_depth_map);
+        record, ray, a.exact, g, pixel, upstream_color<kChannels>(a, pixels, block, record, id), d_depth_map);
     share = pair.share;
     opacity = pair.opacity;
     radius = pair.radius;

@@ -143,9 +143,10 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
     const float* record = batch.records[events[i] & 0xffff];
     const uint32_t id = batch.ids[events[i] & 0xffff];
     const int place = position + static_cast<int>(events[i] & 0xffff);
-    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view);
+    const MaskPack reached = mask_from_bits(events[i] >> 16) & active;
+    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view, reached);
     // A weightless hit must not raise the maximum.
-    const MaskPack hit = mask_from_bits(events[i] >> 16) & active & (g.closeness > zero);
+    const MaskPack hit = reached & (g.closeness > zero);
     const auto joining = exact_join<Pack>(record, g, high, low);
     const MaskPack raise = hit & joining.higher;
     const Pack weight = select(hit, joining.weight, zero), scale = select(raise, joining.scale, one);
@@ -157,7 +158,7 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
       const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
       color.set(c, fma(weight, value, color.get(c) * scale));
     }
-    max_near = select(hit, Pack(record[kNear]), max_near);
+    max_near = select(hit, Pack(exact_near<kOrthogonal>(record)), max_near);
     hits = select(hit, hits + IntPack(1), hits);
     if (kTrack > 0 || arguments.track > 0) {
       const Pack depth = kOrthogonal ? Pack(record[kQz]) - g.half_chord : exact_depth(record, g);
@@ -166,8 +167,8 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
     MaskPack ends = mask_from_bits(0);
     if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);
     if (i % kStopInterval == kStopInterval - 1) {
-      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, record[kNear], length - place - 1, high, low,
-                                         denominator);
+      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, exact_near<kOrthogonal>(record),
+                                         length - place - 1, high, low, denominator);
     }
     ends = ends & active;
     if (any(ends)) {

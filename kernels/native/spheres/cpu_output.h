@@ -12,8 +12,8 @@ LG_INLINE float tracked_weight(const Camera& camera, const Settings& settings, c
   if constexpr (kExact) {
     const ExactView view = exact_view(camera, settings);
     const ExactGeometry<float> g =
-        camera.orthogonal ? exact_geometry<float, true>(record, exact_ray<float, true>(view, x, y), view)
-                          : exact_geometry<float, false>(record, exact_ray<float, false>(view, x, y), view);
+        camera.orthogonal ? exact_geometry<float, true>(record, exact_ray<float, true>(view, x, y), view, true)
+                          : exact_geometry<float, false>(record, exact_ray<float, false>(view, x, y), view, true);
     return exact_share(record, g, maximum, low, denominator);
   } else {
     const CompatView view = compat_view(camera, settings);

@@ -6,10 +6,12 @@ LG_BEGIN_ENGINE(spheres)
 namespace {
 
 constexpr int kChunk = 64;
+// The fields of a record but for the colours; the last one lies behind them.
+constexpr int kScaleField = exact_record::kColor;
 
 // Results of a chunk of spheres, by field, so that the loop over them becomes SIMD.
 struct Chunk {
-  alignas(64) float fields[kRecordFloats][kChunk];
+  alignas(64) float fields[kScaleField + 1][kChunk];
   alignas(64) float near[kChunk], area[kChunk];
   alignas(64) int visible[kChunk];
   alignas(64) int x0[kChunk], x1[kChunk], y0[kChunk], y1[kChunk];
@@ -27,7 +29,8 @@ __attribute__((noinline)) void setup_chunk(const Camera& camera, const Settings&
     } else {
       s = compat_setup(camera, kOrthogonal, k.px[i], k.py[i], k.pz[i], k.radius[i], k.opacity[i]);
     }
-    for (int f = 0; f < 12; ++f) k.fields[f][i] = s.record[f];
+    for (int f = 0; f < kScaleField; ++f) k.fields[f][i] = s.record[f];
+    k.fields[kScaleField][i] = s.record[exact_record::kScale];
     k.near[i] = s.near;
     k.visible[i] = s.visible;
     k.area[i] = s.wide ? s.area : -s.area;
@@ -66,11 +69,11 @@ int scatter(const Scene& scene, int count, const Chunk& k, const SetupTarget& to
     to.rectangles[id] = {0, 0, 0, 0};
     if (!k.visible[i]) continue;
     float* record = to.records + id * kRecordFloats;
-    for (int f = 0; f < 12; ++f) record[f] = k.fields[f][i];
+    for (int f = 0; f < kScaleField; ++f) record[f] = k.fields[f][i];
     if (scene.channels == 3) {
       for (int c = 0; c < 3; ++c) record[exact_record::kColor + c] = scene.colors[3 * id + c];
     }
-    record[exact_record::kNear] = k.near[i];
+    record[exact_record::kScale] = k.fields[kScaleField][i];
     to.rectangles[id] = {static_cast<uint16_t>(k.x0[i]), static_cast<uint16_t>(k.x1[i]), static_cast<uint16_t>(k.y0[i]),
                          static_cast<uint16_t>(k.y1[i])};
     pairs[visible++] = static_cast<uint64_t>(static_cast<uint32_t>(bits(k.near[i]))) << 32 | static_cast<uint32_t>(id);

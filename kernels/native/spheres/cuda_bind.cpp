@@ -34,7 +34,8 @@ namespace {
 template <class T>
 T* find(const nb::kwargs& arrays, const char* name) {
   if (!arrays.contains(name) || arrays[name].is_none()) return nullptr;
-  return nb::cast<nb::ndarray<T, nb::c_contig>>(arrays[name]).data();
+  constexpr bool kConvert = false;  // Into a copy, to which results would be lost.
+  return nb::cast<nb::ndarray<T, nb::c_contig>>(arrays[name], kConvert).data();
 }
 
 Scene make_scene(const nb::kwargs& arrays) {

@@ -14,9 +14,8 @@ __device__ inline int tracked_id(const float* info, int slot, bool on_film, int 
 }
 
 // In how many pixels each sphere was tracked: the weights of camera terms need it beforehand.
-__global__ void __launch_bounds__(kTilePixels)
-    count_kernel(Camera camera, Settings settings, Scene scene, const float* infos, CudaPrepared prepared,
-                 CudaRows to) {
+__global__ void __launch_bounds__(kTilePixels) count_kernel(Camera camera, Settings settings, Scene scene,
+                                                            const float* infos, CudaPrepared prepared, CudaRows to) {
   const TilePixel place = tile_pixel(camera, prepared);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const float* info = infos + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);

@@ -18,10 +18,10 @@ template <int kChannels>
 struct PixelUpstream {
   const float* gradient;  // dL/d colour, [K]; null: 0
   int channels;
-  int stop = 0;           // Spheres of this rank and behind were not looked at.
-  int closest = -1;       // The sphere that gave the depth
-  float depth = 0.0f;     // dL/d depth
-  float alpha = 0.0f;     // dL/d alpha
+  int stop = 0;        // Spheres of this rank and behind were not looked at.
+  int closest = -1;    // The sphere that gave the depth
+  float depth = 0.0f;  // dL/d depth
+  float alpha = 0.0f;  // dL/d alpha
   ExactPixel<float> pixel{};
 
   __device__ PixelUpstream(const Settings& settings, const Scene& scene, const Upstream& up, int64_t index,
@@ -84,12 +84,12 @@ __device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, co
   float values[kCudaRow] = {};
   float share = 0.0f;
   if (takes_part) {
-    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view);
+    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, true);
     takes_part = g.closeness > 0.0f;
     if (takes_part) {
       const float d_depth = up.closest == static_cast<int>(id) ? up.depth : 0.0f;
       const ExactSums<float> s =
-          exact_sums<float, kOrthogonal>(record, ray, g, up.pixel, up.toward(scene, record, id) , d_depth);
+          exact_sums<float, kOrthogonal>(record, ray, view, g, up.pixel, up.toward(scene, record, id), d_depth);
       share = s.share;
       values[0] = s.x;
       values[1] = s.y;
@@ -131,8 +131,7 @@ __device__ void add_view(const Camera& camera, const TilePixel& place, const Pix
 
 template <bool kOrthogonal, int kChannels>
 __global__ void __launch_bounds__(kTilePixels)
-    pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared,
-                 CudaRows to) {
+    pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared, CudaRows to) {
   __shared__ TileBatch batch;
   const TilePixel place = tile_pixel(camera, prepared);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
@@ -145,12 +144,14 @@ __global__ void __launch_bounds__(kTilePixels)
   const TileList list(prepared);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
-    bool more = true;
-    for (int i = 0; i < count; ++i) {
-      more = static_cast<int>(batch.ranks[i]) < up.stop;
-      const bool looked = more && batch.reaches(i, place.x, place.y);
-      add_sphere<kOrthogonal, kChannels>(view, ray, scene, up, batch.record(i), batch.ids[i], looked, to, sums);
+    for (int begin = 0; begin < count; begin += kWarp) {
+      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
+        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
+        const bool looked = static_cast<int>(batch.ranks[i]) < up.stop && batch.reaches(i, place);
+        add_sphere<kOrthogonal, kChannels>(view, ray, scene, up, batch.record(i), batch.ids[i], looked, to, sums);
+      }
     }
+    const bool more = count == 0 || static_cast<int>(batch.ranks[count - 1]) < up.stop;
     if (__syncthreads_and(!more)) break;
   }
   add_view<kOrthogonal>(camera, place, sums, background, to.sums);

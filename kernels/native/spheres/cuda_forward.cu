@@ -5,18 +5,15 @@
 namespace lumigrad::spheres {
 namespace {
 
-// Exact: candidates between two looks at whether the rest can matter.
-constexpr int kStopInterval = 16;
-
 // Not inline: it is rarely asked for, and would only cost registers.
 template <bool kExact, bool kOrthogonal>
-__device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x, int y,
-                               float maximum, float low, float denominator) {
+__device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x,
+                                            int y, float maximum, float low, float denominator) {
   const auto px = static_cast<float>(x), py = static_cast<float>(y);
   if constexpr (kExact) {
     const ExactView view = exact_view(camera, settings);
     const auto ray = exact_ray<float, kOrthogonal>(view, px, py);
-    return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view), maximum, low, denominator);
+    return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view, true), maximum, low, denominator);
   } else {
     const CompatView view = compat_view(camera, settings);
     const auto ray = compat_ray<float, kOrthogonal>(camera, px + static_cast<float>(camera.border_x),
@@ -75,17 +72,19 @@ __device__ void write_pixel(const Camera& camera, const Settings& settings, cons
 
 template <bool kOrthogonal, class Pixel>
 __device__ void draw_compat_tile(const Camera& camera, const Settings& settings, const Scene& scene,
-                                 const CudaPrepared& prepared, TileBatch& batch, const TilePixel& place,
-                                 Pixel& pixel) {
+                                 const CudaPrepared& prepared, TileBatch& batch, const TilePixel& place, Pixel& pixel) {
   const CompatView view = compat_view(camera, settings);
   const auto ray = compat_ray<float, kOrthogonal>(camera, static_cast<float>(place.x + camera.border_x),
                                                   static_cast<float>(place.y + camera.border_y));
   const TileList list(prepared);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
-    for (int i = 0; pixel.active && i < count; ++i) {
-      if (!batch.reaches(i, place.x, place.y)) continue;
-      draw_compat<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.ids[i]);
+    for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
+      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
+        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
+        if (!pixel.active || !batch.reaches(i, place)) continue;
+        draw_compat<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.ids[i]);
+      }
     }
     if (__syncthreads_and(!pixel.active)) break;
   }
@@ -99,17 +98,17 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
   const TileList list(prepared);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
-    for (int i = 0; pixel.active && i < count; ++i) {
-      const float* record = batch.record(i);
-      if (batch.reaches(i, place.x, place.y)) {
-        draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, record, batch.ids[i], batch.ranks[i]);
+    for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
+      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
+        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
+        if (!pixel.active || !batch.reaches(i, place)) continue;
+        draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.ids[i], batch.ranks[i]);
       }
-      if (!pixel.active || i % kStopInterval != kStopInterval - 1) continue;
-      // Whatever follows in the list is behind this sphere, of those fetched the ones behind it.
-      const int remaining = list.length - position - i - 1;
-      if (exact_may_stop<float>(camera, settings, record[exact_record::kNear], remaining, pixel.maximum, pixel.low,
-                                pixel.denominator)) {
-        pixel.stop = static_cast<int>(batch.ranks[i]) + 1;
+      // Whatever follows in the list is behind the last of these.
+      const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
+      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near<kOrthogonal>(batch.record(last)), remaining,
+                                                pixel.maximum, pixel.low, pixel.denominator)) {
+        pixel.stop = static_cast<int>(batch.ranks[last]) + 1;
         pixel.active = false;
       }
     }

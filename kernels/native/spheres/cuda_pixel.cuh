@@ -90,12 +90,12 @@ struct CudaColor<0> {
 
 template <int kChannels, int kRoom>
 struct CudaPixel {
-  float maximum;      // M; exact: its whole part
-  float low;          // Exact: the rest of M. Compat: what is left of the background's weight.
+  float maximum;  // M; exact: its whole part
+  float low;      // Exact: the rest of M. Compat: what is left of the background's weight.
   float denominator = 1.0f;
   float max_near = -1.0f;
   int hits = 0;
-  int loaded = 0;     // Compat: candidates since the last check.
+  int loaded = 0;         // Compat: candidates since the last check.
   int stop = 0x7FFFFFFF;  // Exact: ranks below this were looked at.
   bool active;
   CudaColor<kChannels> color;
@@ -122,9 +122,8 @@ __device__ inline void draw_compat(CudaPixel<kChannels, kRoom>& pixel, const Sce
     pixel.denominator = pixel.denominator * joining.scale + joining.weight;
     pixel.low *= joining.scale;
     if (joining.higher) pixel.maximum = g.exponent;
-    pixel.color.blend(scene, record, id, [&](float old, float value) {
-      return joining.weight * value + old * joining.scale;
-    });
+    pixel.color.blend(scene, record, id,
+                      [&](float old, float value) { return joining.weight * value + old * joining.scale; });
     pixel.count_hit(id, g.depth, record[compat_record::kNear]);
   }
   if (++pixel.loaded <= 64) return;
@@ -142,7 +141,7 @@ __device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scen
                                   const ExactView& view, const ExactRay<float>& ray, const float* record, unsigned id,
                                   unsigned rank) {
   if (!exact_hit<float, kOrthogonal>(record, ray, view)) return;
-  const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view);
+  const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, true);
   if (!(g.closeness > 0.0f)) return;
   const auto joining = exact_join<float>(record, g, pixel.maximum, pixel.low);
   pixel.denominator = fma(pixel.denominator, joining.scale, joining.weight);
@@ -150,11 +149,10 @@ __device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scen
     pixel.maximum = record[exact_record::kHigh];
     pixel.low = g.low;
   }
-  pixel.color.blend(scene, record, id, [&](float old, float value) {
-    return fma(joining.weight, value, old * joining.scale);
-  });
+  pixel.color.blend(scene, record, id,
+                    [&](float old, float value) { return fma(joining.weight, value, old * joining.scale); });
   const float depth = kOrthogonal ? record[exact_record::kQz] - g.half_chord : exact_depth(record, g);
-  pixel.count_hit(id, depth, record[exact_record::kNear]);
+  pixel.count_hit(id, depth, exact_near<kOrthogonal>(record));
   if (static_cast<uint32_t>(pixel.hits) < settings.max_hits) return;
   pixel.stop = static_cast<int>(rank) + 1;
   pixel.active = false;

@@ -45,15 +45,14 @@ __global__ void setup_kernel(Camera camera, Settings settings, Scene scene, Setu
     for (int c = 0; c < 3; ++c) {
       s.record[kColor + c] = scene.channels == 3 ? scene.colors[3 * static_cast<int64_t>(i) + c] : 0.0f;
     }
-    s.record[exact_record::kNear] = s.near;
     for (int quarter = 0; quarter < 4; ++quarter) {
       const float* r = s.record + 4 * quarter;
       to.records[4 * static_cast<int64_t>(i) + quarter] = make_float4(r[0], r[1], r[2], r[3]);
     }
     const Rectangle& c = s.candidates;
-    to.rectangles[i] = visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16,
-                                            c.y0 | static_cast<unsigned>(c.y1) << 16)
-                               : make_uint2(0, 0);
+    to.rectangles[i] =
+        visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16, c.y0 | static_cast<unsigned>(c.y1) << 16)
+                : make_uint2(0, 0);
     to.area[i] = s.wide ? s.area : -s.area;
     to.keys[i] = visible ? __float_as_uint(s.near) : kLast;
     to.ids[i] = static_cast<unsigned>(i);
@@ -196,8 +195,9 @@ CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const 
   buffers.counters = DeviceBuffer<CudaCounters>(1, stream);
   DeviceBuffer<unsigned> keys(n, stream), keys_sorted(n, stream), ids(n, stream);
   check(cudaMemsetAsync(buffers.counters.data(), 0, sizeof(CudaCounters), stream), "clearing counters");
-  const SetupTarget target{buffers.records.data(), buffers.rectangles.data(), buffers.area.data(),
-                           keys.data(),            ids.data(),                buffers.counters.data()};
+  const SetupTarget target{
+      buffers.records.data(), buffers.rectangles.data(), buffers.area.data(), keys.data(), ids.data(),
+      buffers.counters.data()};
   launch(choose_setup(settings.exact, camera.orthogonal), blocks_for(n, kThreads), kThreads, 0, stream, camera,
          settings, scene, target);
   timer.mark("setup");

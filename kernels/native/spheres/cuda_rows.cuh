@@ -24,9 +24,9 @@ enum ViewSum {
 
 struct CudaRows {
   int width;
-  float* rows;     // [N, width]
-  int* touched;    // [N]
-  double* sums;    // [kBackgroundColor + K]
+  float* rows;   // [N, width]
+  int* touched;  // [N]
+  double* sums;  // [kBackgroundColor + K]
 };
 
 // Adds 8 values of each lane of the warp, all for one sphere.

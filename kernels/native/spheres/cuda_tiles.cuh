@@ -10,28 +10,38 @@ namespace lumigrad::spheres {
 inline constexpr int kTilePixels = kCudaTile * kCudaTile;
 inline constexpr int kTileWarps = kTilePixels / kWarp;
 
+// Pixels of a warp: neighbours mostly hit the same spheres.
+inline constexpr int kWarpWidth = 8, kWarpHeight = 4;
+
 struct TilePixel {
   int x, y;
   bool on_film;
 };
 
-// Warps are 8 x 4 pixels: neighbours mostly hit the same spheres.
 __device__ inline TilePixel tile_pixel(const Camera& camera, const CudaPrepared& prepared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
   const int tile_x = static_cast<int>(blockIdx.x) % prepared.tiles_x;
   const int tile_y = static_cast<int>(blockIdx.x) / prepared.tiles_x;
-  const int x = tile_x * kCudaTile + warp % 2 * 8 + lane % 8, y = tile_y * kCudaTile + warp / 2 * 4 + lane / 8;
+  constexpr int kAcross = kCudaTile / kWarpWidth;
+  const int x = tile_x * kCudaTile + warp % kAcross * kWarpWidth + lane % kWarpWidth;
+  const int y = tile_y * kCudaTile + warp / kAcross * kWarpHeight + lane / kWarpWidth;
   return {x, y, x < camera.width && y < camera.height};
+}
+
+// Whether a rectangle (see CudaPrepared) has pixels in [x, x + width) x [y, y + height).
+__device__ inline bool overlaps(uint2 r, int x, int y, int width, int height) {
+  return static_cast<int>(r.x & 0xFFFF)<x + width&& static_cast<int>(r.x >> 16)> x &&
+         static_cast<int>(r.y & 0xFFFF)<y + height&& static_cast<int>(r.y >> 16)> y;
 }
 
 // The spheres that a tile has to look at.
 struct TileList {
   const unsigned* ranks;  // Null: all of them.
   int length;
-  unsigned left, top;  // Of the tile, pixels.
+  int left, top;  // Of the tile, pixels.
 
   __device__ TileList(const CudaPrepared& prepared) {
-    const unsigned tile = blockIdx.x;
+    const int tile = static_cast<int>(blockIdx.x);
     left = tile % prepared.tiles_x * kCudaTile;
     top = tile / prepared.tiles_x * kCudaTile;
     if (prepared.capacity > 0 && prepared.counters->pairs <= prepared.capacity) {
@@ -42,11 +52,6 @@ struct TileList {
       ranks = nullptr;
       length = static_cast<int>(prepared.counters->visible);
     }
-  }
-
-  __device__ bool reaches(uint2 r) const {
-    return (r.x & 0xFFFF) < left + kCudaTile && (r.x >> 16) > left && (r.y & 0xFFFF) < top + kCudaTile &&
-           (r.y >> 16) > top;
   }
 };
 
@@ -68,7 +73,7 @@ struct TileBatch {
       rank = list.ranks != nullptr ? list.ranks[position + thread] : static_cast<unsigned>(position + thread);
       id = prepared.order[rank];
       rectangle = prepared.rectangles[id];
-      keep = list.ranks != nullptr || list.reaches(rectangle);
+      keep = list.ranks != nullptr || overlaps(rectangle, list.left, list.top, kCudaTile, kCudaTile);
     }
     const unsigned kept = __ballot_sync(kWholeWarp, keep);
     if (lane_index() == 0) counts[warp] = __popc(kept);
@@ -93,12 +98,15 @@ struct TileBatch {
 
   __device__ const float* record(int i) { return &records[4 * i].x; }
 
-  // Whether the sphere has to be looked at in pixel (x, y).
-  __device__ bool reaches(int i, int x, int y) {
-    const uint2 r = rectangles[i];
-    const auto px = static_cast<unsigned>(x), py = static_cast<unsigned>(y);
-    return px >= (r.x & 0xFFFF) && px < (r.x >> 16) && py >= (r.y & 0xFFFF) && py < (r.y >> 16);
+  // Which of the 32 spheres from `begin` on reach into the warp's pixels, as bits. The whole warp calls it.
+  __device__ unsigned reaching(int begin, int count, const TilePixel& place) {
+    const int lane = lane_index(), i = begin + lane;
+    const int x = place.x - lane % kWarpWidth, y = place.y - lane / kWarpWidth;
+    return __ballot_sync(kWholeWarp, i < count && overlaps(rectangles[i], x, y, kWarpWidth, kWarpHeight));
   }
+
+  // Whether the sphere has to be looked at in the pixel.
+  __device__ bool reaches(int i, const TilePixel& place) { return overlaps(rectangles[i], place.x, place.y, 1, 1); }
 };
 
 }  // namespace lumigrad::spheres

@@ -88,8 +88,9 @@ struct ExactSums {
 // `d_image_color` is the sum of G * c over the channels; `d_depth_map` the upstream gradient of the depth where this
 // sphere gave it, else 0.
 template <class F, bool kOrthogonal>
-LG_INLINE ExactSums<F> exact_sums(const float* record, const ExactRay<F>& ray, const ExactGeometry<F>& g,
-                                  const ExactPixel<F>& pixel, F d_image_color, F d_depth_map) {
+LG_INLINE ExactSums<F> exact_sums(const float* record, const ExactRay<F>& ray, const ExactView& view,
+                                  const ExactGeometry<F>& g, const ExactPixel<F>& pixel, F d_image_color,
+                                  F d_depth_map) {
   using namespace exact_record;
   ExactSums<F> out;
   const F opacity = F(record[kOpacity]);
@@ -102,9 +103,9 @@ LG_INLINE ExactSums<F> exact_sums(const float* record, const ExactRay<F>& ray, c
   out.opacity = dw * bare * g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low));
   const F d_exponent = dw * weight;
   out.spread = d_exponent * difference;
-  const F d_depth = d_depth_map - d_exponent * F(record[kSlope]);
+  const F d_depth = d_depth_map - d_exponent * g.slope;
   const F d_closeness = dw * bare * opacity, inverse_r = F(1.0f / record[kR]);
-  const ExactPair<F> pair = exact_pair<F, kOrthogonal>(record, ray, g, d_depth, -(d_closeness * inverse_r));
+  const ExactPair<F> pair = exact_pair<F, kOrthogonal>(record, ray, view, g, d_depth, -(d_closeness * inverse_r));
   out.x = pair.x;
   out.y = pair.y;
   out.z = pair.z;

@@ -7,23 +7,37 @@
 
 LG_BEGIN_ENGINE(spheres)
 
+// Pixels whose (chord / r)^2 is this close to 1 are looked at in double.
+inline constexpr float kOutline = 0.005f;
+
 struct ExactView {
   float unit_x, unit_y;      // Size of a pixel on the plane z = 1 (perspective) or in scene units (orthogonal).
+  float aspect;              // unit_y / unit_x
   float centre_x, centre_y;  // Film pixel of the optical axis.
   float background_high, background_low;  // The background's exponent, whole part and rest.
   float inverse_range;
+  float slope;  // 1 / (gamma * range): what the exponent gains per unit of depth.
+  double unit64_x, unit64_y, aspect64, centre64_x, centre64_y;
 };
 
 LG_INLINE ExactView exact_view(const Camera& c, const Settings& s) {
-  const double exponent = s.background_depth64 / s.gamma64;
+  const double exponent = s.background_depth64 / s.gamma64, range = c.z_max64 - c.z_min64;
   const double high = __builtin_floor(exponent + 0.5);
-  return {static_cast<float>(1.0 / c.scale_x),
-          static_cast<float>(1.0 / c.scale_y),
+  const double unit_x = 1.0 / c.scale_x, unit_y = 1.0 / c.scale_y, aspect = c.scale_x / c.scale_y;
+  return {static_cast<float>(unit_x),
+          static_cast<float>(unit_y),
+          static_cast<float>(aspect),
           static_cast<float>(c.centre_x),
           static_cast<float>(c.centre_y),
           static_cast<float>(high),
           static_cast<float>(exponent - high),
-          static_cast<float>(1.0 / (c.z_max64 - c.z_min64))};
+          static_cast<float>(1.0 / range),
+          static_cast<float>(1.0 / (s.gamma64 * range)),
+          unit_x,
+          unit_y,
+          aspect,
+          c.centre_x,
+          c.centre_y};
 }
 
 // (x, y): film pixel. (u, v): where its ray meets the plane z = 1; orthogonal: its film position in scene units.
@@ -41,7 +55,7 @@ LG_INLINE ExactRay<F> exact_ray(const ExactView& view, F x, F y) {
   return {x, y, u, v, inverse, sqrt(inverse)};
 }
 
-// From the projected centre to the pixel, on the plane z = 1, and its squared length across the ray.
+// From the projected centre to the pixel, in pixels (of the horizontal size), and its squared length across the ray.
 template <class F>
 struct ExactOffset {
   F x, y, twist;  // twist = u y - v x
@@ -52,8 +66,8 @@ template <class F, bool kOrthogonal>
 LG_INLINE ExactOffset<F> exact_offset(const float* rec, const ExactRay<F>& ray, const ExactView& view) {
   using namespace exact_record;
   ExactOffset<F> out;
-  out.x = ((ray.x - F(rec[kXHigh])) - F(rec[kXLow])) * F(view.unit_x);
-  out.y = ((ray.y - F(rec[kYHigh])) - F(rec[kYLow])) * F(view.unit_y);
+  out.x = (ray.x - F(rec[kXHigh])) - F(rec[kXLow]);
+  out.y = ((ray.y - F(rec[kYHigh])) - F(rec[kYLow])) * F(view.aspect);
   const F plane = fma(out.x, out.x, out.y * out.y);
   if constexpr (kOrthogonal) {
     out.twist = F(0.0f);
@@ -70,54 +84,101 @@ LG_INLINE auto exact_hit(const float* rec, const ExactRay<F>& ray, const ExactVi
   return exact_offset<F, kOrthogonal>(rec, ray, view).square < F(rec[exact_record::kMaxSquare]);
 }
 
+// 1 - chord / r and (half chord / r)^2 of one pixel, in double. `excess` is (chord / p)^2 - 1, a small number.
+struct ExactOutline {
+  float closeness, half2;
+};
+
+template <bool kOrthogonal>
+LG_INLINE ExactOutline exact_outline(const float* rec, const ExactView& view, float x, float y, float excess) {
+  using namespace exact_record;
+  const double dx = (static_cast<double>(x) - rec[kXHigh]) - rec[kXLow];
+  const double dy = ((static_cast<double>(y) - rec[kYHigh]) - rec[kYLow]) * view.aspect64;
+  double square = dx * dx + dy * dy;
+  if constexpr (!kOrthogonal) {
+    const double u = (x - view.centre64_x) * view.unit64_x, v = (y - view.centre64_y) * view.unit64_y;
+    const double twist = u * dy - v * dx;
+    square = (square + twist * twist) / (1.0 + u * u + v * v);
+  }
+  const double across2 = square * (static_cast<double>(rec[kScale]) + rec[kScaleLow]);
+  const double chord2 = across2 + across2 * excess;
+  return {static_cast<float>((1.0 - chord2) / (1.0 + sqrt64(chord2))), static_cast<float>(1.0 - across2)};
+}
+
 template <class F>
 struct ExactGeometry {
   ExactOffset<F> offset;
-  F across;  // |p|
-  F chord;   // |q - t d|
+  F chord;  // |q - t d|
   F inverse_chord;
-  F closeness;   // 1 - chord / r
+  F closeness;   // 1 - chord / r; 0 where the pixel misses the sphere
   F along;       // o
   F half_chord;  // sqrt(r^2 - p^2)
   F inverse_half_chord;
   F sagitta;  // t - o
   F low;      // The exponent's rest; its whole part is the record's.
+  F slope;    // What the exponent loses per unit of depth.
 };
 
-template <class F, bool kOrthogonal>
-LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view) {
+// `wanted`: where the result is used.
+template <class F, bool kOrthogonal, class Mask>
+LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view,
+                                          Mask wanted) {
   using namespace exact_record;
   ExactGeometry<F> g;
-  const F r = F(rec[kR]), tiny = F(1e-36f);
+  const F r = F(rec[kR]), one = F(1.0f), tiny = F(1e-30f), inverse_r = F(1.0f / rec[kR]);
   g.offset = exact_offset<F, kOrthogonal>(rec, ray, view);
+  // (p / r)^2 and (chord / r)^2.
+  const F across2 = g.offset.square * F(rec[kScale]);
+  F chord2 = across2, excess = F(0.0f);
   if constexpr (kOrthogonal) {
-    g.inverse_chord = quick_inverse_sqrt(max(g.offset.square, tiny));
-    g.across = g.chord = g.offset.square * g.inverse_chord;
     g.along = F(rec[kQz]);
     g.sagitta = F(0.0f);
   } else {
     const F t = F(rec[kT]);
-    g.across = sqrt(g.offset.square) * F(rec[kQz]);
-    const F p2 = g.across * g.across;
-    g.along = sqrt((t - g.across) * (t + g.across));
-    g.sagitta = p2 * quick_inverse(t + g.along);
-    const F chord2 = F(2.0f) * t * g.sagitta;
-    g.inverse_chord = quick_inverse_sqrt(max(chord2, tiny));
-    g.chord = chord2 * g.inverse_chord;
+    const F p2 = across2 * (r * r);
+    g.along = sqrt(t * t - p2);
+    const F inverse = quick_inverse(t + g.along);
+    g.sagitta = p2 * inverse;
+    // chord^2 = 2 t (t - o) = p^2 2 t / (t + o).
+    excess = g.sagitta * inverse;
+    chord2 = fma(across2, excess, across2);
   }
-  g.closeness = max(fma(g.chord, F(-1.0f / rec[kR]), F(1.0f)), F(0.0f));
-  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a
-  // millionth of the radius is below any effect, and keeps the derivative finite.
-  const F half2 = max((r - g.across) * (r + g.across), r * r * F(1e-12f));
-  g.inverse_half_chord = quick_inverse_sqrt(half2);
-  g.half_chord = half2 * g.inverse_half_chord;
-  g.low = fma(g.sagitta + g.half_chord, F(rec[kSlope]), F(rec[kLow]));
+  const F inverse_root = quick_inverse_sqrt(max(chord2, tiny));
+  const F root = chord2 * inverse_root;
+  g.chord = root * r;
+  g.inverse_chord = inverse_root * inverse_r;
+  g.closeness = max((one - chord2) * quick_inverse(one + root), F(0.0f));
+  F half2 = one - across2;
+  // At the outline the closeness is a small difference, while an exponent may give it all the weight: there float is
+  // not enough to say which sphere a pixel shows.
+  const auto outline = wanted & (abs(one - chord2) < F(kOutline));
+  if (any(outline)) {
+    each_lane(outline, [&](int i) {
+      const ExactOutline o = exact_outline<kOrthogonal>(rec, view, lane(ray.x, i), lane(ray.y, i), lane(excess, i));
+      set_lane(g.closeness, i, max(o.closeness, 0.0f));
+      set_lane(half2, i, o.half2);
+    });
+  }
+  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
+  // of the radius is below any effect, and keeps the derivative finite.
+  half2 = max(half2, F(1e-12f));
+  const F inverse_half = quick_inverse_sqrt(half2);
+  g.half_chord = half2 * inverse_half * r;
+  g.inverse_half_chord = inverse_half * inverse_r;
+  g.slope = F(rec[kOpacity] * view.slope);
+  g.low = fma(g.sagitta + g.half_chord, g.slope, F(rec[kLow]));
   return g;
 }
 
 template <class F>
 LG_INLINE F exact_depth(const float* rec, const ExactGeometry<F>& g) {
   return (F(rec[exact_record::kT]) - g.sagitta) - g.half_chord;
+}
+
+// Distance at which the sphere begins.
+template <bool kOrthogonal>
+LG_INLINE float exact_near(const float* rec) {
+  return (kOrthogonal ? rec[exact_record::kQz] : rec[exact_record::kT]) - rec[exact_record::kR];
 }
 
 // dL/d(depth) = A and dL/d(chord) = B to the centre q, the radius and the ray:
@@ -132,8 +193,8 @@ struct ExactPair {
 };
 
 template <class F, bool kOrthogonal>
-LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, const ExactGeometry<F>& g, F d_depth,
-                                  F d_chord) {
+LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, const ExactView& view,
+                                  const ExactGeometry<F>& g, F d_depth, F d_chord) {
   using namespace exact_record;
   ExactPair<F> out;
   const F r = F(rec[kR]);
@@ -142,8 +203,8 @@ LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, cons
   out.radius_depth = -(depth_half * r);
   if constexpr (kOrthogonal) {
     const F radial = depth_half + chord_c;
-    out.x = -(g.offset.x * radial);
-    out.y = -(g.offset.y * radial);
+    out.x = -(g.offset.x * radial * F(view.unit_x));
+    out.y = -(g.offset.y * radial * F(view.unit_x));
     out.z = d_depth;
     // Film position of a pixel grows with the pixel's size.
     out.ray_x = -(out.x * ray.u + out.y * ray.v);
@@ -152,7 +213,7 @@ LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, cons
     const F t = F(rec[kT]), inverse_t = F(1.0f / rec[kT]), qz = F(rec[kQz]);
     const F length = ray.inverse_length;
     // p = -qz (offset - v (v . offset) / |v|^2); its parts through the cross product: (v x offset) x v / |v|^2.
-    const F scale = -(qz * ray.inverse_square);
+    const F scale = -(qz * F(view.unit_x) * ray.inverse_square);
     const F px = fma(-ray.v, g.offset.twist, g.offset.x);
     const F py = fma(ray.u, g.offset.twist, g.offset.y);
     const F pz = -fma(ray.u, g.offset.x, ray.v * g.offset.y);

@@ -13,7 +13,7 @@ namespace compat_record {
 enum { kX, kY, kZ, kT, kR, kInverseR, kMaxSquare, kTinyReach, kNear, kOpacity, kExtraX, kExtraY, kColor };
 }
 namespace exact_record {
-enum { kXHigh, kXLow, kYHigh, kYLow, kMaxSquare, kQz, kT, kR, kHigh, kLow, kSlope, kOpacity, kColor, kNear = 15 };
+enum { kXHigh, kXLow, kYHigh, kYLow, kMaxSquare, kQz, kT, kR, kHigh, kLow, kScaleLow, kOpacity, kColor, kScale = 15 };
 }
 inline constexpr int kRecordFloats = 16;
 
@@ -132,6 +132,7 @@ LG_INLINE SetupResult compat_setup(const Camera& c, bool orthogonal, float px, f
   out.record[kTinyReach] = tiny_reach;
   out.record[kNear] = near;
   out.record[kOpacity] = opacity;
+  out.record[kRecordFloats - 1] = 0.0f;
   return out;
 }
 
@@ -198,21 +199,24 @@ LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool ortho
   const double x_high = __builtin_floor(x + 0.5), y_high = __builtin_floor(y + 0.5);
   const double high = __builtin_floor(exponent + 0.5);
   // Hit iff the chord is shorter than the radius: t - sqrt(t^2 - p^2) < r^2 / (2 t) for the perpendicular distance p.
-  // In units of the plane z = 1 (perspective), where p^2 = qz^2 |v x offset|^2 / |v|^2.
-  const double p2 = orthogonal ? r * r : r * r * (1.0 - r * r / (4.0 * t * t)) / (qz * qz);
+  // (p / r)^2 is the scale times the square of the offset across the ray, in pixels (math_exact.h). The limit is a
+  // little too wide for what float may lose; the closeness decides.
+  const double scale = (orthogonal ? 1.0 : qz * qz) / (r * r * c.scale_x * c.scale_x);
+  const double limit = (orthogonal ? 1.0 : 1.0 - r * r / (4.0 * t * t)) * (1.0 + 2e-6);
+  const float scale_high = static_cast<float>(scale);
   out.record[kXHigh] = static_cast<float>(x_high);
   out.record[kXLow] = static_cast<float>(x - x_high);
   out.record[kYHigh] = static_cast<float>(y_high);
   out.record[kYLow] = static_cast<float>(y - y_high);
-  out.record[kMaxSquare] = static_cast<float>(p2);
+  out.record[kMaxSquare] = static_cast<float>(limit / scale);
   out.record[kQz] = static_cast<float>(qz);
   out.record[kT] = static_cast<float>(t);
   out.record[kR] = radius;
   out.record[kHigh] = static_cast<float>(high);
   out.record[kLow] = static_cast<float>(exponent - high);
-  out.record[kSlope] = static_cast<float>(slope);
+  out.record[kScaleLow] = static_cast<float>(scale - static_cast<double>(scale_high));
   out.record[kOpacity] = opacity;
-  out.record[kNear] = out.near;
+  out.record[kScale] = scale_high;
   return out;
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
+
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.protos import details
 from lumigrad.protos.errors import ProtocolError

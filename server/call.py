@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 
 import grpc
+
 from lumigrad.server.errors import CancelledError, DeadlineError
 from lumigrad.server.timings import StageTimes
 

@@ -77,9 +77,14 @@ class Config:
         if self.host == "localhost":
             return True
         try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+            return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def url_host(self) -> str:
+        """The host as it stands before a port."""
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def max_payload_bytes(self) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
+
 from lumigrad.server.call import Call
 from lumigrad.server.errors import BusyError, CancelledError, DeviceMemoryError
 
@@ -21,26 +23,31 @@ _NEWEST = 0.2
 
 class _Job(Generic[T]):
     def __init__(self, work: Callable[[], T], call: Call | None) -> None:
-        self.call = call
         self.future: Future[T] = Future()
+        self.error: BaseException | None = None
+        self._result: T | None = None
         self._work = work
+        self._call = call
         self._submitted = time.perf_counter()
 
     def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
         try:
-            if self.call is not None:
-                self.call.times.add("queue", (time.perf_counter() - self._submitted) * 1e3)
-                self.call.check()
+            if self._call is not None:
+                self._call.times.add("queue", (time.perf_counter() - self._submitted) * 1e3)
+                self._call.check()
             with torch.no_grad():
-                result = self._work()
+                self._result = self._work()
         except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-            self.future.set_exception(_freed(error))
+            self.error = _freed(error)
         except BaseException as error:
-            self.future.set_exception(error)
+            self.error = error
+
+    def deliver(self) -> None:
+        """Let the waiting thread go on; apart from `run`, so that the executor's books are in order by then."""
+        if self.error is not None:
+            self.future.set_exception(self.error)
         else:
-            self.future.set_result(result)
+            self.future.set_result(cast(T, self._result))
 
 
 class DeviceExecutor:
@@ -52,9 +59,17 @@ class DeviceExecutor:
         self._waiting: deque[_Job[Any]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._is_running = False
+        # By the monotonic clock; minus infinity after a failure.
+        self.last_success = -math.inf
         self._mean_seconds = 0.01
         self._thread = threading.Thread(target=self._loop, name="device", daemon=True)
         self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits."""
+        return self._is_running or bool(self._waiting)
 
     @property
     def depth(self) -> int:
@@ -113,9 +128,13 @@ class DeviceExecutor:
                 if self._stopping:
                     return
                 job = self._waiting.popleft()
+                self._is_running = True
             started = time.perf_counter()
             job.run()
             self._mean_seconds += _NEWEST * (time.perf_counter() - started - self._mean_seconds)
+            self.last_success = time.monotonic() if job.error is None else -math.inf
+            self._is_running = False
+            job.deliver()
             # The next wait may be long; do not keep the last call's tensors alive meanwhile.
             del job
 

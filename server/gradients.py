@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+
 from lumigrad.protos import dtypes
 from lumigrad.server.limits import require
 from lumigrad.server.sphere_cloud import PER_SPHERE

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import torch
+
 from lumigrad.server import logs
 from lumigrad.server.config import CONFIG_ERROR, Config, ConfigError
 from lumigrad.server.worker import Worker
@@ -38,7 +39,7 @@ def run(config: Config) -> int:
     except Exception as error:
         logs.event("the device does not work", logging.ERROR, error=error)
         return DEVICE_ERROR
-    sys.stdout.write(f"listening on {config.host}:{worker.port} (metrics {worker.metrics_port})\n")
+    sys.stdout.write(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})\n")
     sys.stdout.flush()
     logs.event("signal", name=_next(signals).name)
     threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()

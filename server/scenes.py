@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
 from lumigrad.server.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.shelf import Shelf

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+
 from lumigrad.kernels import spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader, nbytes

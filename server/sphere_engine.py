@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
 from lumigrad.kernels import spheres
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.call import Call

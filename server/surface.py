@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import Method, methods
 from lumigrad.protos.wire import Frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.protos.dtypes import Array

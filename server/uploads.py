@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
+
 from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame

@@ -1,8 +1,9 @@
-"""A small render and its gradients, which prove that the device works before anybody is told that it does."""
+"""A small render and its gradients, which prove that the device works when callers are told that it does."""
 
 from __future__ import annotations
 
 import torch
+
 from lumigrad.kernels import spheres
 from lumigrad.server.runtime import Runtime
 

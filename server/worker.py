@@ -11,12 +11,14 @@ import grpc
 import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
 from lumigrad.kernels.device import describe, resolve
 from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, SERVICE_NAMES, WORKER_SERVICE, method_handlers
 from lumigrad.server import logs
 from lumigrad.server.config import MIB, Config, ConfigError
 from lumigrad.server.contexts import ContextStore
 from lumigrad.server.executor import DeviceExecutor
+from lumigrad.server.heartbeat import Heartbeat
 from lumigrad.server.limits import Limits
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.render_service import RenderService
@@ -56,6 +58,7 @@ class Worker:
         self._surface = Surface(self._metrics, max_calls, config.max_call_seconds)
         self._runtime = _runtime(config, self._device, self._metrics)
         self._health = health.HealthServicer()
+        self._heartbeat = Heartbeat(self._runtime.executor, lambda: warm_up(self._runtime), self._tell_health)
         self._server = self._make_server(max_calls + _THREADS_BESIDE_CALLS)
         self.port = self._bind()
         self.metrics_port = self._serve_metrics()
@@ -64,8 +67,7 @@ class Worker:
         """Prove the device with a small render, then serve."""
         warm_up(self._runtime)
         self._server.start()
-        for name in ("", *SERVICE_NAMES):
-            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._tell_health(True)
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
         described = describe(self._device)
         if self._config.device == "auto" and self._device.type == "cpu":
@@ -121,11 +123,11 @@ class Worker:
         return server
 
     def _bind(self) -> int:
-        host, port = self._config.host, self._config.port
+        address = f"{self._config.url_host}:{self._config.port}"
         try:
-            return int(self._server.add_insecure_port(f"{host}:{port}"))
+            return int(self._server.add_insecure_port(address))
         except RuntimeError:
-            raise ConfigError(f"--port: cannot listen on {host}:{port}; is another process using it?") from None
+            raise ConfigError(f"--port: cannot listen on {address}; is another process using it?") from None
 
     def _serve_metrics(self) -> int:
         host, port = self._config.host, self._config.metrics_port
@@ -144,11 +146,17 @@ class Worker:
         except OSError:
             raise ConfigError(f"--metrics-port: cannot listen on {host}:{port}; is another process using it?") from None
 
+    def _tell_health(self, works: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *SERVICE_NAMES):
+            self._health.set(name, status.SERVING if works else status.NOT_SERVING)
+
     def _keep_house(self) -> None:
         while True:
             time.sleep(_HOUSEKEEPING_SECONDS)
             self._runtime.contexts.expire()
             self._surface.end_overdue()
+            self._heartbeat.beat()
 
 
 def _runtime(config: Config, chosen: torch.device, metrics: Metrics) -> Runtime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from support.raw_calls import RawClient
 from support.worker import WorkerProcess, worker
 

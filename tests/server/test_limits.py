@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lumigrad.protos import dtypes
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2, worker_pb2

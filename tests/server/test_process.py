@@ -12,6 +12,7 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
 from lumigrad.protos.service import SERVICE_NAMES
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
@@ -181,3 +182,9 @@ def test_a_worker_without_a_gpu_says_that_it_renders_on_the_cpu() -> None:
         client = RawClient(process.target)
         assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "cpu"
         client.close()
+
+
+def test_an_ipv6_address_is_served_too() -> None:
+    with worker("--device", "cpu", "--host", "::1") as process:
+        assert process.target == f"[::1]:{process.port}"
+        assert process.health() == 1

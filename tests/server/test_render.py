@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.kernels import spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import CHUNK_BYTES

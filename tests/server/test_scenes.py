@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
+
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, scene_pb2

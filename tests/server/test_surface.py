@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
 from lumigrad.protos.wire import Frame
 from lumigrad.server import logs

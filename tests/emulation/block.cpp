@@ -38,8 +38,7 @@ bool same_site(const Site& a, const Site& b) {
 }  // namespace
 
 Block::Block() : threads_(kMaxThreads), warps_(kMaxThreads / 32) {
-  void* memory = mmap(nullptr, kStacks, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, kStacks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   stacks_ = static_cast<char*>(memory);
 }

@@ -13,7 +13,8 @@ __device__ __noinline__ float tracked_share(const Camera& camera, const Settings
   if constexpr (kExact) {
     const ExactView view = exact_view(camera, settings);
     const auto ray = exact_ray<float, kOrthogonal>(view, px, py);
-    return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view, true), maximum, low, denominator);
+    return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view, true), maximum, low,
+                              denominator);
   } else {
     const CompatView view = compat_view(camera, settings);
     const auto ray = compat_ray<float, kOrthogonal>(camera, px + static_cast<float>(camera.border_x),
@@ -106,8 +107,8 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
       }
       // Whatever follows in the list is behind the last of these.
       const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
-      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near<kOrthogonal>(batch.record(last)), remaining,
-                                                pixel.maximum, pixel.low, pixel.denominator)) {
+      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near<kOrthogonal>(batch.record(last)),
+                                                remaining, pixel.maximum, pixel.low, pixel.denominator)) {
         pixel.stop = static_cast<int>(batch.ranks[last]) + 1;
         pixel.active = false;
       }
@@ -118,7 +119,9 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
 
 template <bool kExact, bool kOrthogonal, int kChannels, int kRoom>
 __global__ void __launch_bounds__(kTilePixels)
-    draw_kernel(Camera camera, Settings settings, Scene scene, Outputs outputs, CudaPrepared prepared) {
+    draw_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
+                const __grid_constant__ Scene scene, const __grid_constant__ Outputs outputs,
+                const __grid_constant__ CudaPrepared prepared) {
   __shared__ TileBatch batch;
   const TilePixel place = tile_pixel(camera, prepared);
   float maximum = settings.background_depth / settings.gamma, low = 1.0f;

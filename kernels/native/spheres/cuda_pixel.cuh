@@ -47,8 +47,9 @@ struct CudaTracker {
   __device__ void each(const Visit& visit) const {
 #pragma unroll kUnroll
     for (int i = 0; i < kRoom; ++i) {
-      if (i >= wanted) break;
-      visit(i, ids[i], depths[i] < kNoTrackedDepth ? depths[i] : -1.0f);
+      // Leaving the loop early would keep it from being unrolled.
+      if (!kInRegisters && i >= wanted) break;
+      if (i < wanted) visit(i, ids[i], depths[i] < kNoTrackedDepth ? depths[i] : -1.0f);
     }
   }
 };

@@ -6,6 +6,7 @@
 #define __host__
 #define __constant__
 #define __managed__
+#define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)

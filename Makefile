@@ -49,9 +49,10 @@ lint: setup
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	# Type checkers do not follow the editable install's mapping: a tree of links shows them the packages.
 	rm -rf build/typed && mkdir -p $(TYPED)
-	for room in protos kernels server client; do ln -s $(CURDIR)/$$room $(TYPED)/$$room; done
+	for room in protos kernels server client; do cp -rs $(CURDIR)/$$room $(TYPED)/$$room; done
 	ln -s $$($(BIN)/python -c "import lumigrad.v1.tensor_pb2 as m, os; print(os.path.dirname(m.__file__))") $(TYPED)/v1
-	MYPYPATH=build/typed $(BIN)/mypy --explicit-package-bases --namespace-packages \
+	$(BIN)/python -m nanobind.stubgen -q -m lumigrad.kernels._native -o $(TYPED)/kernels/_native.pyi
+	MYPYPATH=build/typed $(BIN)/mypy --cache-dir=build/typed/cache --explicit-package-bases --namespace-packages \
 	  $(foreach room,protos kernels server client,-p lumigrad.$(room))
 
 format: setup

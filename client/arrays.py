@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lumigrad.client.errors import InvalidArgument
 
 Float32 = npt.NDArray[np.float32]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from lumigrad.client.arrays import Float32, Float64, float32_array, float64_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
@@ -145,7 +146,7 @@ class Camera:
         return Camera(width, height, PulsarModel(parameters, orthogonal, right_handed, first_r_then_t))
 
     @staticmethod
-    def opencv(  # noqa: PLR0917 - the order is OpenCV's own
+    def opencv(
         fx: float, fy: float, cx: float, cy: float, rotation: Any, translation: Any, width: int, height: int
     ) -> Camera:
         """OpenCV's pinhole from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""

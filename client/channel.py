@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 import grpc
+
 from lumigrad.client.errors import InvalidArgument
 
 TARGET_VARIABLE = "LUMIGRAD_TARGET"

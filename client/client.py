@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+
 from lumigrad.client.arrays import to_numpy
 from lumigrad.client.camera import Camera
 from lumigrad.client.channel import Tls

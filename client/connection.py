@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 from google.protobuf.message import Message
+
 from lumigrad.client.channel import Tls, open_channel, resolve_target
 from lumigrad.client.errors import Internal, LumigradError
 from lumigrad.client.retry import Deadline, retry_unavailable

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+
 from lumigrad.client.arrays import to_numpy
 from lumigrad.client.errors import ContextLost, InvalidArgument
 from lumigrad.client.gradients import Gradients

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.extras import require
 from lumigrad.client.frame import Frame

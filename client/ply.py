@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.extras import require
 from lumigrad.client.neighbours import mean_neighbour_distance

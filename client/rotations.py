@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from lumigrad.client.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
 from lumigrad.client.camera import Camera
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.spheres import Spheres

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+
 from lumigrad.client.arrays import Float32, Float64, float32_array
 from lumigrad.client.errors import InvalidArgument
 

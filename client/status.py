@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from google.rpc import error_details_pb2
+
 from lumigrad.client.errors import (
     Cancelled,
     ContextLost,

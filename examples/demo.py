@@ -15,14 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import knot
 import matplotlib
 import numpy as np
 import torch
+from tqdm import tqdm
+
+import knot
 from lumigrad.client import Camera, Client, Frame, SceneHandle, Spheres
 from lumigrad.client.pictures import write_png
 from lumigrad.client.torch import render_spheres
-from tqdm import tqdm
 
 WIDTH, HEIGHT, VIEWS = 320, 240, 48
 SPHERES, RADIUS = 6000, 0.04

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+
 from lumigrad.client import Camera, Spheres
 
 Array = npt.NDArray[np.float64]

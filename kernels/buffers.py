@@ -1,4 +1,4 @@
-"""Memory for results: taken from a pool that keeps what was freed, so that a steady stream of calls allocates nothing."""
+"""Memory for results, from a pool that keeps what was freed: a steady stream of calls allocates nothing."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+
 from lumigrad.protos.errors import ProtocolError
 
 # Measured best between 256 KiB and 4 MiB, and far below gRPC's default limit of 4 MiB per message.

@@ -8,6 +8,7 @@ from typing import TypeVar
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
+
 from lumigrad.v1 import errors_pb2
 
 M = TypeVar("M", bound=Message)

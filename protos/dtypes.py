@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.v1 import tensor_pb2
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from google.protobuf.message import Message
+
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.v1 import tensor_pb2

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.wire import FrameCodec, is_framed, parse
 from lumigrad.v1 import render_pb2, scene_pb2, worker_pb2

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from google.protobuf.message import Message
+
 from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler, split
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame

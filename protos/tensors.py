@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+
 from lumigrad.protos.errors import ProtocolError
 
 M = TypeVar("M", bound=Message)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
 from lumigrad.client.arrays import Float64
 from lumigrad.client.camera import Camera
 from lumigrad.client.commands.options import numbers

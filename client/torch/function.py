@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
+
 from lumigrad.client.camera import Camera
 from lumigrad.client.client import Client
 from lumigrad.client.frame import Frame
 from lumigrad.client.request import RenderRequest
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.spheres import Spheres
-from torch.autograd.function import once_differentiable
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
 INPUTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")

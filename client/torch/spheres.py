@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+
 from lumigrad.client.camera import PULSAR_LENGTHS, Camera
 from lumigrad.client.client import Client
 from lumigrad.client.default import default_client

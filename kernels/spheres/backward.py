@@ -155,9 +155,7 @@ def _cameras(state: State, sums: np.ndarray) -> dict[str, torch.Tensor]:
         source = views[widest].get("cameras")
         if source is not None:
             source[6 if len(source) in (8, 10) else 9] += others
-    return {
-        name: torch.from_numpy(np.stack([view[name] for view in views]).astype(np.float32)) for name in views[0]
-    }
+    return {name: torch.from_numpy(np.stack([view[name] for view in views]).astype(np.float32)) for name in views[0]}
 
 
 def _check_wanted(state: State, wanted: Sequence[str]) -> None:

@@ -209,7 +209,8 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _length(v: Array) -> np.float32:
-    return np.sqrt((v[0] * v[0] + v[1] * v[1]) + v[2] * v[2])
+    length: np.float32 = np.sqrt((v[0] * v[0] + v[1] * v[1]) + v[2] * v[2])
+    return length
 
 
 def _unit(v: Array) -> Array:

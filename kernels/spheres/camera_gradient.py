@@ -94,7 +94,7 @@ def _pulsar_vector(
         d_matrix = d_matrix + np.outer(d_eye, source.values[:3])
         d_position = r.T @ d_eye
     d_rotation = rotation.gradient(source.rotation_values, d_matrix)
-    parts = [d_position, d_rotation, [d_focal, d_sensor]]
+    parts: list[Array] = [d_position, d_rotation, np.array([d_focal, d_sensor])]
     if len(source.values) in (10, 13):
         parts.append(d_offset)
     return np.concatenate(parts)

@@ -47,12 +47,14 @@ class PulsarSource:
     @property
     def focal(self) -> np.float32:
         """Focal length, scene units."""
-        return np.float32(self.values[3 + len(self.rotation_values)])
+        value: np.float32 = self.values[3 + len(self.rotation_values)]
+        return value
 
     @property
     def sensor(self) -> np.float32:
         """Sensor width, scene units."""
-        return np.float32(self.values[4 + len(self.rotation_values)])
+        value: np.float32 = self.values[4 + len(self.rotation_values)]
+        return value
 
     @property
     def offset(self) -> tuple[float, float]:
@@ -65,7 +67,7 @@ class PulsarSource:
         """The frame (spec section 3.2); in float32 each operation rounds where Pulsar's does."""
         as_type = np.dtype(dtype).type
         r = rotation.matrix(self.rotation_values.astype(dtype))
-        position = self.values[:3].astype(dtype)
+        position: Array = self.values[:3].astype(dtype)
         eye = r @ position if self.first_r_then_t else position
         right, down, forward = r[:, 0].copy(), -r[:, 1], r[:, 2] * as_type(-1 if self.right_handed else 1)
         focal, sensor, two = as_type(self.focal), as_type(self.sensor), as_type(2)

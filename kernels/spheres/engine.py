@@ -12,7 +12,7 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
 
-Arrays = Mapping[str, torch.Tensor | None]
+Arrays = Mapping[str, Any]  # Tensors, or None where there is none.
 StageTimes = Callable[[], Mapping[str, float]]
 
 

@@ -154,9 +154,7 @@ def _check_tensor(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]
     wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(name, f"a float32 tensor of shape {wanted}", type(tensor).__name__)
-    fits = tensor.dim() == len(shape) and all(
-        n is None or n == m for n, m in zip(shape, tensor.shape, strict=True)
-    )
+    fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
     if tensor.dtype != torch.float32 or not fits:
         actual = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
         raise ArgumentError(name, f"a float32 tensor of shape {wanted}", actual)

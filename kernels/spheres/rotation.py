@@ -17,8 +17,11 @@ def matrix(parameters: Array) -> Array:
     the camera decide which pixels a small sphere touches.
     """
     if len(parameters) == 3:
-        return _axis_angle(torch.from_numpy(np.ascontiguousarray(parameters))).numpy()
-    return _six_d(torch.from_numpy(np.ascontiguousarray(parameters))).numpy()
+        result = _axis_angle(torch.from_numpy(np.ascontiguousarray(parameters)))
+    else:
+        result = _six_d(torch.from_numpy(np.ascontiguousarray(parameters)))
+    matrix: Array = result.numpy()
+    return matrix
 
 
 def _axis_angle(vector: torch.Tensor) -> torch.Tensor:
@@ -77,7 +80,8 @@ def _unnormalise(vector: Array, d_unit: Array) -> Array:
     """DL/d vector from dL/d (vector / |vector|)."""
     length = max(float(np.linalg.norm(vector)), 1e-12)
     unit = vector / length
-    return (d_unit - unit * (unit @ d_unit)) / length
+    result: Array = (d_unit - unit * (unit @ d_unit)) / length
+    return result
 
 
 def _six_d_gradient(values: Array, d_matrix: Array) -> Array:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from lumigrad.kernels.spheres import Camera, Settings, State, backward, forward
 
+from lumigrad.kernels.spheres import Camera, Settings, State, backward, forward
 from tests.benchmarks.measure import Measured, measure
 from tests.benchmarks.scene import CAMERA, GAMMA, MAX_DEPTH, N_TRACK, Scene, output_gradient
 

@@ -6,7 +6,6 @@ import socket
 import threading
 
 from lumigrad.client import Camera, Client, Spheres
-
 from tests.benchmarks.measure import Measured, measure
 from tests.benchmarks.scene import CAMERA, GAMMA, MAX_DEPTH, N_TRACK, Scene
 from tests.support.worker import worker

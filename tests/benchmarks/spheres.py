@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
-
 from tests.benchmarks.measure import Measured, write
 from tests.benchmarks.scene import scene
 from tests.benchmarks.sphere_kernels import KernelBenchmark

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from lumigrad.client import Camera, InvalidArgument
 
 

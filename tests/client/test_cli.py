@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.commands import aim
 from lumigrad.client.pictures import write_png
-from PIL import Image
 from support.worker import LUMIGRAD, WorkerProcess
 
 

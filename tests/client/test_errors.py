@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import lumigrad.client as lumigrad
 import pytest
+
+import lumigrad.client as lumigrad
 from lumigrad.client import Client, Violation
 from lumigrad.protos import details
 from lumigrad.protos.service import WORKER_SERVICE, method_handlers

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
 from support.worker import WorkerProcess
 
 ROOT = Path(__file__).parents[2]

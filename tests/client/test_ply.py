@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from lumigrad.client import InvalidArgument, Spheres
 from lumigrad.client.neighbours import mean_neighbour_distance
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from lumigrad.client import InvalidArgument
 from lumigrad.client.compat import pulsar
 from lumigrad.client.compat.pulsar import PulsarArgumentError, Renderer

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.compat.pulsar import MAX_UINT, Renderer, notices
 from support.worker import WorkerProcess

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+
 from lumigrad.client import Camera, Client, Spheres
 from support.worker import worker
 

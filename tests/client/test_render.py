@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+
 from lumigrad.client import Camera, InvalidArgument, Spheres
 
 WIDTH, HEIGHT = 40, 30

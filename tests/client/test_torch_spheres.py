@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.client import Camera, InvalidArgument
 from lumigrad.client.torch import RenderedSpheres, render_spheres
 from support.worker import WorkerProcess

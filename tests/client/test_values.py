@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.client import InvalidArgument, Spheres
 from lumigrad.client.arrays import float32_array
 

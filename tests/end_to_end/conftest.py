@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from lumigrad.client import Client
 from support.worker import WorkerProcess, worker
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.client.compat.pulsar import Renderer
 from support import compat_backward, compat_reference, oracle
 from support.closeness import assert_image, assert_of_maximum

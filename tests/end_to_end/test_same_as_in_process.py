@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.client import Camera, Client, Frame, Spheres
 from lumigrad.client.torch import render_spheres
 from lumigrad.kernels import spheres

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+
 from support import emulation
 
 THREADS = 128

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres import Camera, Settings, backward, check_values, forward
-from torch import Tensor
 
 PARAMETERS = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 2.0]
 EYE = np.eye(3).tolist()

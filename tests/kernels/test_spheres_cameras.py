@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from lumigrad.kernels.spheres import Camera
 from support.closeness import assert_image, assert_relative
 from support.engines import Engine

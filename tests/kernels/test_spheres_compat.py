@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+
 from support import compat_backward, compat_reference
 from support.closeness import assert_image, assert_of_maximum
 from support.engines import Engine

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from lumigrad.kernels.spheres import Camera
 from numpy.typing import NDArray
+
+from lumigrad.kernels.spheres import Camera
 from support.engines import Engine
 from support.rotation import turned
 from support.sphere_case import SphereCase

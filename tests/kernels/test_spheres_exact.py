@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from support.closeness import assert_image, assert_relative
 from support.engines import Engine
 from support.exact_reference import ROUNDING

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from support.closeness import assert_image, assert_of_maximum, assert_relative
 from support.engines import Engine
 from support.exact_runs import ExactScene

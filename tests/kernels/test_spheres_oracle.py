@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from support import oracle
 from support.closeness import assert_image, assert_of_maximum
 from support.engines import Engine

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from support.engines import Engine
 from support.sphere_case import SphereCase
 from support.sphere_cases import Cloud, build

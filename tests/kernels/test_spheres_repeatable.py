@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.kernels import _native
 from support.closeness import assert_image, assert_relative
 from support.engines import ENGINES, Engine

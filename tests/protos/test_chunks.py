@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lumigrad.protos.chunks import CHUNK_BYTES, SHORT_BYTES, PayloadAssembler, split
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.streams import collect, frames_of

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+
 from lumigrad.v1 import (
     camera_pb2,
     errors_pb2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+
 from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from lumigrad.protos.dtypes import BFLOAT16, FLOAT16, bfloat16_to_float32, float32_to_bfloat16, to_float32
 
 ALL_BITS = np.arange(1 << 16, dtype=np.uint16)

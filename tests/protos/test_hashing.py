@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import scene_pb2

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import (
     RENDER_SERVICE,

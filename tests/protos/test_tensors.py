@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from lumigrad.protos import dtypes
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.wire import Frame, FrameCodec, is_framed
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2, timings_pb2

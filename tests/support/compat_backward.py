@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from support.compat_math import EPS, Floats, dot, f32, fast_exp, length, scaled
 from support.compat_pairs import Pairs, pairs
 from support.compat_reference import Rendered

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from support.compat_math import EPS, Floats, dot, f32, length, scaled
 from support.compat_setup import NativeCamera, rays, rotated
 

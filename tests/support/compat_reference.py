@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from support.compat_math import EPS, LARGEST, Floats, f32, fast_exp, fast_ln
 from support.compat_pairs import Pairs, pairs
 from support.compat_setup import NativeCamera, Signatures, native_camera, signatures

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from lumigrad.client.compat.pulsar import Renderer
 from support.sphere_case import Floats, SphereCase
 

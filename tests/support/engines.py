@@ -9,10 +9,11 @@ from typing import TypeVar
 from unittest import mock
 
 import torch
+from torch import Tensor
+
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
 from support import emulation
-from torch import Tensor
 
 Result = TypeVar("Result")
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from support.exact_views import View, nearest_depth
 from torch import Tensor
+
+from support.exact_views import View, nearest_depth
 
 # Half a unit in the last place of float32.
 ROUNDING = 2.0**-24

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
 from support.exact_reference import Blending, Exact, render
 from support.exact_views import OpenCV, View, opencv_view, pulsar_view
 from support.sphere_case import SphereCase
-from torch import Tensor
 
 Doubles = NDArray[np.float64]
 

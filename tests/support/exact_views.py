@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from support.pulsar_camera import camera_vectors
 from torch import Tensor
+
+from support.pulsar_camera import camera_vectors
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from support.compat_setup import NativeCamera, native_camera
 from support.sphere_case import Expected, Floats, SphereCase
 

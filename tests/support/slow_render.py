@@ -7,7 +7,6 @@ from typing import Any
 
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
-
 from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.worker import WorkerProcess
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
 from support.sphere_case import Floats, SphereCase
 
 IDENTITY = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 2.0)

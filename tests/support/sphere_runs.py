@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from lumigrad.kernels.spheres import Camera, Settings
 from numpy.typing import NDArray
+
+from lumigrad.kernels.spheres import Camera, Settings
 from support.engines import Engine
 from support.sphere_case import Floats, SphereCase
 

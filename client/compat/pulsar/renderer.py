@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from lumigrad.client.camera import Camera
 from lumigrad.client.compat.pulsar import notices
 from lumigrad.client.compat.pulsar.checks import (
@@ -35,7 +36,7 @@ class Renderer(torch.nn.Module):
 
     device_tracker: torch.Tensor
 
-    def __init__(  # noqa: PLR0917 - the original's signature
+    def __init__(
         self,
         width: int,
         height: int,
@@ -81,7 +82,7 @@ class Renderer(torch.nn.Module):
             f"target={self._target}"
         )
 
-    def forward(  # noqa: PLR0917 - the original's signature
+    def forward(
         self,
         vert_pos: torch.Tensor,
         vert_col: torch.Tensor,

@@ -67,7 +67,8 @@ struct Outputs {
   float* weights;  // [T]
   int32_t* hits;   //
   float* blend;    // [3] exact's state for backward: M's whole part, M's rest, D.
-  int32_t* stop;   // Exact's state: how many entries of its tile's list the pixel looked at.
+  int32_t* stop;   // Exact's state: where the pixel stopped; in its tile's list (CPU) or among all spheres by distance
+                   // (CUDA).
 };
 
 // What backward is given beside the scene: forward's results and the upstream gradients.

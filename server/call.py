@@ -15,6 +15,9 @@ REQUEST_ID = "x-request-id"
 # Anything else could forge log lines.
 _REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
+# The caller's clock was started first: its deadline ends the call a little before ours would.
+_SLACK_SECONDS = 0.05
+
 
 class Call:
     """What the layers below the gRPC surface may know of a call."""
@@ -35,10 +38,11 @@ class Call:
 
     def check(self) -> None:
         """Raise if nobody waits for the reply any more: look at it before each piece of work."""
-        if self._context.time_remaining() <= 0:
+        remaining = self._context.time_remaining()
+        if remaining <= 0:
             raise DeadlineError
         if not self._context.is_active():
-            raise CancelledError
+            raise DeadlineError if remaining < _SLACK_SECONDS else CancelledError
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when the call ends for whatever reason; at once if it has."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
 from support.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud

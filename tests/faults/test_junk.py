@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+
 from lumigrad.protos.service import SERVICE_NAMES, Method, methods
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame

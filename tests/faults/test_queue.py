@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from google.rpc import error_details_pb2
+
 from lumigrad.v1 import worker_pb2
 from support.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
 from support.slow_render import VIEWS, SlowRender, wait_for
@@ -31,7 +32,9 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
 
 @pytest.fixture
 def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
-    yield SlowRender(client)
+    made = SlowRender(client)
+    yield made
+    made.cancel()
     wait_for(process, "lumigrad_calls_in_progress", 0)
 
 

@@ -18,6 +18,7 @@ class SlowRender:
 
     def __init__(self, client: RawClient) -> None:
         self._client = client
+        self._started: list[Any] = []
         self._scene_id = client.put(sphere_cloud(5000, radius=1.0, seed=99)).scene.scene_id
 
     def request(self, views: int = VIEWS) -> Frame[Any]:
@@ -27,7 +28,14 @@ class SlowRender:
 
     def start(self, views: int = VIEWS, timeout: float = 120.0) -> Any:
         """Start a call; it goes on until it is read to its end, or cancelled."""
-        return self._client.render_stub.Render(iter([self.request(views)]), timeout=timeout)
+        call = self._client.render_stub.Render(iter([self.request(views)]), timeout=timeout)
+        self._started.append(call)
+        return call
+
+    def cancel(self) -> None:
+        """End every call that was started here."""
+        for call in self._started:
+            call.cancel()
 
     def seconds_per_view(self) -> float:
         """What one view takes here and now."""

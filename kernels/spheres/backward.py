@@ -134,6 +134,7 @@ def _view(state: State, index: int, upstream: Mapping[str, torch.Tensor], wanted
             "touched": tensors["touched"],
             "to_camera": sums,
         },
+        state.prepared[index],
     )
     return _View(tensors, sums, times)
 

@@ -32,13 +32,19 @@ class Stages:
 
 
 class Engine(Protocol):
-    """Renders and differentiates one view at a time; belongs to one thread."""
+    """Renders and differentiates one view at a time; belongs to one thread.
+
+    Attributes:
+        prepared: Names what the last forward pass left in the workspace; 0: nothing that a backward pass could use.
+    """
+
+    prepared: int
 
     def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
         """Renders a view into the given arrays."""
 
-    def backward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Differentiates a view into the given arrays."""
+    def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
+        """Differentiates a view into the given arrays; `prepared` is what the engine said after its forward pass."""
 
 
 class CpuEngine:
@@ -47,14 +53,19 @@ class CpuEngine:
     def __init__(self) -> None:
         self._workspace = _native.SphereWorkspace()
 
+    @property
+    def prepared(self) -> int:
+        """Names what the last forward pass left in the workspace."""
+        return int(self._workspace.prepared)
+
     def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
         """Renders a view into the given arrays."""
         _native.sphere_forward(self._workspace, camera, settings, **arrays)
         return self._times()
 
-    def backward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
+    def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
         """Differentiates a view into the given arrays."""
-        _native.sphere_backward(self._workspace, camera, settings, **arrays)
+        _native.sphere_backward(self._workspace, camera, settings, **arrays, prepared=prepared)
         return self._times()
 
     def _times(self) -> StageTimes:
@@ -64,6 +75,8 @@ class CpuEngine:
 
 class CudaEngine:
     """The kernels for a CUDA device; they run on the stream that is current when they are called."""
+
+    prepared = 0
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
         """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
@@ -76,8 +89,8 @@ class CudaEngine:
         run = self._native.sphere_cuda_forward
         return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
 
-    def backward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Queues the differentiation of a view."""
+    def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
+        """Queues the differentiation of a view; it is prepared anew, which costs a GPU little."""
         run = self._native.sphere_cuda_backward
         return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
 

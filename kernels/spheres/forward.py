@@ -29,6 +29,7 @@ class State:
         settings: The settings.
         near: Near end of the depth range in force.
         images: By the extension's names: "color", and "info" (compat) or "blend", "stop" and perhaps "ids" (exact).
+        prepared: Per view, what the engine's workspace held after it.
     """
 
     inputs: Inputs
@@ -36,6 +37,7 @@ class State:
     settings: Settings
     near: float
     images: Mapping[str, torch.Tensor]
+    prepared: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
@@ -111,16 +113,17 @@ def forward(
     native_settings = settings.native(track)
     images = _allocate(wanted, len(cameras), cameras[0], inputs, settings)
     engine = engine_for(inputs.device)
-    times = Stages()
+    times, prepared = Stages(), []
     for index, camera in enumerate(cameras):
         if before_view is not None:
             before_view()
         views = {_NATIVE_NAMES.get(name, name): image[index] for name, image in images.items()}
         times.views.append(engine.forward(camera.native(near, far), native_settings, {**inputs.arrays(), **views}))
+        prepared.append(engine.prepared)
     state = None
     if retain:
         kept = {_NATIVE_NAMES.get(name, name): images[name] for name in _retained(settings, outputs)}
-        state = State(inputs, tuple(cameras), settings, near, kept)
+        state = State(inputs, tuple(cameras), settings, near, kept, tuple(prepared))
     return Forward({name: images[name] for name in outputs}, state, times)
 
 

@@ -92,6 +92,10 @@ LG_INLINE IntPack select(MaskPack m, IntPack x, IntPack y) {
   return {_mm256_blendv_epi8(y.a, x.a, _mm256_castps_si256(m.a)),
           _mm256_blendv_epi8(y.b, x.b, _mm256_castps_si256(m.b))};
 }
+// a + b where m, else a: b may be anything there, NaN included.
+LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) {
+  return {_mm256_add_ps(a.a, _mm256_and_ps(m.a, b.a)), _mm256_add_ps(a.b, _mm256_and_ps(m.b, b.b))};
+}
 LG_INLINE Pack sqrt(Pack x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 LG_INLINE Pack min(Pack x, Pack y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
 LG_INLINE Pack max(Pack x, Pack y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }

@@ -54,6 +54,8 @@ LG_INLINE MaskPack mask_from_bits(unsigned bits) { return {static_cast<__mmask16
 
 LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return _mm512_mask_blend_ps(m.v, b.v, a.v); }
 LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return _mm512_mask_blend_epi32(m.v, b.v, a.v); }
+// a + b where m, else a: b may be anything there, NaN included.
+LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) { return _mm512_mask_add_ps(a.v, m.v, a.v, b.v); }
 LG_INLINE Pack sqrt(Pack a) { return _mm512_sqrt_ps(a.v); }
 LG_INLINE Pack min(Pack a, Pack b) { return _mm512_min_ps(a.v, b.v); }
 LG_INLINE Pack max(Pack a, Pack b) { return _mm512_max_ps(a.v, b.v); }

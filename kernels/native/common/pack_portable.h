@@ -66,6 +66,8 @@ LG_INLINE MaskPack mask_from_bits(unsigned bits) {
 
 LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return m.v ? a.v : b.v; }
 LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return m.v ? a.v : b.v; }
+// a + b where m, else a: b may be anything there, NaN included.
+LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) { return a.v + (m.v ? b.v : Float16Lanes{}); }
 LG_INLINE Pack sqrt(Pack a) {
   Pack result;
   for (int i = 0; i < 16; ++i) result.v[i] = __builtin_sqrtf(a.v[i]);

@@ -116,14 +116,14 @@ void backward(Workspace& workspace, const Camera& camera, const Settings& settin
               const Floats& color, const Floats& info, const Floats& blend, const Ints& stop, const Ints& ids,
               const Floats& d_color, const Floats& d_alpha, const Floats& d_depth, const Floats& to_positions,
               const Floats& to_colors, const Floats& to_radii, const Floats& to_opacities, const Floats& to_background,
-              const Ints& touched, const Doubles& to_camera) {
+              const Ints& touched, const Doubles& to_camera, uint64_t prepared) {
   const Scene scene = make_scene(positions, colors, radii, opacities, background);
   const Upstream upstream{pointer(color), pointer(info),    pointer(blend),   pointer(stop),
                           pointer(ids),   pointer(d_color), pointer(d_alpha), pointer(d_depth)};
   const Gradients gradients{pointer(to_positions),  pointer(to_colors), pointer(to_radii), pointer(to_opacities),
                             pointer(to_background), pointer(touched),   pointer(to_camera)};
   nb::gil_scoped_release unlocked;
-  cpu_engine(current_isa()).backward(camera, settings, scene, upstream, gradients, workspace);
+  cpu_engine(current_isa()).backward(camera, settings, scene, upstream, gradients, prepared, workspace);
 }
 
 // Memory that goes back to the pool when the last array that uses it is gone.
@@ -141,6 +141,7 @@ void bind_spheres(nb::module_& m) {
   nb::class_<Workspace>(m, "SphereWorkspace")
       .def(nb::init<>())
       .def_prop_ro("bytes", &Workspace::bytes)
+      .def_ro("prepared", &Workspace::prepared)
       .def_prop_ro("milliseconds", [](const Workspace& w) {
         return std::array<double, kMaxStages>{w.milliseconds[0], w.milliseconds[1], w.milliseconds[2],
                                               w.milliseconds[3], w.milliseconds[4], w.milliseconds[5]};
@@ -162,7 +163,7 @@ void bind_spheres(nb::module_& m) {
         "radii"_a, "opacities"_a.none(), "background"_a, "color"_a.none(), "info"_a.none(), "blend"_a.none(),
         "stop"_a.none(), "ids"_a.none(), "d_color"_a.none(), "d_alpha"_a.none(), "d_depth"_a.none(),
         "to_positions"_a.none(), "to_colors"_a.none(), "to_radii"_a.none(), "to_opacities"_a.none(),
-        "to_background"_a.none(), "touched"_a.none(), "to_camera"_a.none());
+        "to_background"_a.none(), "touched"_a.none(), "to_camera"_a.none(), "prepared"_a = 0);
   m.def("pool_array", &pool_array, "bytes"_a);
 }
 

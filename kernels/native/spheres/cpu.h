@@ -16,6 +16,8 @@ struct Workspace {
   Buffer tile_counts, tile_starts, tile_entries;
   Buffer scratch, rows, crossing, crossing_rows, camera_parts, weights;
   double milliseconds[kMaxStages] = {};
+  // Names the view that the buffers were last prepared for, unique in the process; 0: none.
+  uint64_t prepared = 0;
 
   std::size_t bytes() const {
     return records.bytes() + rectangles.bytes() + area.bytes() + pairs.bytes() + pairs_swap.bytes() +
@@ -26,8 +28,13 @@ struct Workspace {
 
 struct CpuEngine {
   void (*forward)(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);
-  void (*backward)(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, Workspace&);
+  // `prepared`: what the workspace held after the forward pass. If it still does, setup, sort and binning are spared.
+  void (*backward)(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, uint64_t prepared,
+                   Workspace&);
 };
+
+// A number never given before in this process.
+uint64_t next_prepared();
 
 CpuEngine cpu_engine(Isa isa);
 

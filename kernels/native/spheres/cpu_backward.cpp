@@ -85,7 +85,7 @@ LG_INLINE Pack upstream_weight(const PairArguments& a, const TilePixels& pixels,
 }
 
 LG_INLINE void add_lanes(float* block, int field, MaskPack mask, Pack value) {
-  (Pack::load(block + field * kLanes) + select(mask, value, Pack(0.0f))).store(block + field * kLanes);
+  add_where(mask, Pack::load(block + field * kLanes), value).store(block + field * kLanes);
 }
 
 // The pairs of one sphere and the pixels `mask` of a block.
@@ -137,9 +137,9 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
       add_lanes(block, kSum2, mask, pair.ray_z * weight);
     }
   }
-  for (int i = 0; i < 3; ++i) sums.row[i] = sums.row[i] + select(mask, position[i], zero);
-  sums.row[3] = sums.row[3] + select(mask, radius, zero);
-  sums.row[4] = sums.row[4] + select(mask, opacity, zero);
+  for (int i = 0; i < 3; ++i) sums.row[i] = add_where(mask, sums.row[i], position[i]);
+  sums.row[3] = add_where(mask, sums.row[3], radius);
+  sums.row[4] = add_where(mask, sums.row[4], opacity);
   share = select(mask, share, zero);
   if constexpr (kChannels == 3) {
 #pragma GCC unroll 3
@@ -258,12 +258,14 @@ BackwardBand choose(int channels, int track) {
 }  // namespace
 
 void backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
-              const Gradients& gradients, Workspace& workspace) {
+              const Gradients& gradients, uint64_t before, Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
   // In compat only tracked spheres take part: usually a fraction of all.
   if (!settings.exact) count_tracked(camera, settings, scene.count, up.info, gradients.touched, workspace);
+  const bool reuse = settings.exact && before != 0 && before == workspace.prepared;
   const Prepared prepared =
-      prepare(camera, settings, scene, settings.exact ? nullptr : gradients.touched, workspace, clock);
+      reuse ? prepared_before(camera, scene, workspace)
+            : prepare(camera, settings, scene, settings.exact ? nullptr : gradients.touched, workspace, clock);
   const int track = settings.exact ? (up.d_depth != nullptr ? settings.n_track : 0) : settings.n_track;
   Bands bands = make_bands(prepared, thread_count(), kBlocks * pixel_floats(scene.channels, track), workspace);
   const Rows rows = make_rows(settings, scene, gradients, prepared, bands, workspace);

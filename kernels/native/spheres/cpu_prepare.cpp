@@ -207,8 +207,23 @@ void bin(const uint64_t* pairs, const Segments& segments, Prepared& prepared, Wo
 
 }  // namespace
 
+Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& w) {
+  const std::size_t n = static_cast<std::size_t>(scene.count);
+  Prepared prepared;
+  prepared.tiles_x = (camera.width + kTileWidth - 1) / kTileWidth;
+  prepared.tiles_y = (camera.height + kTileHeight - 1) / kTileHeight;
+  prepared.records = w.records.ensure<float>(n * kRecordFloats);
+  prepared.rectangles = w.rectangles.ensure<Rectangle>(n);
+  prepared.area = w.area.ensure<float>(n);
+  prepared.tile_starts =
+      w.tile_starts.ensure<uint32_t>(static_cast<std::size_t>(prepared.tiles_x) * prepared.tiles_y + 1);
+  prepared.entries = w.tile_entries.ensure<uint32_t>(1);
+  return prepared;
+}
+
 Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only, Workspace& w,
                  StageClock& clock) {
+  w.prepared = 0;
   const std::size_t n = static_cast<std::size_t>(scene.count);
   SetupTarget to;
   to.records = w.records.ensure<float>(n * kRecordFloats);
@@ -226,13 +241,9 @@ Prepared prepare(const Camera& camera, const Settings& settings, const Scene& sc
   clock.stage(kSetupStage);
   const uint64_t* pairs = only != nullptr ? to.pairs : sort(to.pairs, segments, w, scene.count);
   clock.stage(kSortStage);
-  Prepared prepared;
-  prepared.tiles_x = (camera.width + kTileWidth - 1) / kTileWidth;
-  prepared.tiles_y = (camera.height + kTileHeight - 1) / kTileHeight;
-  prepared.records = to.records;
-  prepared.rectangles = to.rectangles;
-  prepared.area = to.area;
+  Prepared prepared = prepared_before(camera, scene, w);
   bin(pairs, segments, prepared, w);
+  if (only == nullptr) w.prepared = next_prepared();
   clock.stage(kBinStage);
   return prepared;
 }

@@ -1,10 +1,13 @@
 // From an instruction set to the loops compiled for it.
 #include "spheres/cpu.h"
 
-#define LUMIGRAD_DECLARE_SPHERES(isa)                                                                         \
-  namespace isa {                                                                                             \
-  void forward(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);                     \
-  void backward(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, Workspace&); \
+#include <atomic>
+
+#define LUMIGRAD_DECLARE_SPHERES(isa)                                                                      \
+  namespace isa {                                                                                          \
+  void forward(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);                  \
+  void backward(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, uint64_t, \
+                Workspace&);                                                                               \
   }
 
 namespace lumigrad::spheres {
@@ -16,6 +19,11 @@ LUMIGRAD_DECLARE_SPHERES(avx2)
 #ifdef LUMIGRAD_HAVE_avx512
 LUMIGRAD_DECLARE_SPHERES(avx512)
 #endif
+
+uint64_t next_prepared() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 CpuEngine cpu_engine(Isa isa) {
   switch (isa) {

@@ -22,6 +22,9 @@ struct Prepared {
   const uint32_t* entries;      // Sphere numbers.
 };
 
+// What `prepare` left in the workspace.
+Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& workspace);
+
 // With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.
 Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
                  Workspace& workspace, StageClock& clock);

@@ -268,3 +268,33 @@ def wait_until_expired(process: WorkerProcess) -> None:
     while process.metric("lumigrad_contexts"):
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_depth_is_differentiable_where_it_was_rendered(client: RawClient, scene_id: str) -> None:
+    gradient = {"depth": color_gradient(1, 48, 64)}
+    context_id = client.render(spec_of(scene_id=scene_id), retain=True).header.context_id
+    error = failure(lambda: client.backward(gradient, context_id=context_id))
+    assert violation(error)[0] == "spec.output_gradients"
+    # From scratch the worker renders what it needs, whatever outputs the spec names.
+    spec = spec_of(scene_id=scene_id)
+    assert np.abs(client.backward(gradient, spec=spec).arrays["positions"]).max() > 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_no_spheres_have_no_gradients(client: RawClient, sparse: bool) -> None:
+    gradient = {"color": color_gradient(1, 48, 64, 3)}
+    reply = client.backward(
+        gradient, spec=spec_of(), cloud=sphere_cloud(0), wanted=["positions", "background"], format={"sparse": sparse}
+    )
+    assert reply.arrays["positions"].shape == (0, 3)
+    # All of the picture is background.
+    assert np.allclose(reply.arrays["background"], gradient["color"].sum((0, 1, 2)), rtol=1e-4, atol=1e-3)
+
+
+def test_a_renderer_of_many_views_stacks_them_as_asked(client: RawClient, scene_id: str) -> None:
+    cameras = [opencv_camera(32, 24, x=0.1 * index) for index in range(5)]
+    together = client.render(spec_of(*cameras, scene_id=scene_id)).arrays["color"]
+    assert together.shape == (5, 24, 32, 3)
+    for index, camera in enumerate(cameras):
+        alone = client.render(spec_of(camera, scene_id=scene_id)).arrays["color"]
+        assert alone[0].tobytes() == together[index].tobytes()

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
 from typing import Protocol
 
 from lumigrad.client.errors import LumigradError
@@ -102,4 +103,6 @@ def _missing(entry: EntryPoint, error: ImportError) -> str:
 
 def _hint(entry: EntryPoint) -> str:
     layer = entry.module.split(".")[1]
+    if find_spec(f"lumigrad.{layer}") is None:
+        return "is not part of a client-only install; install lumigrad without LUMIGRAD_CLIENT_ONLY"
     return f'needs more packages; install them with: pip install "lumigrad[{layer}]"'

@@ -33,12 +33,38 @@ def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
         assert np.asarray(Image.open(tmp_path / "out" / name).convert("L")).std() > 5, name
 
 
+def run_code_of(document: Path) -> dict[str, object]:
+    """Runs a document's Python blocks one after the other; returns the names they leave."""
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.S)
+    names: dict[str, object] = {}
+    exec("\n".join(block for block in blocks if "from pytorch3d" not in block), names)
+    return names
+
+
 def test_the_code_of_the_porting_guide_runs(worker_process: WorkerProcess, monkeypatch):
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
-    text = (ROOT / "docs" / "porting_pytorch3d.md").read_text()
-    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "from pytorch3d" not in block]
-    assert len(blocks) == 2
-    names: dict[str, object] = {}
-    exec("\n".join(blocks), names)
+    names = run_code_of(ROOT / "docs" / "porting_pytorch3d.md")
     assert names["image"].shape == (256, 256, 3)
+    assert names["result"].alpha.shape == (256, 256)
     assert names["positions"].grad.abs().max() > 0
+
+
+def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    monkeypatch.chdir(tmp_path)
+    names = run_code_of(ROOT / "README.md")
+    assert (tmp_path / "cloud.ply").exists()
+    assert np.abs(names["gradients"].positions).max() > 0
+    assert names["cam_params"].grad.abs().max() > 0
+    assert names["backward"].gradients["radii"].abs().max() > 0
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/operations.md"])
+def test_the_documents_name_options_that_exist(document: str):
+    usage = subprocess.run(
+        [Path(sys.executable).with_name("lumigrad"), "serve", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    commands = re.findall(r"lumigrad serve (.*)|^\|.*`(--[a-z-]+)", (ROOT / document).read_text(), re.M)
+    options = {option for words in commands for option in re.findall(r"--[a-z-]+", " ".join(words))}
+    assert options
+    assert not [option for option in sorted(options) if option not in usage]

@@ -10,6 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+
 from lumigrad.kernels import _native, spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
 from support import emulation

@@ -47,12 +47,11 @@ class RenderService:
             runtime.transit.reserve(reply_bytes, call)
             load = source.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
         rendered = runtime.executor.run(lambda: runtime.spheres.render(plan, load(), call, retain=request.retain), call)
-        receiver.expect_end()
         payload = PayloadWriter()
         reply = render_pb2.RenderReply(scene=source.reference, outputs=named_tensors(rendered.outputs, payload))
         if rendered.state is not None:
             reply.context_id = runtime.contexts.add(rendered.state, rendered.state.state.bytes)
-        yield from timed(reply, payload, call)
+        yield from timed(reply, payload, receiver, call)
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[render_pb2.BackwardReply]]:
         """Differentiate a forward that was retained, or one that is computed again."""
@@ -69,12 +68,11 @@ class RenderService:
             else:
                 work = self._recomputed(receiver, call)
         gradients = runtime.executor.run(work, call)
-        receiver.expect_end()
         if spec.release:
             runtime.contexts.release(spec.context_id)
         payload = PayloadWriter()
         reply = render_pb2.BackwardReply(gradients=named_tensors(gradients, payload))
-        yield from timed(reply, payload, call)
+        yield from timed(reply, payload, receiver, call)
 
     def Release(self, request: render_pb2.ReleaseRequest, _: Call) -> render_pb2.ReleaseReply:
         """Forget a forward state; no harm if it has gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import SHORT_BYTES
@@ -12,6 +12,7 @@ from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
+from lumigrad.server.uploads import Receiver
 from lumigrad.v1 import render_pb2, tensor_pb2
 
 R = TypeVar("R", render_pb2.RenderReply, render_pb2.BackwardReply)
@@ -27,12 +28,17 @@ def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[t
     ]
 
 
-def timed(header: R, payload: PayloadWriter, call: Call) -> Iterator[Frame[R]]:
-    """The frames of a reply; the last one carries the timings, and so cannot be counted in them."""
+def timed(header: R, payload: PayloadWriter, receiver: Receiver[Any], call: Call) -> Iterator[Frame[R]]:
+    """The frames of a reply; the last one carries the timings, and so cannot be counted in them.
+
+    Also sees to it that the request has ended: of a long reply while its last chunk is on its way.
+    """
     if payload.length <= SHORT_BYTES:
+        receiver.expect_end()
         header.timings.CopyFrom(call.times.message())
         yield from frames_of(header, payload)
         return
     with call.times.stage("encode"):
         yield from frames_of(header, payload)
+    receiver.expect_end()
     yield Frame(type(header)(timings=call.times.message()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
 from lumigrad.server.limits import Limits, arguments_of, require
@@ -98,27 +99,32 @@ def _size(camera: camera_pb2.Camera) -> str:
 def _camera(message: camera_pb2.Camera, field: str) -> Camera:
     model = message.WhichOneof("model")
     require(model is not None, field, "pulsar or opencv", "neither")
+    if model == "opencv":
+        rotation, translation = message.opencv.rotation, message.opencv.translation
+        require(len(rotation) == 9, f"{field}.opencv.rotation", "9 values", len(rotation))
+        require(len(translation) == 3, f"{field}.opencv.translation", "3 values", len(translation))
     with arguments_of(f"{field}.{model}", {"width": f"{field}.width", "height": f"{field}.height"}):
-        if model == "pulsar":
-            return Camera.pulsar(
-                tuple(message.pulsar.parameters),
-                message.width,
-                message.height,
-                orthogonal=message.pulsar.orthogonal,
-                right_handed=message.pulsar.right_handed,
-                first_r_then_t=message.pulsar.first_r_then_t,
-            )
-        return _opencv(message, field)
+        return _known_camera(message.SerializeToString(deterministic=True))
 
 
-def _opencv(message: camera_pb2.Camera, field: str) -> Camera:
-    model = message.opencv
-    require(len(model.rotation) == 9, f"{field}.opencv.rotation", "9 values", len(model.rotation))
-    require(len(model.translation) == 3, f"{field}.opencv.translation", "3 values", len(model.translation))
-    rotation = [list(model.rotation[row : row + 3]) for row in (0, 3, 6)]
-    return Camera.opencv(
-        model.fx, model.fy, model.cx, model.cy, rotation, list(model.translation), message.width, message.height
-    )
+@lru_cache(maxsize=4096)
+def _known_camera(serialized: bytes) -> Camera:
+    """The kernels' camera; trainers come back to the same views, and making one takes as long as sending a chunk."""
+    message = camera_pb2.Camera.FromString(serialized)
+    width, height = message.width, message.height
+    if message.HasField("pulsar"):
+        pulsar = message.pulsar
+        return Camera.pulsar(
+            tuple(pulsar.parameters),
+            width,
+            height,
+            orthogonal=pulsar.orthogonal,
+            right_handed=pulsar.right_handed,
+            first_r_then_t=pulsar.first_r_then_t,
+        )
+    opencv = message.opencv
+    rotation = [list(opencv.rotation[row : row + 3]) for row in (0, 3, 6)]
+    return Camera.opencv(opencv.fx, opencv.fy, opencv.cx, opencv.cy, rotation, list(opencv.translation), width, height)
 
 
 def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:

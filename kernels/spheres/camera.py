@@ -132,7 +132,8 @@ class Camera:
             ArgumentError: R is no rotation, or a value is out of range.
         """
         _check_size(width, height)
-        r = np.asarray(rotation, np.float64).reshape(3, 3) if np.size(rotation) == 9 else np.zeros((3, 3))
+        r = np.asarray(rotation, np.float64)
+        r = r.reshape(3, 3) if r.size == 9 else np.zeros((3, 3))
         t = np.asarray(translation, np.float64).reshape(-1)
         if not (np.isfinite(r).all() and np.allclose(r @ r.T, np.eye(3), atol=1e-3) and np.linalg.det(r) > 0):
             raise ArgumentError("rotation", "an orthonormal 3x3 matrix of determinant 1", f"{np.asarray(rotation)}")

@@ -26,14 +26,16 @@ inline int block_floats(int channels, int track) { return (kBlockFields + channe
 struct TileScratch {
   Batch* batch;
   float* blocks;     // kBlocks states.
+  float* shapes;     // [kBatch, 3 packs] exact: closeness, rest of the exponent and depth of each hit
   uint32_t* events;  // [kBatch] hits of a block: number within the batch, and the pixels << 16.
   uint16_t* checks;  // [kBatch] compat: pixels whose 65th candidate this is.
 };
 
+inline constexpr int kShapeFloats = 3 * kLanes;
+
 inline std::size_t tile_scratch_bytes(int channels, int track) {
-  const std::size_t bytes = sizeof(Batch) +
-                            sizeof(float) * static_cast<std::size_t>(block_floats(channels, track)) * kBlocks +
-                            kBatch * (sizeof(uint32_t) + sizeof(uint16_t));
+  const std::size_t floats = static_cast<std::size_t>(block_floats(channels, track)) * kBlocks + kBatch * kShapeFloats;
+  const std::size_t bytes = sizeof(Batch) + sizeof(float) * floats + kBatch * (sizeof(uint32_t) + sizeof(uint16_t));
   return (bytes + 127) / 64 * 64;
 }
 
@@ -41,7 +43,8 @@ inline TileScratch tile_scratch(char* memory, int channels, int track) {
   TileScratch s;
   s.batch = reinterpret_cast<Batch*>(memory);
   s.blocks = reinterpret_cast<float*>(memory + sizeof(Batch));
-  s.events = reinterpret_cast<uint32_t*>(s.blocks + static_cast<std::size_t>(block_floats(channels, track)) * kBlocks);
+  s.shapes = s.blocks + static_cast<std::size_t>(block_floats(channels, track)) * kBlocks;
+  s.events = reinterpret_cast<uint32_t*>(s.shapes + kBatch * kShapeFloats);
   s.checks = reinterpret_cast<uint16_t*>(s.events + kBatch);
   return s;
 }

@@ -121,12 +121,29 @@ LG_INLINE int find_exact(const Batch& batch, int block, const ExactRay<Pack>& ra
   return count;
 }
 
+// The shapes of the hits. They do not depend on each other, while the blend goes from one to the next: apart, the
+// processor works on several at a time.
+template <bool kOrthogonal, bool kDepth>
+LG_INLINE void shape_exact(const Batch& batch, const ExactRay<Pack>& ray, const ExactView& view, const uint32_t* events,
+                           int count, float* shapes) {
+  for (int i = 0; i < count; ++i) {
+    const float* record = batch.records[events[i] & 0xffff];
+    const MaskPack reached = mask_from_bits(events[i] >> 16);
+    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view, reached);
+    float* shape = shapes + i * kShapeFloats;
+    select(reached, g.closeness, Pack(0.0f)).store(shape);
+    g.low.store(shape + kLanes);
+    if constexpr (kDepth) {
+      (kOrthogonal ? Pack(record[exact_record::kQz]) - g.half_chord : exact_depth(record, g)).store(shape + 2 * kLanes);
+    }
+  }
+}
+
 inline constexpr int kStopInterval = 16;
 
 template <bool kOrthogonal, int kChannels, int kTrack>
-LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const ExactView& view, const Camera& camera,
-                          const DrawArguments& arguments, float* state, const uint32_t* events, int count, int position,
-                          int length) {
+LG_INLINE void draw_exact(const Batch& batch, const float* shapes, const Camera& camera, const DrawArguments& arguments,
+                          float* state, const uint32_t* events, int count, int position, int length) {
   using namespace exact_record;
   Pack high = Pack::load(state + kMaximum * kLanes), low = Pack::load(state + kMaximumLow * kLanes);
   Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
@@ -143,16 +160,16 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
     const float* record = batch.records[events[i] & 0xffff];
     const uint32_t id = batch.ids[events[i] & 0xffff];
     const int place = position + static_cast<int>(events[i] & 0xffff);
-    const MaskPack reached = mask_from_bits(events[i] >> 16) & active;
-    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view, reached);
+    const float* shape = shapes + i * kShapeFloats;
+    const Pack closeness = Pack::load(shape), exponent_low = Pack::load(shape + kLanes);
     // A weightless hit must not raise the maximum.
-    const MaskPack hit = reached & (g.closeness > zero);
-    const auto joining = exact_join<Pack>(record, g, high, low);
+    const MaskPack hit = active & (closeness > zero);
+    const auto joining = exact_join<Pack>(record, closeness, exponent_low, high, low);
     const MaskPack raise = hit & joining.higher;
     const Pack weight = select(hit, joining.weight, zero), scale = select(raise, joining.scale, one);
     denominator = fma(denominator, scale, weight);
     high = select(raise, Pack(record[kHigh]), high);
-    low = select(raise, g.low, low);
+    low = select(raise, exponent_low, low);
 #pragma GCC unroll 4
     for (int c = 0; c < channels; ++c) {
       const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
@@ -161,8 +178,7 @@ LG_INLINE void draw_exact(const Batch& batch, const ExactRay<Pack>& ray, const E
     max_near = select(hit, Pack(exact_near<kOrthogonal>(record)), max_near);
     hits = select(hit, hits + IntPack(1), hits);
     if (kTrack > 0 || arguments.track > 0) {
-      const Pack depth = kOrthogonal ? Pack(record[kQz]) - g.half_chord : exact_depth(record, g);
-      tracker.insert(hit, depth, static_cast<int>(id));
+      tracker.insert(hit, Pack::load(shape + 2 * kLanes), static_cast<int>(id));
     }
     MaskPack ends = mask_from_bits(0);
     if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);

@@ -34,7 +34,12 @@ void draw_block(const Camera& camera, const DrawArguments& arguments, const Tile
     const ExactView view = exact_view(camera, *arguments.settings);
     const ExactRay<Pack> ray = exact_ray<Pack, kOrthogonal>(view, px, py);
     const int count = find_exact<kOrthogonal>(*scratch.batch, block, ray, view, scratch.events);
-    draw_exact<kOrthogonal, kChannels, kTrack>(*scratch.batch, ray, view, camera, arguments, state, scratch.events,
+    if (kTrack > 0 || arguments.track > 0) {
+      shape_exact<kOrthogonal, true>(*scratch.batch, ray, view, scratch.events, count, scratch.shapes);
+    } else {
+      shape_exact<kOrthogonal, false>(*scratch.batch, ray, view, scratch.events, count, scratch.shapes);
+    }
+    draw_exact<kOrthogonal, kChannels, kTrack>(*scratch.batch, scratch.shapes, camera, arguments, state, scratch.events,
                                                count, position, length);
   } else {
     const CompatView view = compat_view(camera, *arguments.settings);

@@ -144,7 +144,7 @@ __device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scen
   if (!exact_hit<float, kOrthogonal>(record, ray, view)) return;
   const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, true);
   if (!(g.closeness > 0.0f)) return;
-  const auto joining = exact_join<float>(record, g, pixel.maximum, pixel.low);
+  const auto joining = exact_join<float>(record, g.closeness, g.low, pixel.maximum, pixel.low);
   pixel.denominator = fma(pixel.denominator, joining.scale, joining.weight);
   if (joining.higher) {
     pixel.maximum = record[exact_record::kHigh];

@@ -23,14 +23,14 @@ LG_INLINE auto compat_join(const float* record, const CompatGeometry<F>& g, F ma
   return Joining<F, decltype(difference > difference)>{weight, select(higher, x, F(1.0f)), higher};
 }
 
-// The exponent's maximum as whole part and rest.
+// The exponent's maximum as whole part and rest; `exponent_low` is the rest of this sphere's.
 template <class F>
-LG_INLINE auto exact_join(const float* record, const ExactGeometry<F>& g, F high, F low) {
+LG_INLINE auto exact_join(const float* record, F closeness, F exponent_low, F high, F low) {
   using namespace exact_record;
-  const F difference = (F(record[kHigh]) - high) + (g.low - low);
+  const F difference = (F(record[kHigh]) - high) + (exponent_low - low);
   const auto higher = difference > F(0.0f);
   const F x = exp_negative(-abs(difference));
-  const F full = g.closeness * F(record[kOpacity]);
+  const F full = closeness * F(record[kOpacity]);
   return Joining<F, decltype(difference > difference)>{select(higher, full, full * x), select(higher, x, F(1.0f)),
                                                        higher};
 }

@@ -32,13 +32,11 @@ class Stages:
 
 
 class Engine(Protocol):
-    """Renders and differentiates one view at a time; belongs to one thread.
+    """Renders and differentiates one view at a time; belongs to one thread."""
 
-    Attributes:
-        prepared: Names what the last forward pass left in the workspace; 0: nothing that a backward pass could use.
-    """
-
-    prepared: int
+    @property
+    def prepared(self) -> int:
+        """Names what the last forward pass left in the workspace; 0: nothing that a backward pass could use."""
 
     def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
         """Renders a view into the given arrays."""

@@ -39,7 +39,7 @@ test: setup emulation
 	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest $(TESTS)
 
 bench: setup
-	$(BIN)/python tests/benchmarks/spheres.py
+	$(BIN)/python -m tests.benchmarks.spheres
 
 CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad

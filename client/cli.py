@@ -101,8 +101,15 @@ def _missing(entry: EntryPoint, error: ImportError) -> str:
     return f"`lumigrad {entry.name}` {_hint(entry)} ({error})"
 
 
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return True
+
+
 def _hint(entry: EntryPoint) -> str:
     layer = entry.module.split(".")[1]
-    if find_spec(f"lumigrad.{layer}") is None:
+    if not _installed(f"lumigrad.{layer}"):
         return "is not part of a client-only install; install lumigrad without LUMIGRAD_CLIENT_ONLY"
     return f'needs more packages; install them with: pip install "lumigrad[{layer}]"'

@@ -67,7 +67,7 @@ SANITIZERS = LD_PRELOAD="$$(for name in asan ubsan stdc++; do $(CXX) -print-file
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 sanitize: setup
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
-		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLUMIGRAD_CUDA=OFF \
+		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 -g1" -DLUMIGRAD_CUDA=OFF \
 		-DLUMIGRAD_EMULATION=ON -DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
 	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
 	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ class SceneStore:
         self._connection = connection
         # Handles whose scene had to be put again, and what they name now.
         self._restored: dict[tuple[str, int], SceneHandle] = {}
+        self._restored_lock = threading.Lock()
 
     def put(self, spheres: Spheres, deadline: Deadline) -> SceneHandle:
         """Stores a scene; its bytes travel only if the worker does not have them."""
@@ -78,8 +80,9 @@ class SceneStore:
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""
-        while (newer := self._restored.get((handle.scene_id, handle.version))) is not None:
-            handle = newer
+        with self._restored_lock:
+            while (newer := self._restored.get((handle.scene_id, handle.version))) is not None:
+                handle = newer
         return handle
 
     def with_reference(
@@ -109,9 +112,16 @@ class SceneStore:
             if handle.scene is None or not (any_version or error.actual < error.expected):
                 raise
         restored = self.put(handle.scene, deadline)
-        if (restored.scene_id, restored.version) != (now.scene_id, now.version):
-            self._restored[now.scene_id, now.version] = restored
+        self._note_restored(now, restored)
         return attempt(scene_pb2.SceneRef(scene_id=restored.scene_id, version=restored.version))
+
+    def _note_restored(self, lost: SceneHandle, restored: SceneHandle) -> None:
+        with self._restored_lock:
+            # A worker may give out again a name that was itself replaced once: what exists now ends every chain, or
+            # the chains would become circles.
+            self._restored.pop((restored.scene_id, restored.version), None)
+            if (restored.scene_id, restored.version) != (lost.scene_id, lost.version):
+                self._restored[lost.scene_id, lost.version] = restored
 
 
 def _tensor(name: str, value: Any) -> Any:

@@ -63,6 +63,32 @@ def test_frames_survive_a_restart_of_the_worker():
             same(frame.backward(np.ones_like(frame.color)), expected)
 
 
+def test_names_that_a_new_worker_gives_out_again_do_not_lead_in_circles():
+    with worker("--device", "cpu") as process:
+        client = Client(process.target, retry_s=30, timeout_s=30)
+        handle = client.put(cloud())
+        updated = client.update(handle, colors=np.zeros((60, 3)))
+        client.delete(updated)
+        # The name is used up on this worker, so that the scene gets another; on the next worker it gets this one again.
+        expected = client.render(handle, orbit(1)[0], **SETTINGS)
+        process.process.kill()
+        process.wait()
+        with worker("--device", "cpu", port=process.port), client:
+            finished = []
+
+            def render_twice() -> None:
+                finished.extend(client.render(handle, orbit(1)[0], **SETTINGS) for _ in range(2))
+
+            # A circle is walked without end and without a look at the time-out, so from a thread that need not end.
+            caller = threading.Thread(target=render_twice, daemon=True)
+            caller.start()
+            caller.join(60)
+            assert len(finished) == 2
+            for frame in finished:
+                same(frame, expected)
+            assert [stored.scene_id for stored in client.list()] == [handle.scene_id]
+
+
 def test_calls_wait_for_a_worker_that_is_being_restarted():
     with worker("--device", "cpu") as process:
         port = process.port

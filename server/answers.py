@@ -61,10 +61,6 @@ def _device_memory(_: errors.DeviceMemoryError) -> Answer:
     return Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, text, "device_memory")
 
 
-def _state_too_large(error: errors.StateTooLargeError) -> Answer:
-    return Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error}; render without retain", "state_too_large")
-
-
 def _scene_not_found(error: errors.SceneNotFoundError) -> Answer:
     text = "no such scene on this worker; put it again"
     detail = errors_pb2.SceneNotFound(scene_id=error.scene_id)
@@ -101,7 +97,6 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     ArgumentError: _kernel_argument,
     errors.BusyError: _busy,
     errors.DeviceMemoryError: _device_memory,
-    errors.StateTooLargeError: _state_too_large,
     errors.SceneNotFoundError: _scene_not_found,
     errors.VersionMismatchError: _version_mismatch,
     errors.ContextLostError: _context_lost,

@@ -6,7 +6,7 @@ import threading
 import uuid
 from typing import Generic, TypeVar
 
-from lumigrad.server.errors import ContextLostError, StateTooLargeError
+from lumigrad.server.errors import ContextLostError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.shelf import Shelf
 
@@ -31,9 +31,10 @@ class ContextStore(Generic[V]):
         return self._shelf.bytes
 
     def add(self, state: V, nbytes: int) -> str:
-        """Keep a state; returns its name."""
+        """Keep a state; returns its name, or nothing if it alone is more than may be kept."""
         if nbytes > self._shelf.limit_bytes:
-            raise StateTooLargeError(nbytes, self._shelf.limit_bytes)
+            self._metrics.evictions.labels("contexts", "size").inc()
+            return ""
         context_id = uuid.uuid4().hex
         with self._lock:
             self._shelf.put(context_id, state, nbytes)

@@ -28,13 +28,6 @@ class DeviceMemoryError(Exception):
     """The device has not enough memory for the call."""
 
 
-class StateTooLargeError(Exception):
-    """A forward state is larger than all the room for such states."""
-
-    def __init__(self, state_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"the forward state takes {state_bytes} bytes; {limit_bytes} may be retained")
-
-
 class SceneNotFoundError(LookupError):
     """No such scene here."""
 

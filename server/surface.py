@@ -21,7 +21,7 @@ from lumigrad.server.errors import BusyError, StoppingError
 from lumigrad.server.metrics import Metrics
 
 _RETRY_SECONDS = 0.1
-_REFUSALS = {"busy", "deadline", "device_memory", "invalid_argument", "state_too_large", "stopping"}
+_REFUSALS = {"busy", "deadline", "device_memory", "invalid_argument", "stopping"}
 
 
 class Surface:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.arguments import number
 from lumigrad.client.arrays import Float32, Float64, float32_array, float64_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
@@ -127,9 +128,9 @@ class Camera:
 
     def __post_init__(self) -> None:
         for name in ("width", "height"):
-            size = getattr(self, name)
-            if size != int(size) or size < 1:
-                raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size}")
+            size = number(name, getattr(self, name))
+            if not math.isfinite(size) or size != int(size) or size < 1:
+                raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size:g}")
             object.__setattr__(self, name, int(size))
 
     @staticmethod
@@ -150,7 +151,8 @@ class Camera:
         fx: float, fy: float, cx: float, cy: float, rotation: Any, translation: Any, width: int, height: int
     ) -> Camera:
         """OpenCV's pinhole from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""
-        return Camera(width, height, OpenCVModel(float(fx), float(fy), float(cx), float(cy), rotation, translation))
+        fx, fy, cx, cy = (number(name, value) for name, value in {"fx": fx, "fy": fy, "cx": cx, "cy": cy}.items())
+        return Camera(width, height, OpenCVModel(fx, fy, cx, cy, rotation, translation))
 
     @staticmethod
     def look_at(
@@ -176,8 +178,9 @@ class Camera:
         rotation = look_rotation(float64_array("target", target, (3,)) - eye, float64_array("up", up, (3,)))
         if not 0.0 < fov_degrees < 180.0:
             raise InvalidArgument.of("fov_degrees", f"expected an angle in (0, 180), got {fov_degrees}")
-        focal = 0.5 * height / math.tan(math.radians(fov_degrees) / 2)
-        return Camera.opencv(focal, focal, width / 2, height / 2, rotation, -rotation @ eye, width, height)
+        center = number("width", width) / 2, number("height", height) / 2
+        focal = center[1] / math.tan(math.radians(fov_degrees) / 2)
+        return Camera.opencv(focal, focal, *center, rotation, -rotation @ eye, width, height)
 
     @staticmethod
     def orbit(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from lumigrad.client.arguments import instance, names, number
 from lumigrad.client.arrays import to_numpy
 from lumigrad.client.camera import Camera
 from lumigrad.client.channel import Tls
@@ -87,6 +88,7 @@ class Client:
 
         The handle keeps the scene, so that it can be put again if the worker loses it.
         """
+        instance("scene", scene, (Spheres,), "make one with Spheres(positions, colors, radii)")
         return self._store.put(scene, self._connection.deadline(timeout_s))
 
     def update(
@@ -102,14 +104,17 @@ class Client:
         """Replaces tensors of a stored scene, shaped as before, and returns the handle to the new version.
 
         Raises:
-            VersionMismatch: somebody else updated the scene since this handle was made.
+            VersionMismatch: somebody else updated the scene since this handle was made; or this update was made, its
+                reply was lost with the connection, and the repetition finds `actual` = `expected` + 1.
         """
+        instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
         passed = {"positions": positions, "colors": colors, "radii": radii, "opacities": opacities}
         tensors = {name: value for name, value in passed.items() if value is not None}
         return self._store.update(handle, tensors, self._connection.deadline(timeout_s))
 
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
         """A handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
+        instance("scene_id", scene_id, (str,), "pass the scene_id of a handle")
         return self._store.get(scene_id, with_tensors, self._connection.deadline(timeout_s))
 
     def list(self, *, timeout_s: float | None = None) -> tuple[SceneHandle, ...]:
@@ -118,6 +123,7 @@ class Client:
 
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
         """Lets the worker forget a scene, given by its handle or id."""
+        instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
         scene_id = scene if isinstance(scene, str) else self._store.current(scene).scene_id
         self._store.delete(scene_id, self._connection.deadline(timeout_s))
 
@@ -157,12 +163,14 @@ class Client:
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
             timeout_s: instead of the client's time-out.
         """
-        cameras = (camera,) if isinstance(camera, Camera) else tuple(camera)
+        advice = "pass Spheres(positions, colors, radii), or a handle from put or get"
+        instance("scene", scene, (Spheres, SceneHandle), advice)
+        cameras = _cameras(camera)
         spheres = scene.scene if isinstance(scene, SceneHandle) else scene
         settings = SphereSettings(
-            gamma=float(gamma),
-            max_depth=_max_depth(spheres, cameras, min_depth) if max_depth is None else float(max_depth),
-            min_depth=float(min_depth),
+            gamma=gamma,
+            max_depth=_max_depth(spheres, cameras, number("min_depth", min_depth)) if max_depth is None else max_depth,
+            min_depth=min_depth,
             semantics=semantics,
             background=_background(background, spheres),
             allowed_difference=allowed_difference,
@@ -170,12 +178,25 @@ class Client:
             n_track=n_track,
             background_depth=background_depth,
         )
-        request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, tuple(outputs))
+        request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, names("outputs", outputs))
         return self.render_request(request, retain=retain, timeout_s=timeout_s)
 
     def render_request(self, request: RenderRequest, *, retain: bool = False, timeout_s: float | None = None) -> Frame:
         """As `render`, for those who hold a request already."""
         return self._renderer.render(request, retain, self._connection.deadline(timeout_s))
+
+
+def _cameras(camera: Any) -> tuple[Camera, ...]:
+    if isinstance(camera, Camera):
+        return (camera,)
+    advice = "make one with Camera.look_at, orbit, opencv or pulsar"
+    instance("camera", camera, (Camera, Iterable), advice)
+    cameras = tuple(camera)
+    for entry in cameras:
+        instance("camera", entry, (Camera,), advice)
+    if not cameras:
+        raise InvalidArgument.of("camera", f"expected a Camera or a sequence of at least one, got none; {advice}")
+    return cameras
 
 
 def _max_depth(spheres: Spheres | None, cameras: Sequence[Camera], min_depth: float) -> float:
@@ -189,7 +210,12 @@ def _max_depth(spheres: Spheres | None, cameras: Sequence[Camera], min_depth: fl
 def _background(background: Any, spheres: Spheres | None) -> tuple[float, ...]:
     if background is None:
         return ()
-    channels = to_numpy("background", background).astype(np.float32)
+    channels = to_numpy("background", background)
+    if channels.dtype.kind not in "fiub":
+        raise InvalidArgument.of(
+            "background", f"expected a number, or one for each channel, got {background!r}; 0 is black, 1 is white"
+        )
+    channels = channels.astype(np.float32)
     if channels.ndim == 0 and spheres is None:
         raise InvalidArgument.of("background", "expected one value per channel for a handle without its scene")
     if channels.ndim == 0 and spheres is not None:

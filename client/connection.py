@@ -100,7 +100,11 @@ class Connection:
         )
 
     def _repeat(self, call: Callable[[float], T], deadline: Deadline) -> T:
-        """Every call here is safe to repeat: results depend on the request alone, and Update names its version."""
+        """Every call here is safe to repeat: results depend on the request alone, and Update names its version.
+
+        So nothing is ever changed twice; but an Update that was made and whose reply was lost is reported, when it is
+        repeated, as a VersionMismatch with `actual` = `expected` + 1.
+        """
         return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self._retry_s)
 
     def _attempt(self, call: Callable[[float], T], deadline: Deadline) -> T:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from lumigrad.client.arguments import names
 from lumigrad.client.arrays import to_numpy
 from lumigrad.client.errors import ContextLost, InvalidArgument
 from lumigrad.client.gradients import Gradients
@@ -84,7 +85,7 @@ class Frame(NamedArrays):
             raise InvalidArgument.of("color", "expected at least one of color, alpha and depth, got none")
         if depth is not None and "depth" not in self:
             raise InvalidArgument.of("depth", f"expected a frame that has the output, got {self}; {self._advice}")
-        request = BackwardRequest(self.request, upstream, tuple(wanted), sparse, wire_format)
+        request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
         deadline = self._renderer.deadline(timeout_s)
         context_id = self._context_id
         if release:

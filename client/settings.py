@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from lumigrad.client.arguments import number, whole_number
 from lumigrad.client.camera import Camera
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.spheres import Spheres
@@ -45,9 +46,11 @@ class SphereSettings:
         if self.semantics not in ("exact", "compat"):
             raise InvalidArgument.of("semantics", f'expected "exact" or "compat", got {self.semantics!r}')
         for name, largest in (("max_hits", 2**32 - 1), ("n_track", 128)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0, largest))
+        for name in ("gamma", "max_depth", "min_depth", "allowed_difference", "background_depth"):
             value = getattr(self, name)
-            if not 0 <= value <= largest:
-                raise InvalidArgument.of(name, f"expected a whole number from 0 to {largest}, got {value}")
+            if value is not None or name in ("gamma", "max_depth", "min_depth"):
+                object.__setattr__(self, name, number(name, value))
 
 
 def enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: float) -> float:

@@ -224,6 +224,36 @@ def test_refused_settings_name_the_field(client, change, field):
     assert refused.value.violations[0].field.rsplit(".", 1)[-1] == field
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c: c.render(cloud(), []), r"camera: expected a Camera or a sequence of at least one, got none; make"),
+        (lambda c: c.render(cloud(), None), r"camera: expected Camera or Iterable, got None; make one with"),
+        (lambda c: c.render(cloud(), ["front"]), r"camera: expected Camera, got 'front'; make one with"),
+        (lambda c: c.render("abc", orbit(1)), r"scene: expected Spheres or SceneHandle, got 'abc'; pass Spheres"),
+        (lambda c: c.put(np.zeros((3, 3))), r"scene: expected Spheres, got ndarray; make one with Spheres"),
+        (lambda c: c.update(cloud(), radii=[1]), r"handle: expected SceneHandle, got Spheres; pass what put"),
+        (lambda c: c.get(7), r"scene_id: expected str, got 7; pass the scene_id"),
+        (lambda c: c.delete(cloud()), r"scene: expected SceneHandle or str, got Spheres; pass what"),
+        (lambda c: c.render(cloud(), orbit(1), max_hits=2.5), r"max_hits: expected a whole number from 0 to .*got 2.5"),
+        (lambda c: c.render(cloud(), orbit(1), gamma="a"), r"gamma: expected a number, got 'a'; pass a float"),
+        (lambda c: c.render(cloud(), orbit(1), min_depth=[1, 2]), r"min_depth: expected a number, got list"),
+        (lambda c: c.render(cloud(), orbit(1), background="white"), r"background: expected a number, .*got 'white'; 0"),
+        (lambda c: c.render(cloud(), orbit(1), outputs=[3]), r"outputs: expected names, got list; pass strings"),
+        (lambda c: Camera.orbit((0, 0, 0), 1, 0, 0, width="a"), r"width: expected a number, got 'a'"),
+    ],
+)
+def test_ordinary_mistakes_are_explained(client, call, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        call(client)
+
+
+def test_a_name_alone_stands_for_a_sequence_of_one(client):
+    frame = client.render(cloud(), orbit(1)[0], outputs="color", **SETTINGS)
+    assert list(frame) == ["color"]
+    assert frame.backward(np.ones_like(frame.color), wanted="radii").radii.shape == (60,)
+
+
 def test_info(client, worker_process):
     info = client.info()
     assert (info.target, info.device, info.engines) == (worker_process.target, "cpu", ("spheres",))

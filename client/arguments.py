@@ -1,0 +1,48 @@
+"""Checks of single arguments, which turn ordinary mistakes into errors that name the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lumigrad.client.errors import InvalidArgument
+
+
+def number(name: str, value: Any) -> float:
+    """`value` as a float; 0-d arrays and tensors convert."""
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    raise InvalidArgument.of(name, f"expected a number, got {_shown(value)}; pass a float")
+
+
+def whole_number(name: str, value: Any, least: int, largest: int) -> int:
+    """`value` as an int within bounds, which are included; floats without a fraction convert."""
+    converted = number(name, value)
+    if not least <= converted <= largest or converted != int(converted):
+        raise InvalidArgument.of(name, f"expected a whole number from {least} to {largest}, got {_shown(value)}")
+    return int(converted)
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """`value`, one name or several, as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    given = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(entry, str) for entry in given):
+        raise InvalidArgument.of(name, f'expected names, got {_shown(value)}; pass strings, e.g. ("color",)')
+    return given
+
+
+def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> None:
+    """Raises InvalidArgument unless `value` is of one of `kinds`."""
+    if not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidArgument.of(name, f"expected {expected}, got {_shown(value)}; {advice}")
+
+
+def _shown(value: Any) -> str:
+    """The value itself only where it is short."""
+    return repr(value) if isinstance(value, (str, int, float)) or value is None else type(value).__name__

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lumigrad.client.arguments import names, number
 from lumigrad.client.camera import PULSAR_LENGTHS, Camera
 from lumigrad.client.client import Client
 from lumigrad.client.default import default_client
@@ -38,7 +39,7 @@ def render_spheres(
     positions: torch.Tensor,
     colors: torch.Tensor,
     radii: torch.Tensor,
-    cam_params: torch.Tensor | Camera,
+    cam_params: torch.Tensor | Sequence[float] | Camera,
     *,
     width: int | None = None,
     height: int | None = None,
@@ -56,8 +57,9 @@ def render_spheres(
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
-    Gradients flow to positions, colors, radii, opacities, cam_params, background and gamma, from color and in exact
-    semantics from alpha and depth. Tensors of any float type and device are taken; they travel as float32.
+    Gradients flow to positions, colors, radii, opacities and cam_params, from color; in exact semantics also to
+    background and gamma, and from alpha and depth. Tensors of any float type and device are taken; they travel as
+    float32.
 
     Args:
         positions: [N, 3] centres, world frame, scene units.
@@ -78,9 +80,12 @@ def render_spheres(
         client: the way to the worker; None: the shared client of the default target.
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
+    outputs = names("outputs", outputs)
     unknown = sorted(set(outputs) - set(OUTPUTS))
     if unknown:
         raise InvalidArgument.of("outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
+    if semantics == "compat":
+        _refuse_gradients(background=background, gamma=gamma)
     camera, parameters = _camera(cam_params, width, height, orthogonal, right_handed)
     named = {"positions": positions, "colors": colors, "radii": radii, "opacities": opacities, "cam_params": parameters}
     tensors = [None if value is None else _on_host(name, value) for name, value in named.items()]
@@ -89,9 +94,9 @@ def render_spheres(
     call = SphereCall(
         client=default_client() if client is None else client,
         settings=SphereSettings(
-            gamma=float(gamma.detach() if isinstance(gamma, torch.Tensor) else gamma),
-            max_depth=float(max_depth),
-            min_depth=float(min_depth),
+            gamma=number("gamma", gamma),
+            max_depth=max_depth,
+            min_depth=min_depth,
             semantics=semantics,
             allowed_difference=allowed_difference,
         ),
@@ -106,6 +111,17 @@ def render_spheres(
     return RenderedSpheres(on_device["color"], on_device.get("alpha"), on_device.get("depth"), on_device.get("info"))
 
 
+def _refuse_gradients(**tensors: Any) -> None:
+    """Now rather than in backward, which is far from the cause."""
+    for name, tensor in tensors.items():
+        if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            raise InvalidArgument.of(
+                name,
+                'expected a tensor that requires no gradient, since there is none for it with semantics="compat", got '
+                f'one that does; pass semantics="exact" or {name}.detach()',
+            )
+
+
 def _on_host(name: str, value: Any) -> torch.Tensor:
     """Float32 on the CPU; autograd brings the gradient back to the type and device of `value`."""
     try:
@@ -115,7 +131,7 @@ def _on_host(name: str, value: Any) -> torch.Tensor:
 
 
 def _camera(
-    cam_params: torch.Tensor | Camera,
+    cam_params: torch.Tensor | Sequence[float] | Camera,
     width: int | None,
     height: int | None,
     orthogonal: bool,
@@ -128,12 +144,13 @@ def _camera(
             if passed not in (None, actual):
                 raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
         return lambda _: fixed, None
-    if cam_params.ndim != 1 or len(cam_params) not in PULSAR_LENGTHS:
-        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(cam_params.shape)}")
+    tensor = _on_host("cam_params", cam_params)
+    if tensor.ndim != 1 or len(tensor) not in PULSAR_LENGTHS:
+        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(tensor.shape)}")
     if width is None or height is None:
         raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
     size = width, height
     return (
         lambda parameters: Camera.pulsar(parameters.detach(), *size, orthogonal=orthogonal, right_handed=right_handed),
-        cam_params,
+        tensor,
     )

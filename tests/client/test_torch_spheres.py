@@ -216,6 +216,25 @@ def test_compat_has_gradients_of_the_color_only(client):
     assert torch.isfinite(tensors["positions"].grad).all()
 
 
+@pytest.mark.parametrize("name", ["background", "gamma"])
+def test_compat_refuses_at_once_what_has_no_gradient_there(client, name):
+    tensors = scene()
+    tensors[name].requires_grad_()
+    with pytest.raises(InvalidArgument, match=rf'^{name}: .*pass semantics="exact" or {name}\.detach\(\)$'):
+        render(client, tensors, semantics="compat")
+    with torch.no_grad():
+        expected = render(client, tensors, semantics="compat").color
+    tensors[name] = tensors[name].detach()
+    assert torch.equal(render(client, tensors, semantics="compat").color, expected)
+
+
+def test_camera_parameters_may_be_a_list_and_an_output_a_single_name(client):
+    expected = render(client, scene())
+    result = render(client, {**scene(), "cam_params": CAMERA.tolist()}, outputs="alpha")
+    assert torch.equal(result.color, expected.color) and torch.equal(result.alpha, expected.alpha)
+    assert result.depth is None
+
+
 def test_scene_options_reach_the_worker(client):
     tensors = {**scene(), "cam_params": torch.tensor([0, 0, -4.0, 0, 0, 0, 0, 2.0])}
     assert render(client, tensors, orthogonal=True).color.std() > 0

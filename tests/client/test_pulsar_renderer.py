@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Spheres
-from lumigrad.client.compat.pulsar import MAX_UINT, Renderer, notices
+from lumigrad.client.compat.pulsar import MAX_UINT, PulsarArgumentError, Renderer, notices
 from support.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, BATCH = 26, 18, 30, 3
@@ -243,6 +243,21 @@ def test_positional_calls_of_the_original_work(renderer):
     leading = [own[name] for name in ("vert_pos", "vert_col", "vert_rad", "cam_params")]
     positional = renderer(*leading, 0.1, 12.0, 2.0, torch.zeros(3), own["opacity"])
     assert torch.equal(keywords, positional)
+
+
+def test_the_background_gets_no_gradient(renderer):
+    background = torch.zeros(3, requires_grad=True)
+    assert not renderer(**element(batch(), 0), gamma=0.1, max_depth=12.0, bg_col=background).requires_grad
+
+
+@pytest.mark.parametrize(("name", "number"), [("vert_pos", 1), ("vert_col", 2), ("cam_params", 4)])
+def test_what_only_the_worker_refuses_is_an_error_of_the_drop_in(renderer, name, number):
+    own = element(batch(), 0)
+    own[name].view(-1)[0] = float("nan")
+    with pytest.raises(PulsarArgumentError, match=rf"^{name}: invalid argument {number}: expected ") as refused:
+        renderer(**own, gamma=0.1, max_depth=12.0)
+    assert isinstance(refused.value, RuntimeError)
+    assert refused.value.violations[0].field == name
 
 
 def test_no_target_means_the_default(worker_process, monkeypatch):

@@ -17,6 +17,7 @@ from lumigrad.client.compat.pulsar.checks import (
     check_forward,
 )
 from lumigrad.client.compat.pulsar.constants import EPS, MAX_UINT
+from lumigrad.client.compat.pulsar.errors import pulsar_refusals
 from lumigrad.client.compat.pulsar.hits import refuse_backward
 from lumigrad.client.default import default_client
 from lumigrad.client.settings import SphereSettings
@@ -130,8 +131,9 @@ class Renderer(torch.nn.Module):
         )  # fmt: skip
         notices.on_forward(arguments)
         check_forward(arguments, self._limits, self.device_tracker.device)
-        call = self._call(arguments, return_forward_info, first_R_then_T)
-        results = [render_remotely(call, element) for element in _elements(arguments)]
+        with pulsar_refusals():
+            call = self._call(arguments, return_forward_info, first_R_then_T)
+            results = [render_remotely(call, element) for element in _elements(arguments)]
         if mode == 1:
             images = [refuse_backward(result["hits"][..., None].float(), _inputs(arguments)) for result in results]
         else:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 from lumigrad.client.errors import LumigradError
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe has seen enough; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
+    except FileNotFoundError as error:
+        print(f"lumigrad: error: {_absent(error)}", file=sys.stderr)
+        return FAILURE
     except (LumigradError, OSError) as error:
         print(f"lumigrad: error: {error}", file=sys.stderr)
         return FAILURE
@@ -99,6 +103,13 @@ def _load(entry: EntryPoint, *, required: bool) -> Command | None:
 
 def _missing(entry: EntryPoint, error: ImportError) -> str:
     return f"`lumigrad {entry.name}` {_hint(entry)} ({error})"
+
+
+def _absent(error: FileNotFoundError) -> str:
+    if error.filename is None:
+        return str(error)
+    path = Path(os.fsdecode(error.filename))
+    return f"no such file: {path}" if path.parent.is_dir() else f"no such directory: {path.parent}"
 
 
 def _installed(package: str) -> bool:

@@ -97,7 +97,14 @@ def test_no_worker_is_one_line_and_status_1():
 def test_an_absent_file_is_one_line_and_status_1(tmp_path):
     done = lumigrad("render", "absent.ply", "-o", "out.png", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "lumigrad: error: [Errno 2] No such file or directory: 'absent.ply'\n"
+    assert done.stderr == "lumigrad: error: no such file: absent.ply\n"
+
+
+def test_an_absent_folder_for_the_picture_is_named(worker_process: WorkerProcess, cloud: Path):
+    picture = cloud.parent / "absent" / "out.png"
+    done = lumigrad("render", str(cloud), "-o", str(picture), "--size", "8x8", "--target", worker_process.target)
+    assert done.returncode == 1
+    assert done.stderr == f"lumigrad: error: no such directory: {picture.parent}\n"
 
 
 def test_render_frames_the_cloud(worker_process: WorkerProcess, cloud: Path):

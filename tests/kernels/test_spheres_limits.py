@@ -59,8 +59,6 @@ def test_background_gradient_where_nothing_is_seen(count: int, engine: Engine) -
 @both_semantics
 @pytest.mark.parametrize("size", [(2, 2), (3, 17), (33, 16), (65, 5), (16, 32), (1, 1)])
 def test_films_of_any_size(size: tuple[int, int], semantics: Semantics, engine: Engine) -> None:
-    if semantics == "compat" and size == (1, 1):
-        pytest.skip("the original demands two pixels either way")
     width, height = size
     camera = (*IDENTITY[:7], 2.0 * width / max(width, height))
     case = build("film", Cloud(count=40), width=width, height=height, camera=camera)

@@ -61,12 +61,14 @@ def assert_same_outputs(first: Run, second: Run) -> None:
 
 @both_semantics
 def test_same_call_twice_gives_the_same_bits(semantics: Semantics, engine: Engine) -> None:
-    if not engine.repeatable:
-        pytest.skip("a GPU adds up gradients in no particular order")
     first, second = everything(engine, CASE, semantics), everything(engine, CASE, semantics)
     assert_same_outputs(first, second)
     for name, gradient in first.gradients.items():
-        np.testing.assert_array_equal(gradient, second.gradients[name], err_msg=name)
+        if engine.repeatable:
+            np.testing.assert_array_equal(gradient, second.gradients[name], err_msg=name)
+        else:
+            # A GPU adds up gradients in no particular order.
+            assert_relative(name, second.gradients[name], gradient, 1e-5)
 
 
 @both_semantics

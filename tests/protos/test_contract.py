@@ -15,6 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from lumigrad.v1 import (
     camera_pb2,
     errors_pb2,
+    gaussians_pb2,
     render_pb2,
     scene_pb2,
     spheres_pb2,
@@ -24,7 +25,17 @@ from lumigrad.v1 import (
 )
 
 FIXTURE = Path(__file__).with_name("contract.txt")
-FILES = (camera_pb2, errors_pb2, render_pb2, scene_pb2, spheres_pb2, tensor_pb2, timings_pb2, worker_pb2)
+FILES = (
+    camera_pb2,
+    errors_pb2,
+    gaussians_pb2,
+    render_pb2,
+    scene_pb2,
+    spheres_pb2,
+    tensor_pb2,
+    timings_pb2,
+    worker_pb2,
+)
 TYPES = {
     value: name.removeprefix("TYPE_").lower()
     for name, value in vars(FieldDescriptor).items()

@@ -1,0 +1,38 @@
+// From an instruction set to the loops compiled for it.
+#include "gaussians/cpu.h"
+
+#define LUMIGRAD_DECLARE_GAUSSIANS(isa)                                                                            \
+  namespace isa {                                                                                                  \
+  void forward_view(const View*, int, const Settings&, const Scene&, const Outputs&, Pass&, Workspace&);           \
+  void blend_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, Pass&,   \
+                      Workspace&);                                                                                 \
+  void project_backward(const View*, int, const Settings&, const Scene&, const Upstream&, const Gradients&, Pass&, \
+                        Workspace&);                                                                               \
+  }
+
+namespace lumigrad::gaussians {
+
+LUMIGRAD_DECLARE_GAUSSIANS(portable)
+#ifdef LUMIGRAD_HAVE_avx2
+LUMIGRAD_DECLARE_GAUSSIANS(avx2)
+#endif
+#ifdef LUMIGRAD_HAVE_avx512
+LUMIGRAD_DECLARE_GAUSSIANS(avx512)
+#endif
+
+CpuEngine cpu_engine(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return {&avx512::forward_view, &avx512::blend_backward, &avx512::project_backward};
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return {&avx2::forward_view, &avx2::blend_backward, &avx2::project_backward};
+#endif
+    default:
+      return {&portable::forward_view, &portable::blend_backward, &portable::project_backward};
+  }
+}
+
+}  // namespace lumigrad::gaussians

@@ -12,8 +12,9 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres import camera_gradient
-from lumigrad.kernels.spheres.engine import Stages, StageTimes, engine_for
+from lumigrad.kernels.spheres.engine import engine_for
 from lumigrad.kernels.spheres.forward import State
+from lumigrad.kernels.stages import Stages, StageTimes
 
 GRADIENTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
 _PER_SPHERE = ("positions", "colors", "radii", "opacities")

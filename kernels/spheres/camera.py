@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumigrad.kernels import _native
+from lumigrad.kernels.checks import MAX_EXTENT, check_size
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera_sources import Axes, OpenCVSource, PulsarSource
 
 Array = np.ndarray
 _LENGTHS = (8, 10, 11, 13)
-_MAX_EXTENT = 32768
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Camera:
         Raises:
             ArgumentError: A wrong number of parameters, a size or a length out of range.
         """
-        _check_size(width, height)
+        check_size(width, height)
         values = np.asarray(parameters, np.float32).reshape(-1)
         if len(values) not in _LENGTHS:
             raise ArgumentError("camera parameters", "8, 10, 11 or 13 values", f"{len(values)}")
@@ -85,7 +85,7 @@ class Camera:
         if not sensor > 0.0:
             raise ArgumentError("sensor width", "a value above 0", f"{sensor}")
         px, py = source.offset
-        limit = _MAX_EXTENT - max(width, height)
+        limit = MAX_EXTENT - max(width, height)
         if max(abs(px), abs(py)) > limit / 2:
             raise ArgumentError("principal point offset", f"at most {limit // 2} pixels", f"({px}, {py})")
         scale = width / sensor * (1.0 if orthogonal else focal)
@@ -131,7 +131,7 @@ class Camera:
         Raises:
             ArgumentError: R is no rotation, or a value is out of range.
         """
-        _check_size(width, height)
+        check_size(width, height)
         r = np.asarray(rotation, np.float64)
         r = r.reshape(3, 3) if r.size == 9 else np.zeros((3, 3))
         t = np.asarray(translation, np.float64).reshape(-1)
@@ -201,12 +201,6 @@ class Camera:
             z_min64=min_depth,
             z_max64=max_depth,
         )
-
-
-def _check_size(width: int, height: int) -> None:
-    for name, value in (("width", width), ("height", height)):
-        if not 1 <= value <= _MAX_EXTENT:
-            raise ArgumentError(name, f"1 to {_MAX_EXTENT} pixels", f"{value}")
 
 
 def _length(v: Array) -> np.float32:

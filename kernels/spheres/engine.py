@@ -11,24 +11,9 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.stages import StageTimes
 
 Arrays = Mapping[str, Any]  # Tensors, or None where there is none.
-StageTimes = Callable[[], Mapping[str, float]]
-
-
-@dataclass
-class Stages:
-    """Milliseconds per kernel stage, summed over the views of a call; read when asked for, not before."""
-
-    views: list[StageTimes] = field(default_factory=list)
-
-    def milliseconds(self) -> dict[str, float]:
-        """By stage; empty while a CUDA device is still at work on the call."""
-        total: dict[str, float] = {}
-        for view in self.views:
-            for stage, time in view().items():
-                total[stage] = total.get(stage, 0.0) + time
-        return total
 
 
 class Engine(Protocol):

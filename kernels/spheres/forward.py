@@ -10,9 +10,10 @@ import torch
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
-from lumigrad.kernels.spheres.engine import Stages, engine_for
+from lumigrad.kernels.spheres.engine import engine_for
 from lumigrad.kernels.spheres.inputs import Inputs, check_cameras, check_inputs, depth_range
 from lumigrad.kernels.spheres.settings import Settings
+from lumigrad.kernels.stages import Stages
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 _TRACKED = {"depth", "info", "sphere_ids", "weights"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from lumigrad.kernels.checks import check_tensor
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
 from lumigrad.kernels.spheres.settings import Settings
@@ -72,20 +73,20 @@ def check_inputs(
         ArgumentError: The first argument that does not fit.
     """
     device = positions.device
-    _check_tensor("positions", positions, (None, 3), device)
+    check_tensor("positions", positions, (None, 3), device, "positions")
     count = positions.shape[0]
-    _check_tensor("colors", colors, (count, None), device)
+    check_tensor("colors", colors, (count, None), device, "positions")
     channels = colors.shape[1]
     if channels < 1:
         raise ArgumentError("colors", "at least one channel", f"shape {tuple(colors.shape)}")
     if count >= 2**31 - 1:
         raise ArgumentError("positions", "fewer than 2**31 - 1 spheres", f"{count}")
-    _check_tensor("radii", radii, (count,), device)
+    check_tensor("radii", radii, (count,), device, "positions")
     if opacities is not None:
-        _check_tensor("opacities", opacities, (count,), device)
+        check_tensor("opacities", opacities, (count,), device, "positions")
     if background is None:
         background = torch.ones(channels, device=device)
-    _check_tensor("background", background, (channels,), device)
+    check_tensor("background", background, (channels,), device, "positions")
     return Inputs(
         positions.detach().contiguous(),
         colors.detach().contiguous(),
@@ -148,15 +149,3 @@ def check_cameras(cameras: Sequence[Camera]) -> None:
     sizes = {(camera.width, camera.height) for camera in cameras}
     if len(sizes) > 1:
         raise ArgumentError("cameras", "one size (width, height) for all of a call", f"{sorted(sizes)}")
-
-
-def _check_tensor(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
-    wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
-    if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", type(tensor).__name__)
-    fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
-    if tensor.dtype != torch.float32 or not fits:
-        actual = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
-        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", actual)
-    if tensor.device != device:
-        raise ArgumentError(name, f"a tensor on {device}, where positions are", f"one on {tensor.device}")

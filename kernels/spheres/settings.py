@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
-from typing import Any
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.checks import check, is_number, is_whole
 
 MAX_TRACK = 128
 UNLIMITED_HITS = 2**32 - 1
@@ -47,22 +45,22 @@ class Settings:
         share = self.share
         numbers = {"gamma": self.gamma, "max_depth": self.max_depth, "min_depth": self.min_depth}
         for name, value in {**numbers, "allowed_difference": share, "background_depth": self.background_depth}.items():
-            _check(_is_number(value), name, "a number", value)
+            check(is_number(value), name, "a number", value)
         for name in ("max_hits", "n_track"):
-            _check(_is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
-        _check(self.semantics in ("exact", "compat"), "semantics", "'exact' or 'compat'", self.semantics)
-        _check(1e-5 <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
-        _check(0.0 <= self.min_depth < math.inf, "min_depth", "a finite value >= 0", self.min_depth)
-        _check(
+            check(is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
+        check(self.semantics in ("exact", "compat"), "semantics", "'exact' or 'compat'", self.semantics)
+        check(1e-5 <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
+        check(0.0 <= self.min_depth < math.inf, "min_depth", "a finite value >= 0", self.min_depth)
+        check(
             self.min_depth + 1e-6 < self.max_depth < math.inf,
             "max_depth",
             f"a finite value above min_depth ({self.min_depth}) by more than 1e-6",
             self.max_depth,
         )
-        _check(0.0 <= share < 1.0, "allowed_difference", "a value in [0, 1)", share)
-        _check(0 <= self.max_hits <= UNLIMITED_HITS, "max_hits", "0 (no limit) to 2**32 - 1", self.max_hits)
-        _check(1 <= self.n_track <= MAX_TRACK, "n_track", f"1 to {MAX_TRACK}", self.n_track)
-        _check(0.0 < self.background_depth < 1.0, "background_depth", "a value in (0, 1)", self.background_depth)
+        check(0.0 <= share < 1.0, "allowed_difference", "a value in [0, 1)", share)
+        check(0 <= self.max_hits <= UNLIMITED_HITS, "max_hits", "0 (no limit) to 2**32 - 1", self.max_hits)
+        check(1 <= self.n_track <= MAX_TRACK, "n_track", f"1 to {MAX_TRACK}", self.n_track)
+        check(0.0 < self.background_depth < 1.0, "background_depth", "a value in (0, 1)", self.background_depth)
 
     @property
     def exact(self) -> bool:
@@ -86,24 +84,3 @@ class Settings:
             allowed_difference=self.share,
             background_depth=self.background_depth,
         )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return not isinstance(value, (str, bytes))
-
-
-def _is_whole(value: Any) -> bool:
-    try:
-        operator.index(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _check(ok: bool, argument: str, expected: str, actual: object) -> None:
-    if not ok:
-        raise ArgumentError(argument, expected, repr(actual))

@@ -1,0 +1,70 @@
+"""Checks of arguments that the engines share."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from lumigrad.kernels.errors import ArgumentError
+
+MAX_EXTENT = 32768
+
+
+def check(ok: bool, argument: str, expected: str, actual: object) -> None:
+    """Refuses an argument.
+
+    Raises:
+        ArgumentError: `ok` is false.
+    """
+    if not ok:
+        raise ArgumentError(argument, expected, repr(actual))
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one number (text is none)."""
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return not isinstance(value, (str, bytes))
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def check_size(width: int, height: int) -> None:
+    """The size of a film, pixels.
+
+    Raises:
+        ArgumentError: It has no pixels or too many.
+    """
+    for name, value in (("width", width), ("height", height)):
+        if not is_whole(value) or not 1 <= value <= MAX_EXTENT:
+            raise ArgumentError(name, f"1 to {MAX_EXTENT} pixels", f"{value}")
+
+
+def check_tensor(
+    name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], device: torch.device, leader: str
+) -> None:
+    """A float32 tensor of this shape (None: any extent) on `device`, where the tensors called `leader` are.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", type(tensor).__name__)
+    fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
+    if tensor.dtype != torch.float32 or not fits:
+        actual = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", actual)
+    if tensor.device != device:
+        raise ArgumentError(name, f"a tensor on {device}, where {leader} are", f"one on {tensor.device}")

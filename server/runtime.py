@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from lumigrad.server.contexts import ContextStore
 from lumigrad.server.executor import DeviceExecutor
 from lumigrad.server.limits import Limits
+from lumigrad.server.renderer import Renderer, Retained
 from lumigrad.server.scenes import SceneStore
-from lumigrad.server.sphere_engine import SphereEngine, SphereState
 from lumigrad.server.transfer import Transfer
 from lumigrad.server.transit import Transit
 
@@ -22,5 +22,5 @@ class Runtime:
     transit: Transit
     executor: DeviceExecutor
     scenes: SceneStore
-    contexts: ContextStore[SphereState]
-    spheres: SphereEngine
+    contexts: ContextStore[Retained]
+    renderer: Renderer

@@ -9,20 +9,14 @@ from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
+from lumigrad.server.arrivals import check_float32, check_shape, shapes_of, uploader
 from lumigrad.server.call import Call
+from lumigrad.server.engines import SCENE_KINDS, kind_of
 from lumigrad.server.errors import SceneNotFoundError
 from lumigrad.server.limits import require
 from lumigrad.server.runtime import Runtime
+from lumigrad.server.scene_kind import checked_tensors
 from lumigrad.server.scenes import StoredScene, Tensors
-from lumigrad.server.sphere_cloud import (
-    KIND,
-    check_cloud,
-    check_float32,
-    check_shape,
-    check_values,
-    tensors_in,
-    uploader,
-)
 from lumigrad.server.uploads import Receiver
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
@@ -41,31 +35,31 @@ class SceneService:
         receiver = Receiver(frames, call)
         with call.times.stage("decode"):
             header = receiver.header
-            require(header.scene.WhichOneof("kind") == KIND, "scene", "spheres", "none")
+            kind = kind_of(header.scene, "scene")
+            field = f"scene.{kind.name}"
             claimed = header.content_hash
             require(
                 not claimed or _HASH.fullmatch(claimed) is not None, "content_hash", "64 hexadecimal digits", claimed
             )
-            cloud = header.scene.spheres
-            check_cloud(cloud, runtime.limits, "scene.spheres")
+            expected = checked_tensors(header.scene, kind, runtime.limits, field)
             present = runtime.scenes.find_content(claimed) if claimed else None
             if present is not None:
                 return scene_pb2.PutReply(scene=present.info(), existed=True)
             reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
-            upload = uploader(tensors_in(cloud), reader, runtime.transfer, "scene.spheres")
-            computed = content_hash(cloud, reader.read)
+            upload = uploader(expected, reader, runtime.transfer, field)
+            computed = content_hash(getattr(header.scene, kind.name), reader.read)
             require(claimed in ("", computed), "content_hash", f"the hash of the content, {computed}", claimed)
 
         def work() -> Tensors:
             with call.times.stage("upload"):
                 tensors = upload()
-                check_values(tensors, "scene.spheres")
+                kind.check_values(tensors, field)
                 runtime.transfer.finish()
             return tensors
 
         tensors = runtime.executor.run(work, call)
         receiver.expect_end()
-        scene, existed = runtime.scenes.add(computed, KIND, tensors, tensors["radii"].shape[0])
+        scene, existed = runtime.scenes.add(computed, kind.name, tensors, kind.count(shapes_of(expected)))
         return scene_pb2.PutReply(scene=scene.info(), existed=existed)
 
     def Update(self, frames: Iterator[Frame[scene_pb2.UpdateRequest]], call: Call) -> scene_pb2.UpdateReply:
@@ -83,7 +77,7 @@ class SceneService:
         def work() -> Tensors:
             with call.times.stage("upload"):
                 uploaded = upload()
-                check_values({**scene.tensors, **uploaded}, "tensors")
+                SCENE_KINDS[scene.kind].check_values({**scene.tensors, **uploaded}, "tensors")
                 runtime.transfer.finish()
             return uploaded
 
@@ -98,12 +92,13 @@ class SceneService:
         reply = scene_pb2.GetReply(info=scene.info())
         payload = PayloadWriter()
         if request.with_tensors:
+            sent = getattr(reply.scene, scene.kind)
             names, tensors = list(scene.tensors), list(scene.tensors.values())
 
             def work() -> None:
                 with call.times.stage("download"):
                     for name, array in zip(names, self._runtime.transfer.download(tensors), strict=True):
-                        getattr(reply.scene.spheres, name).CopyFrom(payload.add(array))
+                        getattr(sent, name).CopyFrom(payload.add(array))
 
             self._runtime.executor.run(work, call)
         with call.times.stage("encode"):
@@ -137,6 +132,6 @@ def _checked_update(header: scene_pb2.UpdateRequest, scene: StoredScene) -> dict
         limit = f"one of {', '.join(scene.tensors)}, each once"
         require(entry.name in scene.tensors and entry.name not in tensors, f"{where}.name", limit, entry.name)
         check_float32(entry.tensor, where)
-        check_shape(entry.tensor, list(scene.tensors[entry.name].shape), where)
+        check_shape(entry.tensor.shape, scene.tensors[entry.name].shape, where)
         tensors[entry.name] = entry.tensor
     return tensors

@@ -1,69 +1,41 @@
-"""Sphere clouds as they arrive: shapes from the header, then tensors on the device."""
+"""Sphere clouds: which tensors they have, and what may be in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import torch
-
 from lumigrad.kernels import spheres
-from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import PayloadReader, nbytes
+from lumigrad.server.arrivals import Shapes, check_shape
 from lumigrad.server.limits import Limits, arguments_of, require
 from lumigrad.server.scenes import Tensors
-from lumigrad.server.transfer import Transfer
-from lumigrad.v1 import scene_pb2, tensor_pb2
 
 KIND = "spheres"
-PER_SPHERE = ("positions", "colors", "radii", "opacities")
 
 
-def tensors_in(cloud: scene_pb2.SphereCloud) -> dict[str, tensor_pb2.Tensor]:
-    """The tensors that are set, by name."""
-    return {name: getattr(cloud, name) for name in PER_SPHERE if cloud.HasField(name)}
+class SphereCloud:
+    """Scenes of spheres."""
 
+    name = KIND
 
-def check_cloud(cloud: scene_pb2.SphereCloud, limits: Limits, field: str) -> None:
-    """Check all that the header tells; `field` is the path of the cloud in its request."""
-    tensors = tensors_in(cloud)
-    for name in ("positions", "colors", "radii"):
-        require(name in tensors, f"{field}.{name}", "a tensor", "none")
-    for name, tensor in tensors.items():
-        check_float32(tensor, f"{field}.{name}")
-    count = cloud.positions.shape[0] if cloud.positions.shape else 0
-    require(count <= limits.primitives, f"{field}.positions", f"at most {limits.primitives} spheres", count)
-    channels = cloud.colors.shape[1] if len(cloud.colors.shape) == 2 else 0
-    check_shape(cloud.positions, [count, 3], f"{field}.positions")
-    require(
-        list(cloud.colors.shape) == [count, channels] and channels >= 1,
-        f"{field}.colors", f"shape [{count}, K] with K >= 1", list(cloud.colors.shape),
-    )  # fmt: skip
-    require(channels <= limits.channels, f"{field}.colors", f"at most {limits.channels} channels", channels)
-    check_shape(cloud.radii, [count], f"{field}.radii")
-    if "opacities" in tensors:
-        check_shape(cloud.opacities, [count], f"{field}.opacities")
+    def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
+        """Check all that the header tells; `field` is the path of the cloud in its request."""
+        for name in ("positions", "colors", "radii"):
+            require(name in shapes, f"{field}.{name}", "a tensor", "none")
+        positions, colors = shapes["positions"], list(shapes["colors"])
+        count = positions[0] if positions else 0
+        require(count <= limits.primitives, f"{field}.positions", f"at most {limits.primitives} spheres", count)
+        channels = colors[1] if len(colors) == 2 else 0
+        check_shape(positions, [count, 3], f"{field}.positions")
+        is_fit = colors == [count, channels] and channels >= 1
+        require(is_fit, f"{field}.colors", f"shape [{count}, K] with K >= 1", colors)
+        require(channels <= limits.channels, f"{field}.colors", f"at most {limits.channels} channels", channels)
+        for name in ("radii", "opacities"):
+            if name in shapes:
+                check_shape(shapes[name], [count], f"{field}.{name}")
 
+    def check_values(self, tensors: Tensors, field: str) -> None:
+        """Check that all is finite, radii > 0, opacities in [0, 1]."""
+        with arguments_of(field):
+            spheres.check_values(tensors["positions"], tensors["colors"], tensors["radii"], tensors.get("opacities"))
 
-def check_float32(tensor: tensor_pb2.Tensor, field: str) -> None:
-    """Check the type, and that the size can be computed."""
-    require(tensor.dtype == dtypes.FLOAT32, f"{field}.dtype", "DTYPE_FLOAT32", dtypes.name(tensor.dtype))
-    nbytes(tensor, field)
-
-
-def check_shape(tensor: tensor_pb2.Tensor, shape: list[int], field: str) -> None:
-    """Check one shape."""
-    require(list(tensor.shape) == shape, f"{field}.shape", f"{shape}", list(tensor.shape))
-
-
-def uploader(
-    tensors: Mapping[str, tensor_pb2.Tensor], reader: PayloadReader, transfer: Transfer, field: str
-) -> Callable[[], dict[str, torch.Tensor]]:
-    """Check the places of tensors in the payload; returns what uploads them, for the device's thread."""
-    arrays = {name: (reader.read(tensor, f"{field}.{name}"), tensor.dtype) for name, tensor in tensors.items()}
-    return lambda: {name: transfer.upload(array, dtype) for name, (array, dtype) in arrays.items()}
-
-
-def check_values(tensors: Tensors, field: str) -> None:
-    """Check what only the device can see quickly: finite, radii > 0, opacities in [0, 1]."""
-    with arguments_of(field):
-        spheres.check_values(tensors["positions"], tensors["colors"], tensors["radii"], tensors.get("opacities"))
+    def count(self, shapes: Shapes) -> int:
+        """The number of spheres."""
+        return shapes["radii"][0]

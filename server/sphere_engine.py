@@ -1,107 +1,59 @@
-"""Runs the sphere kernels for a call on the device's thread, and stops between views when nobody waits any more."""
+"""The sphere kernels, as the services see them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 
 from lumigrad.kernels import spheres
-from lumigrad.protos.dtypes import Array
-from lumigrad.server.call import Call
-from lumigrad.server.gradients import formatted
-from lumigrad.server.limits import arguments_of
+from lumigrad.server.arrivals import Shapes
+from lumigrad.server.limits import Limits
 from lumigrad.server.scenes import Tensors
-from lumigrad.server.sphere_plan import SpherePlan
-from lumigrad.server.transfer import Transfer
+from lumigrad.server.sphere_cloud import KIND
+from lumigrad.server.sphere_plan import SpherePlan, sphere_plan
 from lumigrad.v1 import render_pb2
-
-_DEFAULT_WANTED = ("positions", "colors", "radii")
-
-
-@dataclass(frozen=True)
-class SphereState:
-    """A forward that waits for its backward, and what was asked for then."""
-
-    plan: SpherePlan
-    count: int
-    channels: int
-    state: spheres.State
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """The outputs on the host, and the state if it was to be retained."""
-
-    outputs: Mapping[str, Array]
-    state: SphereState | None
 
 
 class SphereEngine:
-    """The sphere kernels on one device."""
+    """Renders sphere clouds."""
 
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
+    name = KIND
 
-    def render(self, plan: SpherePlan, tensors: Tensors, call: Call, *, retain: bool) -> Rendered:
-        """Render every view."""
-        forward = self._forward(plan, tensors, plan.outputs, call, retain=retain)
-        with call.times.stage("download"):
-            arrays = self._transfer.download([forward.outputs[name] for name in plan.outputs])
-        outputs = dict(zip(plan.outputs, arrays, strict=True))
-        if forward.state is None:
-            return Rendered(outputs, None)
-        count, channels = tensors["colors"].shape
-        return Rendered(outputs, SphereState(plan, count, channels, forward.state))
+    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> SpherePlan:
+        """Read and check a request."""
+        return sphere_plan(spec, shapes, limits, field)
 
-    def backward(
-        self, state: spheres.State, output_gradients: Tensors, request: render_pb2.BackwardSpec, call: Call
-    ) -> Mapping[str, Array]:
-        """Differentiate what was retained."""
-        wanted = tuple(dict.fromkeys(request.wanted)) or _DEFAULT_WANTED
-        with arguments_of("spec"):
-            result = spheres.backward(state, output_gradients, wanted, before_view=call.check)
-        self._transfer.finish()
-        call.times.add_kernel(result.stages())
-        with call.times.stage("download"):
-            gradients = formatted(result.gradients, result.touched, request.format)
-            return dict(zip(gradients, self._transfer.download(list(gradients.values())), strict=True))
-
-    def render_backward(
+    def forward(
         self,
         plan: SpherePlan,
         tensors: Tensors,
-        output_gradients: Tensors,
-        request: render_pb2.BackwardSpec,
-        call: Call,
-    ) -> Mapping[str, Array]:
-        """Render again what the gradients are for, and differentiate."""
-        forward = self._forward(plan, tensors, tuple(output_gradients), call, retain=True)
-        assert forward.state is not None
-        return self.backward(forward.state, output_gradients, request, call)
-
-    def _forward(
-        self, plan: SpherePlan, tensors: Tensors, outputs: tuple[str, ...], call: Call, *, retain: bool
+        outputs: Sequence[str],
+        *,
+        retain: bool,
+        before_view: Callable[[], object],
     ) -> spheres.Forward:
-        with arguments_of("spec"):
-            forward = spheres.forward(
-                tensors["positions"],
-                tensors["colors"],
-                tensors["radii"],
-                plan.cameras,
-                plan.settings,
-                opacities=tensors.get("opacities"),
-                background=self._background(plan),
-                outputs=outputs,
-                retain=retain,
-                before_view=call.check,
-            )
-        self._transfer.finish()
-        call.times.add_kernel(forward.stages())
-        return forward
+        """Render every view."""
+        background = torch.tensor(plan.background, dtype=torch.float32) if plan.background else None
+        return spheres.forward(
+            tensors["positions"],
+            tensors["colors"],
+            tensors["radii"],
+            plan.cameras,
+            plan.settings,
+            opacities=tensors.get("opacities"),
+            background=None if background is None else background.to(tensors["positions"].device),
+            outputs=outputs,
+            retain=retain,
+            before_view=before_view,
+        )
 
-    def _background(self, plan: SpherePlan) -> torch.Tensor | None:
-        if not plan.background:
-            return None
-        return torch.tensor(plan.background, dtype=torch.float32).to(self._transfer.device)
+    def backward(
+        self,
+        state: spheres.State,
+        output_gradients: Tensors,
+        wanted: Sequence[str],
+        before_view: Callable[[], object],
+    ) -> spheres.Backward:
+        """Differentiate what was rendered."""
+        return spheres.backward(state, output_gradients, wanted, before_view)

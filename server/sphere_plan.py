@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
+from lumigrad.server.arrivals import Shapes
+from lumigrad.server.cameras import check_cameras, check_model, check_opencv, projection_of, rows
+from lumigrad.server.engine import Plan
 from lumigrad.server.limits import Limits, arguments_of, require
+from lumigrad.server.outputs import checked_outputs
 from lumigrad.v1 import camera_pb2, render_pb2, spheres_pb2
 
 _DEFAULT_TRACK = 5
@@ -17,94 +21,72 @@ _SEMANTICS = {
     spheres_pb2.SEMANTICS_EXACT: "exact",
     spheres_pb2.SEMANTICS_COMPAT: "compat",
 }
+_CAMERA_VALUES = 16
 
 
-@dataclass(frozen=True)
-class SpherePlan:
-    """Everything but the scene."""
+@dataclass(frozen=True, kw_only=True)
+class SpherePlan(Plan):
+    """A call of the sphere kernels, but for the scene."""
 
     cameras: Sequence[Camera]
     settings: Settings
     # Empty: all 1.
     background: Sequence[float]
-    outputs: tuple[str, ...]
-    width: int
-    height: int
-
-    @staticmethod
-    def of(spec: render_pb2.RenderSpec, limits: Limits, field: str) -> SpherePlan:
-        """Read and check a request; `field` is the path of the spec in it."""
-        require(spec.WhichOneof("source") is not None, field, "scene_ref or scene", "neither")
-        require(spec.WhichOneof("settings") == "spheres", f"{field}.spheres", "settings of the spheres", "none")
-        _check_cameras(spec.cameras, limits, f"{field}.cameras")
-        for name in spec.outputs:
-            require(name in OUTPUTS, f"{field}.outputs", f"names out of {', '.join(OUTPUTS)}", name)
-        cameras = [_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
-        return SpherePlan(
-            cameras=cameras,
-            settings=_settings(spec.spheres, f"{field}.spheres"),
-            background=tuple(spec.spheres.background),
-            outputs=tuple(dict.fromkeys(spec.outputs)) or ("color",),
-            width=spec.cameras[0].width,
-            height=spec.cameras[0].height,
-        )
-
-    def shapes(self, channels: int) -> Mapping[str, Sequence[int]]:
-        """The shape of each output that can be asked for."""
-        image = [len(self.cameras), self.height, self.width]
-        tracked = self.settings.n_track
-        return {
-            "color": [*image, channels],
-            "alpha": image,
-            "depth": image,
-            "info": [*image, 3 + 2 * tracked],
-            "sphere_ids": [*image, tracked],
-            "weights": [*image, tracked],
-            "hits": image,
-        }
-
-    def check_scene(self, channels: int, limits: Limits, field: str) -> int:
-        """Check what depends on the scene, the background and the size of the reply; returns the latter, bytes."""
-        if self.background:
-            limit = f"{channels} values, one per channel of the scene, or none"
-            require(len(self.background) == channels, f"{field}.spheres.background", limit, len(self.background))
-        shapes = self.shapes(channels)
-        reply = 0
-        for name in self.outputs:
-            size = 4
-            for length in shapes[name]:
-                size *= length
-            reply += size
-        limit = f"at most {limits.payload_bytes} bytes of reply"
-        require(reply <= limits.payload_bytes, f"{field}.outputs", limit, reply)
-        return reply
 
 
-def _check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:
-    require(1 <= len(cameras) <= limits.cameras, field, f"1 to {limits.cameras} cameras", len(cameras))
-    width, height = cameras[0].width, cameras[0].height
-    for index, camera in enumerate(cameras):
-        where = f"{field}[{index}]"
-        require(camera.width >= 1 and camera.height >= 1, where, "width and height >= 1", _size(camera))
-        same = camera.width == width and camera.height == height
-        require(same, where, f"the size of the first camera, {_size(cameras[0])}", _size(camera))
-    pixels = len(cameras) * width * height
-    require(pixels <= limits.pixels, field, f"at most {limits.pixels} pixels in all", pixels)
+def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> SpherePlan:
+    """Read and check a request about spheres of these shapes; `field` is the path of the spec in it."""
+    check_cameras(spec.cameras, limits, f"{field}.cameras")
+    outputs = checked_outputs(spec, OUTPUTS, field)
+    cameras = [_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
+    settings = _settings(spec.spheres, f"{field}.spheres")
+    count, channels = shapes["colors"]
+    background = tuple(spec.spheres.background)
+    limit = f"{channels} values, one per channel of the scene, or none"
+    require(len(background) in (0, channels), f"{field}.spheres.background", limit, len(background))
+    views = len(cameras)
+    output_shapes = _output_shapes([views, cameras[0].height, cameras[0].width], channels, settings.n_track)
+    sizes = {"positions": 3 * count, "colors": channels * count, "radii": count, "opacities": count}
+    return SpherePlan(
+        outputs=outputs,
+        output_shapes=output_shapes,
+        upstream_shapes={name: output_shapes[name] for name in ("color", "alpha", "depth")},
+        gradient_sizes={**sizes, "cameras": _CAMERA_VALUES * views, "background": channels, "gamma": 1},
+        default_wanted=("positions", "colors", "radii"),
+        row_gradients=tuple(sizes),
+        count=count,
+        cameras=cameras,
+        settings=settings,
+        background=background,
+    )
 
 
-def _size(camera: camera_pb2.Camera) -> str:
-    return f"{camera.width}x{camera.height}"
+def _output_shapes(image: list[int], channels: int, tracked: int) -> Shapes:
+    return {
+        "color": [*image, channels],
+        "alpha": image,
+        "depth": image,
+        "info": [*image, 3 + 2 * tracked],
+        "sphere_ids": [*image, tracked],
+        "weights": [*image, tracked],
+        "hits": image,
+    }
 
 
 def _camera(message: camera_pb2.Camera, field: str) -> Camera:
-    model = message.WhichOneof("model")
-    require(model is not None, field, "pulsar or opencv", "neither")
+    model = check_model(message, ("pulsar", "opencv"), field)
     if model == "opencv":
-        rotation, translation = message.opencv.rotation, message.opencv.translation
-        require(len(rotation) == 9, f"{field}.opencv.rotation", "9 values", len(rotation))
-        require(len(translation) == 3, f"{field}.opencv.translation", "3 values", len(translation))
+        _check_opencv(message.opencv, f"{field}.opencv")
     with arguments_of(f"{field}.{model}", {"width": f"{field}.width", "height": f"{field}.height"}):
         return _known_camera(message.SerializeToString(deterministic=True))
+
+
+def _check_opencv(message: camera_pb2.OpenCVCamera, field: str) -> None:
+    check_opencv(message, field)
+    projection = projection_of(message, field)
+    require(projection == "pinhole", f"{field}.projection", "pinhole, the one projection of spheres", projection)
+    distortion = len(message.distortion)
+    require(distortion == 0, f"{field}.distortion", "no values: spheres know no distortion", f"{distortion} values")
 
 
 @lru_cache(maxsize=4096)
@@ -123,8 +105,8 @@ def _known_camera(serialized: bytes) -> Camera:
             first_r_then_t=pulsar.first_r_then_t,
         )
     opencv = message.opencv
-    rotation = [list(opencv.rotation[row : row + 3]) for row in (0, 3, 6)]
-    return Camera.opencv(opencv.fx, opencv.fy, opencv.cx, opencv.cy, rotation, list(opencv.translation), width, height)
+    rotation, translation = rows(opencv.rotation, 3), list(opencv.translation)
+    return Camera.opencv(opencv.fx, opencv.fy, opencv.cx, opencv.cy, rotation, translation, width, height)
 
 
 def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:

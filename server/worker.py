@@ -22,10 +22,10 @@ from lumigrad.server.heartbeat import Heartbeat
 from lumigrad.server.limits import Limits
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.render_service import RenderService
+from lumigrad.server.renderer import Renderer, Retained
 from lumigrad.server.runtime import Runtime
 from lumigrad.server.scene_service import SceneService
 from lumigrad.server.scenes import SceneStore
-from lumigrad.server.sphere_engine import SphereEngine, SphereState
 from lumigrad.server.surface import Surface
 from lumigrad.server.transfer import Transfer
 from lumigrad.server.transit import Transit
@@ -161,7 +161,7 @@ class Worker:
 
 def _runtime(config: Config, chosen: torch.device, metrics: Metrics) -> Runtime:
     transfer = Transfer(chosen)
-    contexts: ContextStore[SphereState] = ContextStore(config.context_mib * MIB, config.context_seconds, metrics)
+    contexts: ContextStore[Retained] = ContextStore(config.context_mib * MIB, config.context_seconds, metrics)
     return Runtime(
         limits=Limits.of(config),
         transfer=transfer,
@@ -169,5 +169,5 @@ def _runtime(config: Config, chosen: torch.device, metrics: Metrics) -> Runtime:
         executor=DeviceExecutor(chosen, config.queue_size),
         scenes=SceneStore(config.scene_mib * MIB, metrics),
         contexts=contexts,
-        spheres=SphereEngine(transfer),
+        renderer=Renderer(transfer),
     )

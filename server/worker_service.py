@@ -7,10 +7,9 @@ from importlib.metadata import version
 
 from lumigrad.kernels.device import describe
 from lumigrad.server.call import Call
+from lumigrad.server.engines import ENGINES
 from lumigrad.server.runtime import Runtime
 from lumigrad.v1 import worker_pb2
-
-_ENGINES = ("spheres",)
 
 
 class WorkerService:
@@ -31,7 +30,7 @@ class WorkerService:
             device_name=described.device_name,
             instruction_set=described.instruction_set,
             cuda_built=described.cuda_built,
-            engines=_ENGINES,
+            engines=list(ENGINES),
             limits=runtime.limits.message(),
             scenes=len(runtime.scenes),
             contexts=len(runtime.contexts),

@@ -10,7 +10,7 @@ import pytest
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import render_pb2, scene_pb2, worker_pb2
+from lumigrad.v1 import camera_pb2, render_pb2, scene_pb2, worker_pb2
 from support.raw_calls import (
     RawClient,
     failure,
@@ -92,6 +92,22 @@ SPECS: list[tuple[Any, str, str]] = [
         "spec.cameras[0].opencv.translation", "expected 3 values, got 4",
     ),
     (changed(lambda s: setattr(s.cameras[0].opencv, "fx", -1)), "spec.cameras[0].opencv.fx", "expected a finite"),
+    (
+        changed(lambda s: setattr(s.cameras[0].opencv, "projection", camera_pb2.PROJECTION_FISHEYE)),
+        "spec.cameras[0].opencv.projection", "expected pinhole, the one projection of spheres, got fisheye",
+    ),
+    (
+        changed(lambda s: setattr(s.cameras[0].opencv, "projection", 9)),
+        "spec.cameras[0].opencv.projection", "expected a known value, got 9",
+    ),
+    (
+        changed(lambda s: s.cameras[0].opencv.distortion.extend([0.1, 0, 0, 0])),
+        "spec.cameras[0].opencv.distortion", "expected no values: spheres know no distortion, got 4 values",
+    ),
+    (
+        changed(lambda s: setattr(s.cameras[0].inria, "tan_fov_x", 1)),
+        "spec.cameras[0].inria", "expected pulsar or opencv, got inria",
+    ),
     (changed(pulsar(0, 0, 0)), "spec.cameras[0].pulsar", "expected camera parameters: 8, 10, 11 or 13 values, got 3"),
     (changed(pulsar(*[float("inf")] * 8)), "spec.cameras[0].pulsar", "expected camera parameters: finite values"),
     (spec_of(opencv_camera(32, 32), gamma=2), "spec.spheres.gamma", "expected a value in [1e-5, 1], got 2.0"),

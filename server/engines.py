@@ -1,0 +1,30 @@
+"""The one list of engines, and of the kinds of scenes that they render."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lumigrad.server.engine import Engine
+from lumigrad.server.limits import require
+from lumigrad.server.scene_kind import SceneKind
+from lumigrad.server.sphere_cloud import SphereCloud
+from lumigrad.server.sphere_engine import SphereEngine
+from lumigrad.v1 import render_pb2, scene_pb2
+
+ENGINES: Mapping[str, Engine[Any]] = {engine.name: engine for engine in (SphereEngine(),)}
+SCENE_KINDS: Mapping[str, SceneKind] = {kind.name: kind for kind in (SphereCloud(),)}
+
+
+def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:
+    """The kind of a scene; one that is empty is refused as not being the one `expected`, or any."""
+    name = scene.WhichOneof("kind")
+    require(name is not None, field, expected or " or ".join(SCENE_KINDS), "none")
+    return SCENE_KINDS[str(name)]
+
+
+def engine_for(spec: render_pb2.RenderSpec, kind: str, field: str) -> Engine[Any]:
+    """The engine that renders scenes of a kind; the spec's settings must be its own."""
+    given = spec.WhichOneof("settings")
+    require(given == kind, f"{field}.{kind}", f"settings of the {kind}", given or "none")
+    return ENGINES[kind]

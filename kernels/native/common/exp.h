@@ -1,4 +1,4 @@
-// The exponential.
+// Exponentials and logarithms.
 #pragma once
 
 #include "common/number.h"
@@ -26,6 +26,36 @@ LG_INLINE F exp_negative(F x) {
   p = fma(p, f, F(1.0f));
   const F result = from_bits(bits(p) + (truncate(n) << 23));
   return select(x < F(-87.0f), F(0.0f), result);
+}
+
+// 2^x for -126 <= x <= 0.5, relative error below 2e-7. Anything for other x.
+template <class F>
+LG_INLINE F exp2_bounded(F x) {
+  const F n = round_whole(x), f = x - n;
+  F p = F(0.001327645150013268f);
+  p = fma(p, f, F(0.009675540961325169f));
+  p = fma(p, f, F(0.05550713464617729f));
+  p = fma(p, f, F(0.24022120237350464f));
+  p = fma(p, f, F(0.6931469440460205f));
+  p = fma(p, f, F(1.0f));
+  return scale_power(p, n);
+}
+
+// log2(a) for normal a > 0, absolute error below 2e-7 where |log2 a| < 1, else relative.
+template <class F>
+LG_INLINE F log2_positive(F a) {
+  const F m = mantissa_of(a);
+  // Into [1/sqrt 2, sqrt 2), where the series of the inverse hyperbolic tangent is short.
+  const auto upper = m > F(1.41421356f);
+  const F reduced = select(upper, m * F(0.5f), m);
+  const F n = exponent_of(a) + select(upper, F(1.0f), F(0.0f));
+  const F s = (reduced - F(1.0f)) / (reduced + F(1.0f)), z = s * s;
+  F p = F(0.3205989f);
+  p = fma(p, z, F(0.41219858f));
+  p = fma(p, z, F(0.57707802f));
+  p = fma(p, z, F(0.96179669f));
+  p = fma(p, z, F(2.8853901f));
+  return fma(p, s, n);
 }
 
 LG_END

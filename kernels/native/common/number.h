@@ -83,5 +83,15 @@ LG_INLINE float from_bits(int a) {
 // Toward zero; |a| < 2^31.
 LG_INLINE int truncate(float a) { return static_cast<int>(a); }
 LG_INLINE float to_float(int a) { return static_cast<float>(a); }
+// To the nearest whole number; |a| < 2^22.
+LG_INLINE float round_whole(float a) {
+  // The sum's last bit is worth 1.
+  return (a + 12582912.0f) - 12582912.0f;
+}
+// a * 2^n for a whole n where the result is a normal number.
+LG_INLINE float scale_power(float a, float n) { return from_bits(bits(a) + (truncate(n) << 23)); }
+// Exponent and mantissa of a normal a > 0: a = result.mantissa * 2^result.exponent with the mantissa in [1, 2).
+LG_INLINE float exponent_of(float a) { return to_float((bits(a) >> 23) - 127); }
+LG_INLINE float mantissa_of(float a) { return from_bits((bits(a) & 0x007fffff) | 0x3f800000); }
 
 LG_END

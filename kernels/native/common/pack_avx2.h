@@ -118,6 +118,20 @@ LG_INLINE Pack from_bits(IntPack x) { return {_mm256_castsi256_ps(x.a), _mm256_c
 LG_INLINE IntPack truncate(Pack x) { return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)}; }
 LG_INLINE Pack to_float(IntPack x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
+LG_INLINE Pack round_whole(Pack x) {
+  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.a, kMode), _mm256_round_ps(x.b, kMode)};
+}
+LG_INLINE Pack scale_power(Pack x, Pack n) { return from_bits(bits(x) + (truncate(n) << 23)); }
+LG_INLINE Pack exponent_of(Pack x) {
+  const IntPack n = bits(x);
+  return to_float(IntPack(_mm256_srli_epi32(n.a, 23), _mm256_srli_epi32(n.b, 23))) - Pack(127.0f);
+}
+LG_INLINE Pack mantissa_of(Pack x) {
+  const __m256 digits = _mm256_castsi256_ps(_mm256_set1_epi32(0x007fffff)), one = _mm256_set1_ps(1.0f);
+  return {_mm256_or_ps(_mm256_and_ps(x.a, digits), one), _mm256_or_ps(_mm256_and_ps(x.b, digits), one)};
+}
+
 LG_INLINE float sum(Pack x) {
   const __m256 h = _mm256_add_ps(x.a, x.b);
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

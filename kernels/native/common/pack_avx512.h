@@ -74,6 +74,10 @@ LG_INLINE IntPack bits(Pack a) { return _mm512_castps_si512(a.v); }
 LG_INLINE Pack from_bits(IntPack a) { return _mm512_castsi512_ps(a.v); }
 LG_INLINE IntPack truncate(Pack a) { return _mm512_cvttps_epi32(a.v); }
 LG_INLINE Pack to_float(IntPack a) { return _mm512_cvtepi32_ps(a.v); }
+LG_INLINE Pack round_whole(Pack a) { return _mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+LG_INLINE Pack scale_power(Pack a, Pack n) { return _mm512_scalef_ps(a.v, n.v); }
+LG_INLINE Pack exponent_of(Pack a) { return _mm512_getexp_ps(a.v); }
+LG_INLINE Pack mantissa_of(Pack a) { return _mm512_getmant_ps(a.v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
 LG_INLINE float sum(Pack a) { return _mm512_reduce_add_ps(a.v); }
 
 // out[k] += sum of rows[k] for k = 0..7.

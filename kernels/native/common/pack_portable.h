@@ -84,6 +84,11 @@ LG_INLINE Pack quick_inverse_sqrt(Pack a) { return 1.0f / sqrt(a).v; }
 LG_INLINE IntPack truncate(Pack a) { return __builtin_convertvector(a.v, Int16Lanes); }
 LG_INLINE Pack to_float(IntPack a) { return __builtin_convertvector(a.v, Float16Lanes); }
 
+LG_INLINE Pack round_whole(Pack a) { return (a + Pack(12582912.0f)) - Pack(12582912.0f); }
+LG_INLINE Pack scale_power(Pack a, Pack n) { return from_bits(bits(a) + (truncate(n) << 23)); }
+LG_INLINE Pack exponent_of(Pack a) { return to_float(IntPack((bits(a).v >> 23) - 127)); }
+LG_INLINE Pack mantissa_of(Pack a) { return from_bits((bits(a).v & 0x007fffff) | 0x3f800000); }
+
 LG_INLINE float sum(Pack a) {
   float result = 0.0f;
   for (int i = 0; i < 16; ++i) result += a.v[i];

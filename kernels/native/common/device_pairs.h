@@ -1,0 +1,51 @@
+// How much room to provide for the (tile, item) pairs of a call, without waiting for the device to count them.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace lumigrad {
+
+// Where the device writes how many pairs a call had; host memory that it can reach.
+class PairCount {
+ public:
+  PairCount();
+  PairCount(const PairCount&) = delete;
+  PairCount& operator=(const PairCount&) = delete;
+  ~PairCount();
+
+  unsigned long long* place() { return place_; }
+  // What was last written; nothing before.
+  std::optional<std::size_t> read() const;
+
+ private:
+  unsigned long long* place_ = nullptr;
+};
+
+// What calls learn for the next. Calls with about as many items and tiles are taken for alike.
+class PairRoom {
+ public:
+  // More pairs than `limit` are not listed: tiles then go through all items, which is slower but needs no memory.
+  explicit PairRoom(std::size_t limit) : limit_(limit) {}
+
+  // Of calls of this size.
+  PairCount& count(std::size_t items, std::size_t tiles) { return of(items, tiles).count; }
+  // Pairs that such calls had lately, and a quarter more; 0 beyond the limit; nothing if there was none.
+  std::optional<std::size_t> expected(std::size_t items, std::size_t tiles);
+  std::size_t limit() const { return limit_; }
+  void set_limit(std::size_t limit) { limit_ = limit; }
+
+ private:
+  struct Kind {
+    PairCount count;
+    std::size_t expected = 0;
+  };
+  Kind& of(std::size_t items, std::size_t tiles);
+
+  std::map<std::pair<int, int>, Kind> kinds_;
+  std::size_t limit_;
+};
+
+}  // namespace lumigrad

@@ -39,6 +39,10 @@ struct ViewState {
 // The views of a call. A pass that is not retained has one state, which each view overwrites.
 class Pass {
  public:
+  Pass() = default;
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
   // Room for `count` views; states that are there stay, with their memory.
   void prepare(int count, bool retained) {
     retained_ = retained;

@@ -66,7 +66,8 @@ struct Scene {
   const float* sh;           // [S, N, coefficients, D]
   const float* colors;       // [S, N, D]
   const float* background;   // [V, D] or null: 0
-  // Slice g is Gaussians [slice_begins[g], slice_begins[g + 1]) of each scene. Host memory, also on CUDA.
+  // Slice g is Gaussians [slice_begins[g], slice_begins[g + 1]) of each scene. Begins and poses are host memory, also
+  // on CUDA.
   int32_t slices;
   const int32_t* slice_begins;  // [slices + 1]
   const Pose* poses;            // [V, slices]

@@ -1,0 +1,127 @@
+// From the named arrays of a Python call to the plain data of params.h; the same for CPU and CUDA. The Python face
+// checks every array before it comes here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstring>
+#include <vector>
+
+#include "common/number.h"
+#include "gaussians/params.h"
+
+namespace lumigrad::gaussians {
+
+// The views of a call, and the slices of the scene with their poses; host memory.
+struct Views {
+  std::vector<View> views;
+  std::vector<int32_t> slice_begins;
+  std::vector<Pose> poses;
+
+  int count() const { return static_cast<int>(views.size()); }
+};
+
+}  // namespace lumigrad::gaussians
+
+LG_BEGIN_ENGINE(gaussians)
+
+// The array of this name, if it is there and not None. It lives as long as the call's arguments.
+template <class T>
+inline bool find_array(const nanobind::kwargs& arrays, const char* name,
+                       nanobind::ndarray<T, nanobind::c_contig>& array) {
+  if (!arrays.contains(name) || arrays[name].is_none()) return false;
+  constexpr bool kConvert = false;  // Into a copy, to which results would be lost.
+  array = nanobind::cast<nanobind::ndarray<T, nanobind::c_contig>>(arrays[name], kConvert);
+  return true;
+}
+
+template <class T>
+inline T* find(const nanobind::kwargs& arrays, const char* name) {
+  nanobind::ndarray<T, nanobind::c_contig> array;
+  return find_array(arrays, name, array) ? array.data() : nullptr;
+}
+
+inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
+  Scene s{};
+  nanobind::ndarray<float, nanobind::c_contig> opacities, sh, colors;
+  if (find_array(arrays, "opacities", opacities)) {
+    s.scenes = static_cast<int32_t>(opacities.shape(0));
+    s.count = static_cast<int32_t>(opacities.shape(1));
+    s.opacities = opacities.data();
+  }
+  if (find_array(arrays, "sh", sh)) {
+    s.coefficients = static_cast<int32_t>(sh.shape(2));
+    s.channels = static_cast<int32_t>(sh.shape(3));
+    s.sh = sh.data();
+  }
+  if (find_array(arrays, "colors", colors)) {
+    s.channels = static_cast<int32_t>(colors.shape(2));
+    // With as many views as scenes the two layouts are the same.
+    s.colors_per_view = static_cast<int32_t>(colors.shape(0)) != s.scenes;
+    s.colors = colors.data();
+  }
+  s.means = find<float>(arrays, "means");
+  s.quats = find<float>(arrays, "quats");
+  s.scales = find<float>(arrays, "scales");
+  s.covariances = find<float>(arrays, "covariances");
+  s.background = find<float>(arrays, "background");
+  s.slices = static_cast<int32_t>(views.slice_begins.size()) - 1;
+  s.slice_begins = views.slice_begins.data();
+  s.poses = views.poses.data();
+  return s;
+}
+
+inline Outputs make_outputs(const nanobind::kwargs& arrays) {
+  Outputs o{};
+  o.color = find<float>(arrays, "color");
+  o.alpha = find<float>(arrays, "alpha");
+  o.transmittance = find<float>(arrays, "transmittance");
+  o.depth = find<float>(arrays, "depth");
+  o.expected_depth = find<float>(arrays, "expected_depth");
+  o.inverse_depth = find<float>(arrays, "inverse_depth");
+  o.contributors = find<int32_t>(arrays, "contributors");
+  o.radii = find<int32_t>(arrays, "radii");
+  o.means2d = find<float>(arrays, "means2d");
+  o.depths = find<float>(arrays, "depths");
+  o.conics = find<float>(arrays, "conics");
+  o.projected_opacities = find<float>(arrays, "projected_opacities");
+  return o;
+}
+
+inline Upstream make_upstream(const nanobind::kwargs& arrays) {
+  Upstream u{};
+  u.color = find<float>(arrays, "color");
+  u.transmittance = find<float>(arrays, "transmittance");
+  u.depth = find<float>(arrays, "depth");
+  u.inverse_depth = find<float>(arrays, "inverse_depth");
+  u.d_color = find<float>(arrays, "d_color");
+  u.d_alpha = find<float>(arrays, "d_alpha");
+  u.d_transmittance = find<float>(arrays, "d_transmittance");
+  u.d_depth = find<float>(arrays, "d_depth");
+  u.d_expected_depth = find<float>(arrays, "d_expected_depth");
+  u.d_inverse_depth = find<float>(arrays, "d_inverse_depth");
+  u.d_means2d = find<float>(arrays, "d_means2d");
+  return u;
+}
+
+inline Gradients make_gradients(const nanobind::kwargs& arrays) {
+  Gradients g{};
+  g.means = find<float>(arrays, "to_means");
+  g.quats = find<float>(arrays, "to_quats");
+  g.scales = find<float>(arrays, "to_scales");
+  g.covariances = find<float>(arrays, "to_covariances");
+  g.opacities = find<float>(arrays, "to_opacities");
+  g.sh = find<float>(arrays, "to_sh");
+  g.colors = find<float>(arrays, "to_colors");
+  g.background = find<float>(arrays, "to_background");
+  g.means2d = find<float>(arrays, "to_means2d");
+  g.means2d_abs = find<float>(arrays, "to_means2d_abs");
+  g.touched = find<int32_t>(arrays, "touched");
+  g.poses = find<double>(arrays, "to_poses");
+  g.intrinsics = find<double>(arrays, "to_intrinsics");
+  g.projection = find<double>(arrays, "to_projection");
+  return g;
+}
+
+LG_END

@@ -29,6 +29,8 @@ class PairRoom {
  public:
   // More pairs than `limit` are not listed: tiles then go through all items, which is slower but needs no memory.
   explicit PairRoom(std::size_t limit) : limit_(limit) {}
+  PairRoom(const PairRoom&) = delete;
+  PairRoom& operator=(const PairRoom&) = delete;
 
   // Of calls of this size.
   PairCount& count(std::size_t items, std::size_t tiles) { return of(items, tiles).count; }

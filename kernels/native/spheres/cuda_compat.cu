@@ -16,7 +16,7 @@ __device__ inline int tracked_id(const float* info, int slot, bool on_film, int 
 // In how many pixels each sphere was tracked: the weights of camera terms need it beforehand.
 __global__ void __launch_bounds__(kTilePixels) count_kernel(Camera camera, Settings settings, Scene scene,
                                                             const float* infos, CudaPrepared prepared, CudaRows to) {
-  const TilePixel place = tile_pixel(camera, prepared);
+  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const float* info = infos + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
   for (int t = 0; t < settings.n_track; ++t) {
@@ -89,7 +89,7 @@ template <bool kOrthogonal, int kChannels>
 __global__ void __launch_bounds__(kTilePixels)
     pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared, CudaRows to,
                  bool wants_camera) {
-  const TilePixel place = tile_pixel(camera, prepared);
+  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const float* info = upstream.info + (place.on_film ? index : 0) * (3 + 2 * settings.n_track);
   const CompatView view = compat_view(camera, settings);
@@ -144,7 +144,7 @@ PairsKernel choose(bool orthogonal, int channels) {
 void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
                        const CudaPrepared& prepared, const CudaRows& to, bool wants_camera, cudaStream_t stream) {
   if (scene.count == 0) return;
-  const auto tiles = static_cast<unsigned>(prepared.tiles_x * prepared.tiles_y);
+  const auto tiles = static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y);
   launch(count_kernel, tiles, kTilePixels, 0, stream, camera, settings, scene, upstream.info, prepared, to);
   launch(choose(camera.orthogonal, scene.channels), tiles, kTilePixels, 0, stream, camera, settings, scene, upstream,
          prepared, to, wants_camera);

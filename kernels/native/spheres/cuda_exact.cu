@@ -132,8 +132,8 @@ __device__ void add_view(const Camera& camera, const TilePixel& place, const Pix
 template <bool kOrthogonal, int kChannels>
 __global__ void __launch_bounds__(kTilePixels)
     pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared, CudaRows to) {
-  __shared__ TileBatch batch;
-  const TilePixel place = tile_pixel(camera, prepared);
+  __shared__ SphereBatch batch;
+  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
   const ExactView view = exact_view(camera, settings);
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
@@ -141,14 +141,14 @@ __global__ void __launch_bounds__(kTilePixels)
   float background[2];
   add_background(view, scene, up, place.on_film, to.sums, background);
   PixelSums sums;
-  const TileList list(prepared);
+  const TileList list(prepared.lists);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
     for (int begin = 0; begin < count; begin += kWarp) {
       for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
         const int i = begin + __ffs(static_cast<int>(rest)) - 1;
         const bool looked = static_cast<int>(batch.ranks[i]) < up.stop && batch.reaches(i, place);
-        add_sphere<kOrthogonal, kChannels>(view, ray, scene, up, batch.record(i), batch.ids[i], looked, to, sums);
+        add_sphere<kOrthogonal, kChannels>(view, ray, scene, up, batch.record(i), batch.id(i), looked, to, sums);
       }
     }
     const bool more = count == 0 || static_cast<int>(batch.ranks[count - 1]) < up.stop;
@@ -168,8 +168,9 @@ PairsKernel choose(bool orthogonal, int channels) {
 
 void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
-  launch(choose(camera.orthogonal, scene.channels), static_cast<unsigned>(prepared.tiles_x * prepared.tiles_y),
-         kTilePixels, 0, stream, camera, settings, scene, upstream, prepared, to);
+  launch(choose(camera.orthogonal, scene.channels),
+         static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y), kTilePixels, 0, stream, camera,
+         settings, scene, upstream, prepared, to);
 }
 
 }  // namespace lumigrad::spheres

@@ -73,18 +73,19 @@ __device__ void write_pixel(const Camera& camera, const Settings& settings, cons
 
 template <bool kOrthogonal, class Pixel>
 __device__ void draw_compat_tile(const Camera& camera, const Settings& settings, const Scene& scene,
-                                 const CudaPrepared& prepared, TileBatch& batch, const TilePixel& place, Pixel& pixel) {
+                                 const CudaPrepared& prepared, SphereBatch& batch, const TilePixel& place,
+                                 Pixel& pixel) {
   const CompatView view = compat_view(camera, settings);
   const auto ray = compat_ray<float, kOrthogonal>(camera, static_cast<float>(place.x + camera.border_x),
                                                   static_cast<float>(place.y + camera.border_y));
-  const TileList list(prepared);
+  const TileList list(prepared.lists);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
     for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
       for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
         const int i = begin + __ffs(static_cast<int>(rest)) - 1;
         if (!pixel.active || !batch.reaches(i, place)) continue;
-        draw_compat<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.ids[i]);
+        draw_compat<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.id(i));
       }
     }
     if (__syncthreads_and(!pixel.active)) break;
@@ -93,17 +94,18 @@ __device__ void draw_compat_tile(const Camera& camera, const Settings& settings,
 
 template <bool kOrthogonal, class Pixel>
 __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, const Scene& scene,
-                                const CudaPrepared& prepared, TileBatch& batch, const TilePixel& place, Pixel& pixel) {
+                                const CudaPrepared& prepared, SphereBatch& batch, const TilePixel& place,
+                                Pixel& pixel) {
   const ExactView view = exact_view(camera, settings);
   const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
-  const TileList list(prepared);
+  const TileList list(prepared.lists);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
     for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
       for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
         const int i = begin + __ffs(static_cast<int>(rest)) - 1;
         if (!pixel.active || !batch.reaches(i, place)) continue;
-        draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.ids[i], batch.ranks[i]);
+        draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.id(i), batch.ranks[i]);
       }
       // Whatever follows in the list is behind the last of these.
       const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
@@ -122,8 +124,8 @@ __global__ void __launch_bounds__(kTilePixels)
     draw_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
                 const __grid_constant__ Scene scene, const __grid_constant__ Outputs outputs,
                 const __grid_constant__ CudaPrepared prepared) {
-  __shared__ TileBatch batch;
-  const TilePixel place = tile_pixel(camera, prepared);
+  __shared__ SphereBatch batch;
+  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
   float maximum = settings.background_depth / settings.gamma, low = 1.0f;
   if constexpr (kExact) {
     const ExactView view = exact_view(camera, settings);
@@ -171,8 +173,8 @@ DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const S
   DeviceTimer timer(stream);
   CudaBuffers buffers;
   const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
-  launch(choose(camera, settings, scene), static_cast<unsigned>(prepared.tiles_x * prepared.tiles_y), kTilePixels, 0,
-         stream, camera, settings, scene, outputs, prepared);
+  launch(choose(camera, settings, scene), static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y),
+         kTilePixels, 0, stream, camera, settings, scene, outputs, prepared);
   timer.mark("blend");
   return timer;
 }

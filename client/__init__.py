@@ -18,6 +18,8 @@ from lumigrad.client.errors import (
 )
 from lumigrad.client.extras import MissingPackage
 from lumigrad.client.frame import Frame
+from lumigrad.client.gaussian_settings import Transform
+from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.gradients import Gradients
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.spheres import Spheres
@@ -31,6 +33,7 @@ __all__ = [
     "ContextLost",
     "DeadlineExceeded",
     "Frame",
+    "Gaussians",
     "Gradients",
     "Internal",
     "InvalidArgument",
@@ -41,6 +44,7 @@ __all__ = [
     "SceneNotFound",
     "Spheres",
     "Timings",
+    "Transform",
     "Unauthenticated",
     "Unavailable",
     "VersionMismatch",

@@ -32,23 +32,25 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
         ) from error
 
 
-def float32_array(name: str, value: Any, shape: Sequence[int | str]) -> Float32:
+def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = None) -> Float32:
     """`value` as a read-only, C-contiguous float32 array.
 
     Args:
         name: the argument's name, for the error message.
         value: anything `to_numpy` takes.
-        shape: the sizes expected; a string stands for any size, e.g. ("N", 3).
+        shape: the sizes expected; a string stands for any size, e.g. ("N", 3). None: any shape.
 
     Raises:
         InvalidArgument: not numbers, or another shape.
     """
     array = to_numpy(name, value)
-    wanted = "[" + ", ".join(str(size) for size in shape) + "]"
+    wanted = "" if shape is None else "[" + ", ".join(str(size) for size in shape) + "]"
     if array.dtype.kind not in "fiub":
-        raise InvalidArgument.of(name, f"expected numbers of shape {wanted}, got dtype {array.dtype}")
-    fits = array.ndim == len(shape) and all(
-        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
+        shaped = f" of shape {wanted}" if wanted else ""
+        raise InvalidArgument.of(name, f"expected numbers{shaped}, got dtype {array.dtype}")
+    fits = shape is None or (
+        array.ndim == len(shape)
+        and all(isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True))
     )
     if not fits:
         raise InvalidArgument.of(name, f"expected shape {wanted}, got {list(array.shape)}")

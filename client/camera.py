@@ -1,4 +1,4 @@
-"""Cameras as values: Pulsar's, OpenCV's, and the usual ways to aim one."""
+"""Cameras as values: made from parameters, from matrices, or aimed at something."""
 
 from __future__ import annotations
 
@@ -10,111 +10,17 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.arguments import number
-from lumigrad.client.arrays import Float32, Float64, float32_array, float64_array
+from lumigrad.client.arrays import Float64, float64_array
+from lumigrad.client.camera_models import InriaModel, OpenCVModel, Projection, PulsarModel
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
-
-PULSAR_LENGTHS = (8, 10, 11, 13)
-
-
-@dataclass(frozen=True, eq=False)
-class PulsarModel:
-    """Pulsar's camera: a film of some width at focal length f in front of the eye. World y is up.
-
-    Attributes:
-        parameters: [8 | 10 | 11 | 13] position (3), rotation as axis-angle (3) or six-D (6), focal length, sensor
-            width, and for 10 and 13 the principal point offset in pixels (2). Lengths in scene units.
-        orthogonal: parallel rays; the focal length must be 0.
-        right_handed: the view direction is -z instead of +z.
-        first_r_then_t: the eye is at rotation * position.
-    """
-
-    parameters: Float32
-    orthogonal: bool = False
-    right_handed: bool = False
-    first_r_then_t: bool = False
-
-    def __post_init__(self) -> None:
-        parameters = float32_array("parameters", self.parameters, ("8 | 10 | 11 | 13",))
-        if len(parameters) not in PULSAR_LENGTHS:
-            raise InvalidArgument.of(
-                "parameters",
-                f"expected 8, 10, 11 or 13 values (position, rotation, focal length, sensor width, offset), "
-                f"got {len(parameters)}",
-            )
-        object.__setattr__(self, "parameters", parameters)
-
-    @property
-    def _six_d(self) -> bool:
-        return len(self.parameters) in (11, 13)
-
-    @property
-    def focal_length(self) -> float:
-        """Scene units."""
-        return float(self.parameters[9 if self._six_d else 6])
-
-    @property
-    def rotation(self) -> Float64:
-        """[3, 3] the matrix that the rotation parameters stand for."""
-        values = self.parameters[3 : 9 if self._six_d else 6].astype(np.float64)
-        return six_d_rotation(values) if self._six_d else axis_angle_rotation(values)
-
-    @property
-    def eye(self) -> Float64:
-        """[3] the camera's position in the world, scene units."""
-        position = self.parameters[:3].astype(np.float64)
-        return self.rotation @ position if self.first_r_then_t else position
-
-
-@dataclass(frozen=True, eq=False)
-class OpenCVModel:
-    """OpenCV's pinhole: x right, y down, z forward; `x_camera = rotation @ x_world + translation`.
-
-    Attributes:
-        fx: focal length in x, pixels.
-        fy: focal length in y, pixels.
-        cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
-        cy: principal point in y, pixels.
-        rotation: [3, 3] world to camera.
-        translation: [3] world to camera, scene units.
-    """
-
-    fx: float
-    fy: float
-    cx: float
-    cy: float
-    rotation: Float64
-    translation: Float64
-
-    def __post_init__(self) -> None:
-        for name in ("fx", "fy"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise InvalidArgument.of(name, f"expected a focal length in pixels > 0, got {getattr(self, name)}")
-        for name, shape in (("rotation", (3, 3)), ("translation", (3,))):
-            object.__setattr__(self, name, float64_array(name, getattr(self, name), shape))
-        deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
-        if deviation > 1e-3 or np.linalg.det(self.rotation) < 0:
-            raise InvalidArgument.of(
-                "rotation",
-                f"expected an orthonormal matrix with determinant 1, R R^T deviates from the identity by "
-                f"{deviation:.3g} and the determinant is {np.linalg.det(self.rotation):.3g}; "
-                "for OpenGL or Blender cameras negate the second and third rows first",
-            )
-
-    @property
-    def focal_length(self) -> float:
-        """0: a pinhole has no film in front of the eye that would hide what is closer."""
-        return 0.0
-
-    @property
-    def eye(self) -> Float64:
-        """[3] the camera's position in the world, scene units."""
-        return np.asarray(-self.rotation.T @ self.translation)
+from lumigrad.client.rotations import look_rotation, orbit_direction
 
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A camera and the size of its picture. Make one with `pulsar`, `opencv`, `look_at` or `orbit`.
+    """A camera and the size of its picture.
+
+    Make one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `pulsar` or `inria`.
 
     Attributes:
         width: picture width in pixels.
@@ -124,7 +30,7 @@ class Camera:
 
     width: int
     height: int
-    model: PulsarModel | OpenCVModel
+    model: PulsarModel | OpenCVModel | InriaModel
 
     def __post_init__(self) -> None:
         for name in ("width", "height"):
@@ -148,11 +54,69 @@ class Camera:
 
     @staticmethod
     def opencv(
-        fx: float, fy: float, cx: float, cy: float, rotation: Any, translation: Any, width: int, height: int
+        fx: float,
+        fy: float,
+        cx: float,
+        cy: float,
+        rotation: Any,
+        translation: Any,
+        width: int,
+        height: int,
+        *,
+        model: Projection = "pinhole",
+        distortion: Any = (),
     ) -> Camera:
-        """OpenCV's pinhole from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""
+        """OpenCV's camera from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""
         fx, fy, cx, cy = (number(name, value) for name, value in {"fx": fx, "fy": fy, "cx": cx, "cy": cy}.items())
-        return Camera(width, height, OpenCVModel(fx, fy, cx, cy, rotation, translation))
+        return Camera(width, height, OpenCVModel(fx, fy, cx, cy, rotation, translation, model, distortion))
+
+    @staticmethod
+    def from_view_matrix(
+        view_matrix: Any,
+        intrinsics: Any,
+        width: int,
+        height: int,
+        *,
+        model: Projection = "pinhole",
+        distortion: Any = (),
+    ) -> Camera:
+        """OpenCV's camera from its matrices.
+
+        Args:
+            view_matrix: [4, 4] world to camera, for column vectors; the last row is 0 0 0 1.
+            intrinsics: [3, 3] the matrix K: fx 0 cx, 0 fy cy, 0 0 1; pixels.
+            width: picture width in pixels.
+            height: picture height in pixels.
+            model: "pinhole", "orthographic" or "fisheye".
+            distortion: of a pinhole, OpenCV's order, see `OpenCVModel`.
+        """
+        view = float64_array("view_matrix", view_matrix, (4, 4))
+        if not np.allclose(view[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+            raise InvalidArgument.of(
+                "view_matrix",
+                f"expected the last row 0 0 0 1, got {view[3].tolist()}; transpose a matrix that is for row vectors",
+            )
+        k = float64_array("intrinsics", intrinsics, (3, 3))
+        if k[0, 1] or k[1, 0] or not np.allclose(k[2], (0.0, 0.0, 1.0)):
+            raise InvalidArgument.of("intrinsics", f"expected fx 0 cx, 0 fy cy, 0 0 1, got {k.tolist()}")
+        return Camera.opencv(
+            k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3], width, height,
+            model=model, distortion=distortion,
+        )  # fmt: skip
+
+    @staticmethod
+    def inria(
+        view_matrix: Any,
+        full_projection: Any,
+        position: Any,
+        tan_fov_x: float,
+        tan_fov_y: float,
+        width: int,
+        height: int,
+    ) -> Camera:
+        """The camera of diff-gaussian-rasterization, see `InriaModel`; for Gaussians with an Inria semantics."""
+        tangents = number("tan_fov_x", tan_fov_x), number("tan_fov_y", tan_fov_y)
+        return Camera(width, height, InriaModel(view_matrix, full_projection, position, *tangents))
 
     @staticmethod
     def look_at(

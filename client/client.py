@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from lumigrad.client.arguments import instance, names, number
-from lumigrad.client.arrays import to_numpy
+from lumigrad.client.arguments import instance, names
 from lumigrad.client.camera import Camera
 from lumigrad.client.channel import Tls
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.frame import Frame
+from lumigrad.client.gaussian_settings import GaussianSemantics, Transform
+from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.remote import RemoteRenderer
+from lumigrad.client.render_settings import settings_of
 from lumigrad.client.request import RenderRequest
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.scene_store import SceneStore
-from lumigrad.client.settings import Semantics, SphereSettings, enclosing_depth
+from lumigrad.client.settings import Semantics
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.worker_info import WorkerInfo
 from lumigrad.v1 import worker_pb2
@@ -83,34 +83,31 @@ class Client:
         reply = self._connection.unary(self._connection.worker.Info, worker_pb2.InfoRequest(), deadline)
         return WorkerInfo.of(reply, self.target)
 
-    def put(self, scene: Spheres, *, timeout_s: float | None = None) -> SceneHandle:
+    def put(self, scene: Spheres | Gaussians, *, timeout_s: float | None = None) -> SceneHandle:
         """Stores a scene on the worker, named by its content; storing it again costs only a round trip.
 
         The handle keeps the scene, so that it can be put again if the worker loses it.
         """
-        instance("scene", scene, (Spheres,), "make one with Spheres(positions, colors, radii)")
+        advice = "make one with Spheres(positions, colors, radii) or Gaussians(means, quats, scales, opacities, sh)"
+        instance("scene", scene, (Spheres, Gaussians), advice)
         return self._store.put(scene, self._connection.deadline(timeout_s))
 
-    def update(
-        self,
-        handle: SceneHandle,
-        *,
-        positions: Any = None,
-        colors: Any = None,
-        radii: Any = None,
-        opacities: Any = None,
-        timeout_s: float | None = None,
-    ) -> SceneHandle:
-        """Replaces tensors of a stored scene, shaped as before, and returns the handle to the new version.
+    def update(self, handle: SceneHandle, *, timeout_s: float | None = None, **tensors: Any) -> SceneHandle:
+        """Replaces tensors of a stored scene and returns the handle to the new version.
+
+        Args:
+            handle: names the scene and the version that the update builds on.
+            timeout_s: instead of the client's time-out.
+            tensors: by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres; "means",
+                "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it has.
 
         Raises:
             VersionMismatch: somebody else updated the scene since this handle was made; or this update was made, its
                 reply was lost with the connection, and the repetition finds `actual` = `expected` + 1.
         """
         instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
-        passed = {"positions": positions, "colors": colors, "radii": radii, "opacities": opacities}
-        tensors = {name: value for name, value in passed.items() if value is not None}
-        return self._store.update(handle, tensors, self._connection.deadline(timeout_s))
+        given = {name: value for name, value in tensors.items() if value is not None}
+        return self._store.update(handle, given, self._connection.deadline(timeout_s))
 
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
         """A handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
@@ -129,55 +126,100 @@ class Client:
 
     def render(
         self,
-        scene: Spheres | SceneHandle,
+        scene: Spheres | Gaussians | SceneHandle,
         camera: Camera | Sequence[Camera],
         *,
-        gamma: float = 1e-2,
-        max_depth: float | None = None,
-        min_depth: float = 0.0,
         background: Any = None,
-        semantics: Semantics = "exact",
+        semantics: Semantics | GaussianSemantics | None = None,
+        gamma: float | None = None,
+        max_depth: float | None = None,
+        min_depth: float | None = None,
         allowed_difference: float | None = None,
-        max_hits: int = 0,
-        n_track: int = 5,
+        max_hits: int | None = None,
+        n_track: int | None = None,
         background_depth: float | None = None,
+        sh_degree: int | None = None,
+        antialiased: bool | None = None,
+        eps2d: float | None = None,
+        near: float | None = None,
+        far: float | None = None,
+        radius_clip: float | None = None,
+        alpha_min: float | None = None,
+        alpha_max: float | None = None,
+        transmittance_min: float | None = None,
+        pixel_center: float | None = None,
+        scale_modifier: float | None = None,
+        transforms: Sequence[Transform] | None = None,
+        deterministic: bool | None = None,
         outputs: Sequence[str] = ("color",),
         retain: bool = False,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Renders a scene from one or many cameras.
+        """Renders a scene from one or many cameras. Settings of the kind that the scene is not are refused.
 
         Args:
-            scene: a handle from `put`, or spheres, which then travel with the call and are not stored.
+            scene: a handle from `put`, or spheres or Gaussians, which then travel with the call and are not stored.
             camera: one, or a sequence of one picture size; a sequence gives the results a first axis.
-            gamma: softness of the depth blending, in [1e-5, 1], relative to the depth range.
-            max_depth: far end of the depth range, scene units; None: just behind the scene.
-            min_depth: near end; spheres that begin before it are not shown. 0: just behind a Pulsar camera's film.
-            background: [K] channels, or one number for all of them; None: 1.
-            semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
-            allowed_difference: share of the colour that stopping early may cost; None: 0 in exact, 0.01 in compat.
-            max_hits: spheres blended per pixel at the most; 0: no limit.
-            n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128.
+            background: [K] channels, or one number for all of them; for Gaussians also [C, K]. None: 1 for spheres, 0
+                for Gaussians.
+            semantics: "exact" (None) for true derivatives; "compat" for Pulsar's behaviour; for Gaussians "gsplat",
+                "inria_depth" and "inria_exact", see `GaussianSettings`.
+            gamma: of spheres: softness of the depth blending, in [1e-5, 1], relative to the depth range; None: 0.01.
+            max_depth: of spheres: far end of the depth range, scene units; None: just behind the scene.
+            min_depth: of spheres: near end; spheres that begin before it are not shown. None, 0: just behind a Pulsar
+                camera's film.
+            allowed_difference: of spheres, as what follows: share of the colour that stopping early may cost; None: 0
+                in exact, 0.01 in compat.
+            max_hits: spheres blended per pixel at the most; None, 0: no limit.
+            n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
             background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
-            outputs: any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; see `Frame`.
+            sh_degree: of Gaussians, as what follows: degree of the harmonics in use; None: all that is stored.
+            antialiased: scale opacities by what the blur took from the area.
+            eps2d: blur in the image, pixels squared; None: 0.3.
+            near: least depth shown, scene units; None: 0.01.
+            far: largest depth shown; None: 1e10.
+            radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
+            alpha_min: shares below it are skipped; None: 1/255.
+            alpha_max: larger shares are cut to it; None: 0.99.
+            transmittance_min: a pixel is complete once what remains of the light falls to this; None: 1e-4.
+            pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5.
+            scale_modifier: factor on all scales; None: 1.
+            transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world.
+            deterministic: sum gradients in a fixed order on every device.
+            outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
+                "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "radii",
+                "means2d", "depths", "conics", "projected_opacities"; see `Frame`.
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
             timeout_s: instead of the client's time-out.
         """
-        advice = "pass Spheres(positions, colors, radii), or a handle from put or get"
-        instance("scene", scene, (Spheres, SceneHandle), advice)
+        advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
+        instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
         cameras = _cameras(camera)
-        spheres = scene.scene if isinstance(scene, SceneHandle) else scene
-        settings = SphereSettings(
-            gamma=gamma,
-            max_depth=_max_depth(spheres, cameras, number("min_depth", min_depth)) if max_depth is None else max_depth,
-            min_depth=min_depth,
-            semantics=semantics,
-            background=_background(background, spheres),
-            allowed_difference=allowed_difference,
-            max_hits=max_hits,
-            n_track=n_track,
-            background_depth=background_depth,
-        )
+        of_spheres = {
+            "gamma": gamma,
+            "max_depth": max_depth,
+            "min_depth": min_depth,
+            "allowed_difference": allowed_difference,
+            "max_hits": max_hits,
+            "n_track": n_track,
+            "background_depth": background_depth,
+        }
+        of_gaussians = {
+            "sh_degree": sh_degree,
+            "antialiased": antialiased,
+            "eps2d": eps2d,
+            "near": near,
+            "far": far,
+            "radius_clip": radius_clip,
+            "alpha_min": alpha_min,
+            "alpha_max": alpha_max,
+            "transmittance_min": transmittance_min,
+            "pixel_center": pixel_center,
+            "scale_modifier": scale_modifier,
+            "transforms": transforms,
+            "deterministic": deterministic,
+        }
+        settings = settings_of(scene, cameras, background, semantics, of_spheres, of_gaussians)
         request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, names("outputs", outputs))
         return self.render_request(request, retain=retain, timeout_s=timeout_s)
 
@@ -189,7 +231,7 @@ class Client:
 def _cameras(camera: Any) -> tuple[Camera, ...]:
     if isinstance(camera, Camera):
         return (camera,)
-    advice = "make one with Camera.look_at, orbit, opencv or pulsar"
+    advice = "make one with Camera.look_at, orbit, opencv, pulsar or inria"
     instance("camera", camera, (Camera, Iterable), advice)
     cameras = tuple(camera)
     for entry in cameras:
@@ -197,27 +239,3 @@ def _cameras(camera: Any) -> tuple[Camera, ...]:
     if not cameras:
         raise InvalidArgument.of("camera", f"expected a Camera or a sequence of at least one, got none; {advice}")
     return cameras
-
-
-def _max_depth(spheres: Spheres | None, cameras: Sequence[Camera], min_depth: float) -> float:
-    if spheres is None:
-        raise InvalidArgument.of(
-            "max_depth", "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
-        )
-    return enclosing_depth(spheres, cameras, min_depth)
-
-
-def _background(background: Any, spheres: Spheres | None) -> tuple[float, ...]:
-    if background is None:
-        return ()
-    channels = to_numpy("background", background)
-    if channels.dtype.kind not in "fiub":
-        raise InvalidArgument.of(
-            "background", f"expected a number, or one for each channel, got {background!r}; 0 is black, 1 is white"
-        )
-    channels = channels.astype(np.float32)
-    if channels.ndim == 0 and spheres is None:
-        raise InvalidArgument.of("background", "expected one value per channel for a handle without its scene")
-    if channels.ndim == 0 and spheres is not None:
-        channels = np.full(spheres.channels, channels)
-    return tuple(channels.ravel().tolist())

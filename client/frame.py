@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,20 +14,32 @@ from lumigrad.client.errors import ContextLost, InvalidArgument
 from lumigrad.client.gradients import Gradients
 from lumigrad.client.named_arrays import Array, NamedArrays
 from lumigrad.client.request import BackwardRequest, RenderRequest, WireFormat
+from lumigrad.client.settings import SphereSettings
 from lumigrad.client.timings import Timings
 
 if TYPE_CHECKING:
     from lumigrad.client.remote import RemoteRenderer
 
+# Outputs whose own values their derivatives depend on.
+_NEEDED = ("depth", "expected_depth", "inverse_depth")
+
 
 class Frame(NamedArrays):
     """The outputs of a rendering, as items and as attributes; those that were asked for are present.
 
-    `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to the closest
-    sphere in scene units; -1 where there is none), `info` [C, H, W, 3 + 2 T] (Pulsar's forward info; the id channels
-    are int32 bit patterns, so do not calculate with them), `sphere_ids` int32 [C, H, W, T] (closest first; -1: none),
-    `weights` [C, H, W, T] and `hits` int32 [C, H, W]. Float32 unless said otherwise. The camera axis C is absent if a
-    single camera was passed to render instead of a sequence.
+    Of spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
+    the closest sphere in scene units; -1 where there is none), `info` [C, H, W, 3 + 2 T] (Pulsar's forward info; the id
+    channels are int32 bit patterns, so do not calculate with them), `sphere_ids` int32 [C, H, W, T] (closest first; -1:
+    none), `weights` [C, H, W, T] and `hits` int32 [C, H, W].
+
+    Of Gaussians: `color` [C, H, W, D], `alpha` [C, H, W], `transmittance` [C, H, W] (1 - alpha), `depth` [C, H, W]
+    (camera-space Z, weighted and summed, scene units), `expected_depth` [C, H, W] (depth / alpha), `inverse_depth`
+    [C, H, W] (1 / Z, weighted and summed), `contributors` int32 [C, H, W]; and per Gaussian, 0 where it is culled:
+    `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
+    `projected_opacities` [C, N].
+
+    Float32 unless said otherwise. The camera axis C is absent if a single camera was passed to render instead of a
+    sequence.
 
     Attributes:
         timings: of the call.
@@ -59,7 +71,11 @@ class Frame(NamedArrays):
         *,
         alpha: Any = None,
         depth: Any = None,
-        wanted: Sequence[str] = ("positions", "colors", "radii"),
+        transmittance: Any = None,
+        expected_depth: Any = None,
+        inverse_depth: Any = None,
+        means2d: Any = None,
+        wanted: Sequence[str] = (),
         sparse: bool = False,
         wire_format: WireFormat = "float32",
         release: bool = False,
@@ -71,20 +87,31 @@ class Frame(NamedArrays):
 
         Args:
             color: dL/dcolor, shaped as the output, whether or not that was asked for.
-            alpha: dL/dalpha, likewise. Not in compat.
-            depth: dL/ddepth, of a frame that has the output. Not in compat.
-            wanted: any of "positions", "colors", "radii", "opacities", "cameras", "background", "gamma".
+            alpha: dL/dalpha, likewise. Not for spheres in compat.
+            depth: dL/ddepth, of a frame that has the output. Not for spheres in compat.
+            transmittance: dL/dtransmittance, shaped as alpha. This and what follows: of Gaussians.
+            expected_depth: dL/dexpected_depth, of a frame that has the output.
+            inverse_depth: dL/dinverse_depth, of a frame that has the output.
+            means2d: dL/dmeans2d, beside what reaches the projected centres through the images.
+            wanted: of spheres any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
+                "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
+                "colors" (those that the scene has, if empty), "cameras", "background", "transforms", "means2d" and
+                "means2d_abs".
             sparse: transfer only rows that are not zero, with their "index".
-            wire_format: how gradients per sphere travel; "float16" and "bfloat16" halve the bytes.
+            wire_format: how gradients per primitive travel; "float16" and "bfloat16" halve the bytes.
             release: let the worker forget the forward state afterwards.
             timeout_s: instead of the client's time-out.
         """
         passed = {"color": color, "alpha": alpha, "depth": depth}
-        upstream = {name: self._stacked(name, value) for name, value in passed.items() if value is not None}
-        if not upstream:
-            raise InvalidArgument.of("color", "expected at least one of color, alpha and depth, got none")
-        if depth is not None and "depth" not in self:
-            raise InvalidArgument.of("depth", f"expected a frame that has the output, got {self}; {self._advice}")
+        of_gaussians = {
+            "transmittance": transmittance,
+            "expected_depth": expected_depth,
+            "inverse_depth": inverse_depth,
+            "means2d": means2d,
+        }
+        given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
+        self._check_upstream(given, of_gaussians)
+        upstream = {name: self._stacked(name, value) for name, value in given.items()}
         request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
         deadline = self._renderer.deadline(timeout_s)
         context_id = self._context_id
@@ -102,6 +129,17 @@ class Frame(NamedArrays):
         if self._context_id is not None:
             self._renderer.discard(self._context_id)
             self._context_id = None
+
+    def _check_upstream(self, given: Mapping[str, Any], of_gaussians: Iterable[str]) -> None:
+        spheres = isinstance(self.request.settings, SphereSettings)
+        if not given:
+            others = " and depth" if spheres else f", depth, {', '.join(of_gaussians)}"
+            raise InvalidArgument.of("color", f"expected at least one of color, alpha{others}, got none")
+        for name in given:
+            if spheres and name in of_gaussians:
+                raise InvalidArgument.of(name, "belongs to Gaussians, but this frame shows spheres; leave it out")
+            if name in _NEEDED and name not in self:
+                raise InvalidArgument.of(name, f"expected a frame that has the output, got {self}; {self._advice}")
 
     def _stacked(self, name: str, value: Any) -> Array:
         array = np.ascontiguousarray(to_numpy(name, value), dtype=np.float32)

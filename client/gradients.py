@@ -12,11 +12,17 @@ from lumigrad.client.timings import Timings
 class Gradients(NamedArrays):
     """Gradients of a loss, float32, as items and as attributes; those that were wanted are present.
 
-    Per sphere: `positions` [N, 3], `colors` [N, K], `radii` [N], `opacities` [N], summed over the cameras. If they were
-    asked for as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) says which.
-    Others: `background` [K], `gamma` []. Per camera, without the axis C if a single camera was rendered: `cameras`
-    [C, 8 | 10 | 11 | 13] for Pulsar's; `camera_rotation` [C, 3, 3], `camera_translation` [C, 3] and
-    `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for OpenCV's.
+    Per sphere: `positions` [N, 3], `colors` [N, K], `radii` [N], `opacities` [N], summed over the cameras. Per
+    Gaussian: `means`, `quats`, `scales`, `covariances`, `opacities`, `sh` and `colors`, shaped as in the scene. If
+    these were asked for as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) says
+    which; the Gaussians of several scenes are counted through. Colours per camera stay dense.
+
+    Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4]. Per
+    camera, without the axis C if a single camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's;
+    `camera_rotation` [C, 3, 3], `camera_translation` [C, 3] and `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for
+    OpenCV's, with Gaussians also `camera_pose` [C, 6] (of a motion exp(xi) in front of the view matrix, translation
+    before rotation); `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for Inria's; and of
+    the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values `means2d_abs`.
 
     Attributes:
         timings: of the call that computed them.

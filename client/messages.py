@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
-from lumigrad.client.camera import Camera, OpenCVModel
+from lumigrad.client.camera import Camera
+from lumigrad.client.camera_models import InriaModel, OpenCVModel, PulsarModel
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.spheres import Spheres
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import camera_pb2, scene_pb2, spheres_pb2
+from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2
 
 _SEMANTICS = {"exact": spheres_pb2.SEMANTICS_EXACT, "compat": spheres_pb2.SEMANTICS_COMPAT}
+_GAUSSIAN_SEMANTICS = {
+    "exact": gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT,
+    "gsplat": gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT,
+    "inria_depth": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH,
+    "inria_exact": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT,
+}
+_PROJECTIONS = {
+    "pinhole": camera_pb2.PROJECTION_PINHOLE,
+    "orthographic": camera_pb2.PROJECTION_ORTHOGRAPHIC,
+    "fisheye": camera_pb2.PROJECTION_FISHEYE,
+}
 
 
 def camera_message(camera: Camera) -> camera_pb2.Camera:
     """A camera with its picture size."""
-    message = camera_pb2.Camera(width=camera.width, height=camera.height)
     model = camera.model
+    width, height = camera.width, camera.height
     if isinstance(model, OpenCVModel):
-        message.opencv.fx, message.opencv.fy = model.fx, model.fy
-        message.opencv.cx, message.opencv.cy = model.cx, model.cy
-        message.opencv.rotation.extend(model.rotation.ravel().tolist())
-        message.opencv.translation.extend(model.translation.tolist())
-    else:
-        message.pulsar.parameters.extend(model.parameters.tolist())
-        message.pulsar.orthogonal = model.orthogonal
-        message.pulsar.right_handed = model.right_handed
-        message.pulsar.first_r_then_t = model.first_r_then_t
-    return message
+        return camera_pb2.Camera(width=width, height=height, opencv=_opencv(model))
+    if isinstance(model, InriaModel):
+        return camera_pb2.Camera(width=width, height=height, inria=_inria(model))
+    return camera_pb2.Camera(width=width, height=height, pulsar=_pulsar(model))
 
 
-def scene_message(spheres: Spheres, payload: PayloadWriter) -> scene_pb2.Scene:
+def scene_message(scene: Spheres | Gaussians, payload: PayloadWriter) -> scene_pb2.Scene:
     """A scene whose arrays are appended to `payload`."""
-    tensors = {name: payload.add(array) for name, array in spheres.tensors.items()}
+    tensors = {name: payload.add(array) for name, array in scene.tensors.items()}
+    if isinstance(scene, Gaussians):
+        return scene_pb2.Scene(gaussians=scene_pb2.GaussianCloud(**tensors))
     return scene_pb2.Scene(spheres=scene_pb2.SphereCloud(**tensors))
 
 
-def scene_hash(spheres: Spheres) -> str:
+def scene_hash(scene: Spheres | Gaussians) -> str:
     """The content hash that names a scene."""
-    cloud = scene_message(spheres, PayloadWriter()).spheres
-    return content_hash(cloud, lambda _, name: spheres.tensors[name])
+    message = scene_message(scene, PayloadWriter())
+    cloud = message.gaussians if isinstance(scene, Gaussians) else message.spheres
+    return content_hash(cloud, lambda _, name: scene.tensors[name])
 
 
-def settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
-    """The blending settings; what is None stays absent."""
+def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
+    """The blending of spheres; what is None stays absent."""
     return spheres_pb2.SphereSettings(
         gamma=settings.gamma,
         min_depth=settings.min_depth,
@@ -53,4 +64,60 @@ def settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
         n_track=settings.n_track,
         background_depth=settings.background_depth,
         background=settings.background,
+    )
+
+
+def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
+    """The blending of Gaussians; what is None stays absent."""
+    return gaussians_pb2.GaussianSettings(
+        semantics=_GAUSSIAN_SEMANTICS[settings.semantics],
+        sh_degree=settings.sh_degree,
+        antialiased=settings.antialiased,
+        eps2d=settings.eps2d,
+        near=settings.near,
+        far=settings.far,
+        radius_clip=settings.radius_clip,
+        alpha_min=settings.alpha_min,
+        alpha_max=settings.alpha_max,
+        transmittance_min=settings.transmittance_min,
+        pixel_center=settings.pixel_center,
+        scale_modifier=settings.scale_modifier,
+        background=settings.background,
+        transforms=[
+            gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
+            for begin, end, matrix in settings.transforms
+        ],
+        deterministic=settings.deterministic,
+    )
+
+
+def _opencv(model: OpenCVModel) -> camera_pb2.OpenCVCamera:
+    return camera_pb2.OpenCVCamera(
+        fx=model.fx,
+        fy=model.fy,
+        cx=model.cx,
+        cy=model.cy,
+        rotation=model.rotation.ravel().tolist(),
+        translation=model.translation.tolist(),
+        projection=_PROJECTIONS[model.projection],
+        distortion=model.distortion,
+    )
+
+
+def _inria(model: InriaModel) -> camera_pb2.InriaCamera:
+    return camera_pb2.InriaCamera(
+        view_matrix=model.view_matrix.ravel().tolist(),
+        full_projection=model.full_projection.ravel().tolist(),
+        position=model.eye.tolist(),
+        tan_fov_x=model.tan_fov_x,
+        tan_fov_y=model.tan_fov_y,
+    )
+
+
+def _pulsar(model: PulsarModel) -> camera_pb2.PulsarCamera:
+    return camera_pb2.PulsarCamera(
+        parameters=model.parameters.tolist(),
+        orthogonal=model.orthogonal,
+        right_handed=model.right_handed,
+        first_r_then_t=model.first_r_then_t,
     )

@@ -8,16 +8,24 @@ from typing import Any
 from lumigrad.client.connection import Connection, Reply
 from lumigrad.client.frame import Frame
 from lumigrad.client.gradients import Gradients
-from lumigrad.client.messages import camera_message, scene_message, settings_message
+from lumigrad.client.messages import (
+    camera_message,
+    gaussian_settings_message,
+    scene_message,
+    sphere_settings_message,
+)
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.request import BackwardRequest, RenderRequest
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.settings import SphereSettings
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 
+# How the names of gradients begin that have a row per camera whatever the scene.
+_PER_CAMERA = ("camera", "means2d")
 _WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
 
 
@@ -93,9 +101,12 @@ def _spec(
 ) -> render_pb2.RenderSpec:
     spec = render_pb2.RenderSpec(
         cameras=[camera_message(camera) for camera in request.cameras],
-        spheres=settings_message(request.settings),
         outputs=request.outputs,
     )
+    if isinstance(request.settings, SphereSettings):
+        spec.spheres.CopyFrom(sphere_settings_message(request.settings))
+    else:
+        spec.gaussians.CopyFrom(gaussian_settings_message(request.settings))
     if reference is not None:
         spec.scene_ref.CopyFrom(reference)
     elif not isinstance(request.scene, SceneHandle):
@@ -109,5 +120,5 @@ def _gradient_arrays(reply: Reply[Any], single: bool) -> dict[str, Array]:
         array = reply.reader.read(named.tensor, named.name)
         if named.tensor.dtype != dtypes.INT64:
             array = dtypes.to_float32(array, named.tensor.dtype)
-        arrays[named.name] = array[0] if single and named.name.startswith("camera") else array
+        arrays[named.name] = array[0] if single and named.name.startswith(_PER_CAMERA) else array
     return arrays

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from lumigrad.client.camera import Camera
+from lumigrad.client.camera_models import InriaModel, OpenCVModel, PulsarModel
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.settings import SphereSettings
@@ -24,15 +27,25 @@ class RenderRequest:
         scene: travels with the call, or names what the worker has.
         cameras: all of one picture size.
         single: one camera was passed, not a sequence of one: results have no camera axis.
-        settings: how to blend.
+        settings: how to blend; of the same kind as the scene.
         outputs: the names of the arrays wanted.
     """
 
-    scene: Spheres | SceneHandle
+    scene: Spheres | Gaussians | SceneHandle
     cameras: tuple[Camera, ...]
     single: bool
-    settings: SphereSettings
+    settings: SphereSettings | GaussianSettings
     outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        spheres = isinstance(self.settings, SphereSettings)
+        for camera in self.cameras:
+            model = camera.model
+            if isinstance(model, InriaModel if spheres else PulsarModel):
+                known = "pulsar or opencv for spheres" if spheres else "opencv or inria for Gaussians"
+                raise InvalidArgument.of("camera", f"expected {known}, got {type(model).__name__}")
+            if spheres and isinstance(model, OpenCVModel):
+                model.check_for_spheres()
 
 
 @dataclass(frozen=True)
@@ -42,9 +55,9 @@ class BackwardRequest:
     Attributes:
         render: what was rendered.
         output_gradients: dL/d output by the output's name, with the axis of cameras.
-        wanted: the names of the inputs to differentiate.
+        wanted: the names of the inputs to differentiate; none: the tensors of the scene.
         sparse: transfer only rows that are not zero.
-        wire_format: how gradients per sphere travel.
+        wire_format: how gradients per primitive travel.
     """
 
     render: RenderRequest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.spheres import Spheres
 from lumigrad.v1 import scene_pb2
 
@@ -16,8 +17,8 @@ class SceneHandle:
         scene_id: its name on the worker.
         version: 1 after put, one more after each update.
         content_hash: SHA-256 of the content as put; empty after an update.
-        kind: "spheres".
-        count: number of primitives.
+        kind: "spheres" or "gaussians".
+        count: number of primitives, of all scenes in one.
         nbytes: bytes on the worker.
         scene: the client's own copy, if it has one. With it a worker that lost the scene gets it again unnoticed.
     """
@@ -28,9 +29,9 @@ class SceneHandle:
     kind: str
     count: int
     nbytes: int
-    scene: Spheres | None = field(default=None, repr=False, compare=False)
+    scene: Spheres | Gaussians | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
-    def of(info: scene_pb2.SceneInfo, scene: Spheres | None = None) -> SceneHandle:
+    def of(info: scene_pb2.SceneInfo, scene: Spheres | Gaussians | None = None) -> SceneHandle:
         """Reads the worker's message."""
         return SceneHandle(info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene)

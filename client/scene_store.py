@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from lumigrad.client.arrays import float32_array
 from lumigrad.client.connection import Connection, Reply
 from lumigrad.client.errors import Internal, InvalidArgument, SceneNotFound, VersionMismatch
+from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.messages import scene_hash, scene_message
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import SceneHandle
@@ -18,6 +19,11 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
 T = TypeVar("T")
+
+_TENSORS = {
+    "spheres": ("positions", "colors", "radii", "opacities"),
+    "gaussians": ("means", "quats", "scales", "covariances", "opacities", "sh", "colors"),
+}
 
 
 class SceneStore:
@@ -29,28 +35,29 @@ class SceneStore:
         self._restored: dict[tuple[str, int], SceneHandle] = {}
         self._restored_lock = threading.Lock()
 
-    def put(self, spheres: Spheres, deadline: Deadline) -> SceneHandle:
+    def put(self, scene: Spheres | Gaussians, deadline: Deadline) -> SceneHandle:
         """Stores a scene; its bytes travel only if the worker does not have them."""
-        digest = scene_hash(spheres)
+        digest = scene_hash(scene)
         try:
             found = self._connection.download(
                 self._connection.scenes.Get, scene_pb2.GetRequest(content_hash=digest), deadline
             )
-            return SceneHandle.of(found.header.info, spheres)
+            return SceneHandle.of(found.header.info, scene)
         except SceneNotFound:
             payload = PayloadWriter()
-            header = scene_pb2.PutRequest(scene=scene_message(spheres, payload), content_hash=digest)
+            header = scene_pb2.PutRequest(scene=scene_message(scene, payload), content_hash=digest)
             reply = self._connection.upload(self._connection.scenes.Put, header, payload, deadline)
-            return SceneHandle.of(reply.scene, spheres)
+            return SceneHandle.of(reply.scene, scene)
 
     def update(self, handle: SceneHandle, tensors: dict[str, Any], deadline: Deadline) -> SceneHandle:
         """Replaces some tensors; the handle's version must be the worker's."""
-        if not tensors:
-            raise InvalidArgument.of(
-                "tensors", "expected at least one of positions, colors, radii and opacities, got none"
-            )
+        _check_names(handle.kind, tensors)
         local = None if handle.scene is None else replace(handle.scene, **tensors)
-        arrays = local.tensors if local is not None else {n: _tensor(n, value) for n, value in tensors.items()}
+        if local is not None:
+            arrays = local.tensors
+        else:
+            # Only the worker knows the shapes.
+            arrays = {name: float32_array(name, value) for name, value in tensors.items()}
         payload = PayloadWriter()
         named = [tensor_pb2.NamedTensor(name=name, tensor=payload.add(arrays[name])) for name in tensors]
 
@@ -66,7 +73,7 @@ class SceneStore:
         """A handle to a scene by its name, with a copy of its content if asked."""
         request = scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors)
         reply = self._connection.download(self._connection.scenes.Get, request, deadline)
-        return SceneHandle.of(reply.header.info, _spheres(reply) if with_tensors else None)
+        return SceneHandle.of(reply.header.info, _scene(reply) if with_tensors else None)
 
     def list(self, deadline: Deadline) -> tuple[SceneHandle, ...]:
         """Handles to all scenes, without content."""
@@ -124,24 +131,22 @@ class SceneStore:
                 self._restored[lost.scene_id, lost.version] = restored
 
 
-def _tensor(name: str, value: Any) -> Any:
-    shapes: dict[str, tuple[int | str, ...]] = {
-        "positions": ("N", 3),
-        "colors": ("N", "K"),
-        "radii": ("N",),
-        "opacities": ("N",),
-    }
-    return float32_array(name, value, shapes[name])
+def _check_names(kind: str, tensors: Iterable[str]) -> None:
+    known = _TENSORS.get(kind, ())
+    listed = " and ".join(", ".join(known).rsplit(", ", 1))
+    if not tensors:
+        raise InvalidArgument.of("tensors", f"expected at least one of {listed}, got none")
+    for name in tensors:
+        if known and name not in known:
+            raise InvalidArgument.of(name, f"expected names out of {listed}, which {kind} have, got {name}")
 
 
-def _spheres(reply: Reply[Any]) -> Spheres:
-    if reply.header.scene.WhichOneof("kind") != "spheres":
+def _scene(reply: Reply[Any]) -> Spheres | Gaussians:
+    kind = reply.header.scene.WhichOneof("kind")
+    if kind not in _TENSORS:
         raise Internal("the worker sent a scene of a kind that this client does not know; update Lumigrad")
-    cloud = reply.header.scene.spheres
-    opacities = reply.reader.read(cloud.opacities, "opacities") if cloud.HasField("opacities") else None
-    return Spheres(
-        reply.reader.read(cloud.positions, "positions"),
-        reply.reader.read(cloud.colors, "colors"),
-        reply.reader.read(cloud.radii, "radii"),
-        opacities,
-    )
+    cloud = getattr(reply.header.scene, kind)
+    arrays = {name: reply.reader.read(getattr(cloud, name), name) for name in _TENSORS[kind] if cloud.HasField(name)}
+    if kind == "gaussians":
+        return Gaussians(**{**dict.fromkeys(("quats", "scales")), **arrays})
+    return Spheres(**arrays)

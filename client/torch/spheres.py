@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from lumigrad.client.arguments import names, number
-from lumigrad.client.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.camera import Camera
+from lumigrad.client.camera_models import PULSAR_LENGTHS
 from lumigrad.client.client import Client
 from lumigrad.client.default import default_client
 from lumigrad.client.errors import InvalidArgument

@@ -7,7 +7,22 @@ import math
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, InvalidArgument
+from lumigrad.client import Camera, Gaussians, InvalidArgument, Spheres
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.request import RenderRequest
+from lumigrad.client.settings import SphereSettings
+
+SPHERES = Spheres([[0, 0, 5]], [[1, 0, 0]], [1])
+GAUSSIANS = Gaussians([[0, 0, 5]], [[1, 0, 0, 0]], [[1, 1, 1]], [0.5], colors=[[1, 0, 0]])
+
+
+def opencv(cx: float = 4, rotation: np.ndarray | None = None, **options) -> Camera:
+    return Camera.opencv(5, 6, cx, 3, np.eye(3) if rotation is None else rotation, np.zeros(3), 8, 8, **options)
+
+
+def inria(position=(0, 0, 0), full_projection=None, tan_fov_x: float = 0.5) -> Camera:
+    projection = np.eye(4) if full_projection is None else full_projection
+    return Camera.inria(np.eye(4), projection, position, tan_fov_x, 0.4, 8, 8)
 
 
 def project(camera: Camera, point) -> tuple[float, float, float]:
@@ -82,8 +97,26 @@ def test_pulsar_cameras_know_their_eye_and_focal_length():
         (lambda: Camera.pulsar([0.0] * 8, 0, 8), "width: expected a whole number of pixels >= 1, got 0"),
         (lambda: Camera.pulsar([0.0] * 8, 8, 2.5), "height: expected a whole number of pixels >= 1, got 2.5"),
         (lambda: Camera.opencv(0, 1, 0, 0, np.eye(3), np.zeros(3), 8, 8), "fx: expected a focal length"),
-        (lambda: Camera.opencv(1, 1, 0, 0, 2 * np.eye(3), np.zeros(3), 8, 8), "rotation: expected an orthonormal"),
-        (lambda: Camera.opencv(1, 1, 0, 0, -np.eye(3), np.zeros(3), 8, 8), "rotation: .* negate the second and third"),
+        (lambda: opencv(cx=math.inf), "cx: expected a finite number of pixels, got inf"),
+        (lambda: opencv(model="panorama"), "model: expected one of pinhole, orthographic, fisheye, got 'panorama'"),
+        (
+            lambda: opencv(distortion=(1, 2, 3)),
+            r"distortion: expected no coefficients, or 4, 5 .*, got \[1, 2, 3\]",
+        ),
+        (lambda: opencv(distortion=(0, 0, 0, math.nan)), "distortion: expected no coefficients, or 4, 5 or 8 finite"),
+        (lambda: opencv(model="fisheye", distortion=(1, 2, 3, 4)), 'distortion: expected none for model="fisheye"'),
+        (lambda: Camera.from_view_matrix(np.eye(4)[:3], np.eye(3), 8, 8), r"view_matrix: .* shape \[4, 4\]"),
+        (
+            lambda: Camera.from_view_matrix([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 2, 3, 1]], np.eye(3), 8, 8),
+            r"view_matrix: expected the last row 0 0 0 1, got \[1.0, 2.0, 3.0, 1.0\]; transpose",
+        ),
+        (
+            lambda: Camera.from_view_matrix(np.eye(4), [[1, 0.5, 0], [0, 1, 0], [0, 0, 1]], 8, 8),
+            "intrinsics: expected fx 0 cx, 0 fy cy, 0 0 1, got",
+        ),
+        (lambda: inria(tan_fov_x=0), "tan_fov_x: expected the tangent of half an angle, > 0, got 0"),
+        (lambda: inria(position=(0, 0)), r"position: expected finite numbers of shape \[3\]"),
+        (lambda: inria(full_projection=np.eye(3)), "full_projection: expected finite numbers of shape"),
         (lambda: Camera.opencv(1, 1, 0, 0, np.eye(3), [0, 0, np.nan], 8, 8), "translation: expected finite numbers"),
         (lambda: Camera.look_at((0, 0, 0), (0, 0, 0)), "target: expected a direction"),
         (lambda: Camera.look_at((0, 0, 0), (0, 1, 0)), "up: expected a direction that differs"),
@@ -95,3 +128,47 @@ def test_pulsar_cameras_know_their_eye_and_focal_length():
 def test_refusals_name_the_argument(make, text):
     with pytest.raises(InvalidArgument, match=f"^{text}"):
         make()
+
+
+def test_view_matrices_become_poses():
+    view = np.array([[0, -1, 0, 0.5], [1, 0, 0, -2], [0, 0, 1, 3], [0, 0, 0, 1]], np.float64)
+    camera = Camera.from_view_matrix(view, [[50, 0, 20.5], [0, 60, 15], [0, 0, 1]], 40, 30, model="orthographic")
+    model = camera.model
+    assert (model.fx, model.fy, model.cx, model.cy, model.projection) == (50, 60, 20.5, 15, "orthographic")
+    np.testing.assert_array_equal(model.rotation, view[:3, :3])
+    np.testing.assert_array_equal(model.translation, view[:3, 3])
+    np.testing.assert_allclose(view[:3, :3] @ model.eye + view[:3, 3], 0, atol=1e-12)
+
+
+def test_inria_cameras_keep_their_matrices_in_float64():
+    projection = np.arange(16.0).reshape(4, 4) / 3
+    model = Camera.inria(np.eye(4, dtype=np.float32), projection, (1, 2, 3), 0.5, 0.4, 8, 6).model
+    np.testing.assert_array_equal(model.full_projection, projection)
+    assert model.full_projection.dtype == model.view_matrix.dtype == np.float64
+    np.testing.assert_array_equal(model.eye, (1, 2, 3))
+
+
+def render_spheres(camera: Camera) -> None:
+    RenderRequest(SPHERES, (camera,), True, SphereSettings(gamma=0.1, max_depth=2.0), ("color",))
+
+
+@pytest.mark.parametrize(
+    ("camera", "text"),
+    [
+        (opencv(rotation=2 * np.eye(3)), "rotation: expected an orthonormal"),
+        (opencv(rotation=-np.eye(3)), "rotation: .* negate the second and third"),
+        (opencv(model="fisheye"), "model: expected \"pinhole\" for spheres, got 'fisheye'"),
+        (opencv(distortion=(0.1, 0, 0, 0)), "distortion: expected none for spheres, got 4 coefficients; undistort it"),
+        (inria(), "camera: expected pulsar or opencv for spheres, got InriaModel"),
+    ],
+)
+def test_spheres_are_seen_by_plain_pinholes_only(camera, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        render_spheres(camera)
+
+
+def test_gaussians_are_seen_by_any_matrix_but_not_by_pulsars_camera():
+    for camera in (opencv(rotation=2 * np.eye(3)), opencv(model="fisheye"), inria()):
+        RenderRequest(GAUSSIANS, (camera,), True, GaussianSettings(), ("color",))
+    with pytest.raises(InvalidArgument, match=r"^camera: expected opencv or inria for Gaussians, got PulsarModel"):
+        RenderRequest(GAUSSIANS, (Camera.pulsar([0.0] * 8, 8, 8),), True, GaussianSettings(), ("color",))

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import torch
 
-from lumigrad.client.camera import PULSAR_LENGTHS
+from lumigrad.client.camera_models import PULSAR_LENGTHS
 from lumigrad.client.compat.pulsar.constants import EPS, MAX_GRAD_SPHERES, MAX_INT
 from lumigrad.client.compat.pulsar.errors import PulsarArgumentError
 

@@ -1,0 +1,221 @@
+"""Gaussians and their settings as values: what they accept, what they say when they refuse, what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneHandle, Spheres, Transform
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.messages import camera_message, gaussian_settings_message, scene_hash, scene_message
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.v1 import camera_pb2, gaussians_pb2
+
+COUNT = 4
+CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=8, height=6)
+
+
+def arrays(*leading: int, coefficients: int = 4) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(3)
+    shape = (*leading, COUNT)
+    return {
+        "means": generator.normal(size=(*shape, 3)).astype(np.float32),
+        "quats": generator.normal(size=(*shape, 4)).astype(np.float32),
+        "scales": generator.random((*shape, 3)).astype(np.float32),
+        "opacities": generator.random(shape).astype(np.float32),
+        "sh": generator.normal(size=(*shape, coefficients, 3)).astype(np.float32),
+    }
+
+
+def colored(*leading: int, channels: int = 3) -> dict[str, np.ndarray]:
+    given = arrays(*leading)
+    del given["sh"]
+    return {**given, "colors": np.full((*leading, COUNT, channels), 0.5, np.float32)}
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [lambda array: array.tolist(), lambda array: torch.from_numpy(array).double().requires_grad_()],
+    ids=["lists", "torch-double-with-grad"],
+)
+def test_anything_array_like_becomes_contiguous_float32(convert):
+    given = arrays()
+    gaussians = Gaussians(**{name: convert(array) for name, array in given.items()})
+    assert list(gaussians.tensors) == list(given)
+    for name, array in gaussians.tensors.items():
+        assert array.dtype == np.float32
+        assert array.flags.c_contiguous and not array.flags.writeable
+        np.testing.assert_array_equal(array, given[name])
+
+
+def test_sizes_and_names():
+    gaussians = Gaussians(**arrays(coefficients=16))
+    assert (len(gaussians), gaussians.channels, gaussians.sh_degree, gaussians.scenes) == (COUNT, 3, 3, None)
+    assert repr(gaussians) == "Gaussians(4 Gaussians, scales, 3 channels of degree 3)"
+    assert gaussians.nbytes == 4 * COUNT * (3 + 4 + 3 + 1 + 48)
+    batched = Gaussians(**colored(2, channels=5))
+    assert (len(batched), batched.channels, batched.sh_degree, batched.scenes) == (2 * COUNT, 5, None, 2)
+    assert repr(batched) == "Gaussians(2 scenes of 4 Gaussians, scales, 5 channels)"
+
+
+def test_covariances_stand_for_quats_and_scales():
+    given = {**colored(), "quats": None, "scales": None, "covariances": np.ones((COUNT, 6))}
+    gaussians = Gaussians(**given)
+    assert list(gaussians.tensors) == ["means", "covariances", "opacities", "colors"]
+    assert repr(gaussians) == "Gaussians(4 Gaussians, covariances, 3 channels)"
+
+
+def test_colors_may_have_an_axis_of_cameras():
+    for leading, shape in (((), (5, COUNT, 3)), ((2,), (2, 5, COUNT, 3))):
+        gaussians = Gaussians(**{**colored(*leading), "colors": np.zeros(shape)})
+        assert gaussians.colors.shape == shape
+        assert gaussians.channels == 3
+
+
+def test_no_gaussians_are_a_scene():
+    assert len(Gaussians(np.zeros((0, 3)), np.zeros((0, 4)), np.zeros((0, 3)), [], colors=np.zeros((0, 3)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "text"),
+    [
+        ({"means": np.zeros((4, 2))}, "means", "expected shape [N, 3], got [4, 2]"),
+        ({"means": np.zeros((1, 4, 2))}, "means", "expected shape [S, N, 3], got [1, 4, 2]"),
+        ({"quats": np.zeros((4, 3))}, "quats", "expected shape [4, 4], got [4, 3]"),
+        ({"scales": np.zeros((5, 3))}, "scales", "expected shape [4, 3], got [5, 3]"),
+        (
+            {"scales": np.full((4, 3), -2.0)},
+            "scales",
+            "expected values >= 0, the smallest is -2.0; apply exp to logarithms",
+        ),
+        ({"opacities": np.zeros((4, 1))}, "opacities", "expected shape [4], got [4, 1]"),
+        (
+            {"opacities": [0, 0.5, 1, 1.5]},
+            "opacities",
+            "expected values in [0, 1], got 0.0 to 1.5; apply the sigmoid to logits",
+        ),
+        ({"opacities": [0, 0, 0, np.nan]}, "opacities", "expected values in [0, 1], got nan to nan; apply the sigmoid "
+         "to logits"),
+        ({"sh": np.zeros((4, 3))}, "sh", "expected shape [4, K, D], got [4, 3]"),
+        (
+            {"sh": np.zeros((4, 3, 3))},
+            "sh",
+            "expected shape [.., N, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1, got [4, 3, 3]",
+        ),
+        ({"sh": None}, "sh", "expected either sh or colors, got neither"),
+        ({"colors": np.zeros((4, 3))}, "sh", "expected either sh or colors, got both"),
+        ({"sh": None, "colors": np.zeros((3, 3))}, "colors", "expected shape [4, D], got [3, 3]"),
+        ({"sh": None, "colors": np.zeros((2, 3, 3))}, "colors", "expected shape [C, 4, D], got [2, 3, 3]"),
+        ({"sh": None, "colors": np.zeros((4, 0))}, "colors", "expected at least one channel, got shape [4, 0]"),
+        ({"quats": None}, "quats", "expected quats and scales, or covariances instead of both, got none"),
+        (
+            {"covariances": np.zeros((4, 6))},
+            "covariances",
+            "expected either covariances or quats and scales, got both",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_argument_what_was_expected_and_what_came(change, field, text):
+    with pytest.raises(InvalidArgument) as refused:
+        Gaussians(**{**arrays(), **change})
+    assert str(refused.value) == f"{field}: {text}"
+    assert [violation.field for violation in refused.value.violations] == [field]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"semantics": "compat"}, r'semantics: expected one of "exact", "gsplat", .* for Gaussians, got \'compat\''),
+        ({"sh_degree": 5}, "sh_degree: expected a whole number from 0 to 4, got 5"),
+        ({"near": "close"}, "near: expected a number, got 'close'"),
+        ({"transforms": [np.eye(4)]}, r"transforms\[0\]: expected \(begin, end, matrix\), got ndarray; pass a Transf"),
+        ({"transforms": [(0, 1, np.eye(3))]}, r"transforms\[0\].matrix: expected finite numbers of shape \[4, 4\]"),
+        ({"transforms": [(0, 1, np.eye(4)), (3, 3, np.eye(4))]}, r"transforms\[1\]: expected begin < end, got 3 and 3"),
+        ({"transforms": [(0, 1, np.ones((4, 4)))]}, r"transforms\[0\].matrix: expected the last row 0 0 0 1, got"),
+        ({"transforms": [(-1, 1, np.eye(4))]}, r"transforms\[0\].begin: expected a whole number from 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        GaussianSettings(**settings)
+
+
+def test_what_is_not_said_is_left_to_the_worker():
+    message = gaussian_settings_message(GaussianSettings())
+    assert message == gaussians_pb2.GaussianSettings(semantics=gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT)
+    shifted = np.eye(4)
+    shifted[0, 3] = 2.5
+    said = GaussianSettings(
+        semantics="inria_depth", sh_degree=0, near=0.2, radius_clip=0, transforms=[(1, 3, shifted.tolist())]
+    )
+    assert said.transforms[0].begin == 1 and isinstance(said.transforms[0], Transform)
+    message = gaussian_settings_message(said)
+    assert message.HasField("sh_degree") and message.HasField("radius_clip") and not message.HasField("far")
+    assert message.near == pytest.approx(0.2)
+    assert list(message.transforms[0].matrix) == shifted.ravel().tolist()
+
+
+def test_scenes_become_messages_with_their_arrays():
+    payload = PayloadWriter()
+    given = Gaussians(**arrays(2))
+    message = scene_message(given, payload)
+    assert message.WhichOneof("kind") == "gaussians"
+    assert not message.gaussians.HasField("colors") and not message.gaussians.HasField("covariances")
+    reader = PayloadReader(b"".join(payload.buffers))
+    for name, array in given.tensors.items():
+        np.testing.assert_array_equal(reader.read(getattr(message.gaussians, name), name), array)
+    other = replace(given, opacities=1 - given.opacities)
+    assert len({scene_hash(given), scene_hash(other), scene_hash(Gaussians(**arrays(2)))}) == 2
+
+
+def test_cameras_become_messages():
+    message = camera_message(Camera.opencv(1, 2, 3, 4, 2 * np.eye(3), (5, 6, 7), 8, 9, distortion=(0.1, 0, 0, 0, 1)))
+    assert message.opencv.projection == camera_pb2.PROJECTION_PINHOLE
+    assert list(message.opencv.distortion) == [0.1, 0, 0, 0, 1]
+    assert list(message.opencv.rotation) == (2 * np.eye(3)).ravel().tolist()
+    message = camera_message(Camera.inria(np.eye(4), np.arange(16.0).reshape(4, 4), (1, 2, 3), 0.5, 0.4, 8, 9))
+    assert message.WhichOneof("model") == "inria"
+    assert list(message.inria.full_projection) == list(range(16))
+    assert (list(message.inria.position), message.inria.tan_fov_x, message.inria.tan_fov_y) == ([1, 2, 3], 0.5, 0.4)
+
+
+# No call reaches a worker: settings are refused before.
+CLIENT = Client("localhost:1")
+HANDLE = SceneHandle("id", 1, "", "gaussians", COUNT, 0)
+
+
+@pytest.mark.parametrize("scene", [Gaussians(**arrays()), HANDLE], ids=["value", "handle"])
+@pytest.mark.parametrize("name", ["gamma", "max_depth", "min_depth", "max_hits", "n_track", "background_depth"])
+def test_settings_of_spheres_are_refused_for_gaussians(scene, name):
+    with pytest.raises(InvalidArgument, match=f"^{name}: belongs to spheres, but this scene is Gaussians; leave it ou"):
+        CLIENT.render(scene, CAMERA, **{name: 1})
+
+
+@pytest.mark.parametrize("name", ["sh_degree", "antialiased", "eps2d", "near", "transforms", "deterministic"])
+def test_settings_of_gaussians_are_refused_for_spheres(name):
+    with pytest.raises(InvalidArgument, match=f"^{name}: belongs to Gaussians, but this scene is spheres; leave it ou"):
+        CLIENT.render(Spheres([[0, 0, 0]], [[1, 1, 1]], [1]), CAMERA, **{name: False})
+
+
+def test_a_single_background_number_needs_the_number_of_channels():
+    with pytest.raises(InvalidArgument, match=r"^background: expected one value per channel for a handle without"):
+        CLIENT.render(HANDLE, CAMERA, background=0.5)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "text"),
+    [
+        ({}, "tensors: expected at least one of means, quats, .* sh and colors, got none"),
+        ({"radii": [1]}, "radii: expected names out of means, quats, .* which gaussians have, got radii"),
+        ({"means": ["a"]}, "means: expected numbers, got dtype <U1"),
+    ],
+)
+def test_updates_name_what_they_cannot_change(tensors, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        CLIENT.update(HANDLE, **tensors)
+    if tensors:
+        with pytest.raises(InvalidArgument):
+            CLIENT.update(replace(HANDLE, scene=Gaussians(**arrays())), **tensors)

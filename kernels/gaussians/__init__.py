@@ -1,0 +1,31 @@
+"""3D Gaussian splatting: gsplat's or diff-gaussian-rasterization's image formation, with true derivatives or theirs."""
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward
+from lumigrad.kernels.gaussians.camera import MODELS, Camera
+from lumigrad.kernels.gaussians.forward import IMAGES, OUTPUTS, PER_GAUSSIAN, Forward, forward
+from lumigrad.kernels.gaussians.inputs import Gaussians, check_values
+from lumigrad.kernels.gaussians.settings import SEMANTICS, Settings
+from lumigrad.kernels.gaussians.state import State
+from lumigrad.kernels.gaussians.transforms import Transform
+
+__all__ = [
+    "GRADIENTS",
+    "IMAGES",
+    "MODELS",
+    "OUTPUTS",
+    "PER_GAUSSIAN",
+    "SCENE_GRADIENTS",
+    "SEMANTICS",
+    "ArgumentError",
+    "Backward",
+    "Camera",
+    "Forward",
+    "Gaussians",
+    "Settings",
+    "State",
+    "Transform",
+    "backward",
+    "check_values",
+    "forward",
+]

@@ -1,0 +1,176 @@
+"""The backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians import pose_gradient
+from lumigrad.kernels.gaussians.engine import engine_for
+from lumigrad.kernels.gaussians.inputs import native_shape
+from lumigrad.kernels.gaussians.state import State
+from lumigrad.kernels.stages import Stages
+
+SCENE_GRADIENTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
+GRADIENTS = (*SCENE_GRADIENTS, "background", "cameras", "transforms", "means2d", "means2d_abs")
+_ON_FILM = ("means2d", "means2d_abs")
+_POSES = ("cameras", "transforms")
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What a backward pass returns.
+
+    Attributes:
+        gradients: By name, float32. Shaped as the scene's tensors: "means", "quats", "scales", "covariances" (an
+            off-diagonal entry stands for both of its places), "opacities", "sh", "colors", summed over the cameras that
+            see a scene. "background" shaped as given, [D] without one. "means2d" [C, N, 2], of the projected means,
+            pixels; "means2d_abs" [C, N, 2], the same with absolute values summed over the pixels. On the CPU, for
+            "cameras": "camera_rotation" [C, 3, 3] and "camera_translation" [C, 3] (free entries of the view matrix,
+            with the eye at -R^T t), "camera_intrinsics" [C, 4] (fx, fy, cx, cy) and "camera_pose" [C, 6] (left
+            perturbation exp(xi) V; rho x y z, phi x y z) for OpenCV's; "camera_view" [C, 4, 4], "camera_projection"
+            [C, 4, 4] and "camera_position" [C, 3], laid out as given, for Inria's. On the CPU, for "transforms":
+            "transforms" [T, 4, 4], of 12 free entries, the last row 0.
+        touched: i32 [N] or [S, N]: 1 where a Gaussian took part in a pixel, else 0: its gradients are 0.
+        times: Of the kernel stages.
+    """
+
+    gradients: dict[str, torch.Tensor]
+    touched: torch.Tensor
+    times: Stages
+
+    def stages(self) -> dict[str, float]:
+        """Milliseconds per kernel stage, summed over the cameras; empty while a CUDA stream is still at work."""
+        return self.times.milliseconds()
+
+
+def backward(
+    state: State,
+    output_gradients: Mapping[str, torch.Tensor],
+    wanted: Sequence[str] | None = None,
+    before_view: Callable[[], object] | None = None,
+) -> Backward:
+    """Differentiates what was rendered.
+
+    True derivatives, or by convention of an original: see `Settings.semantics`.
+
+    Args:
+        state: Of a `forward` with `retain`.
+        output_gradients: dL/d output by name: "color" [C, H, W, D]; "alpha" and "transmittance" [C, H, W]; if a depth
+            was rendered "depth" and "expected_depth", if it was rendered "inverse_depth", all [C, H, W]; "means2d" [C,
+            N, 2], added to what the images send back to the projected means.
+        wanted: Which gradients, of `GRADIENTS`; None: of all tensors of the scene.
+        before_view: Called before each camera (on CUDA: at least once); what it raises ends the call.
+
+    Returns:
+        The gradients.
+
+    Raises:
+        ArgumentError: A name or a tensor does not fit.
+    """
+    names = tuple(state.gaussians.tensors()) if wanted is None else tuple(wanted)
+    _check_wanted(state, names)
+    upstream = _check_upstream(state, output_gradients)
+    device, scene = state.gaussians.device, state.gaussians.tensors()
+    tensors = {name: empty(_shape(state, name), torch.float32, device) for name in names if name not in _POSES}
+    touched = empty(scene["opacities"].shape, torch.int32, device)
+    sums = _pose_sums(state, names, device)
+    native = {name: _native_shape(state, name, tensor) for name, tensor in tensors.items()}
+    arrays = {
+        **state.gaussians.arrays(),
+        "background": state.background,
+        **state.images,
+        **{f"d_{name}": tensor for name, tensor in upstream.items()},
+        **{f"to_{name}": tensor for name, tensor in {**native, **sums}.items()},
+        "touched": native_shape(state.gaussians, "opacities", touched),
+    }
+    times = engine_for(device).backward(
+        state.kept, state.views, state.native_settings, arrays, before_view or (lambda: None)
+    )
+    if "background" in tensors and not state.background_per_camera:
+        tensors["background"] = tensors["background"].sum(dim=0)
+    return Backward({**tensors, **_poses(state, names, sums)}, touched, times)
+
+
+def _shape(state: State, name: str) -> tuple[int, ...]:
+    views = len(state.cameras)
+    if name in _ON_FILM:
+        return views, state.gaussians.count, 2
+    if name == "background":
+        return views, state.gaussians.channels
+    return tuple(state.gaussians.tensors()[name].shape)
+
+
+def _native_shape(state: State, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    return native_shape(state.gaussians, name, tensor) if name in SCENE_GRADIENTS else tensor
+
+
+def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict[str, torch.Tensor]:
+    """Where the engine is to write what the gradients of cameras and transforms follow from."""
+    views = len(state.cameras)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if any(name in names for name in _POSES):
+        shapes["poses"] = (views, state.slices.count, _native.GAUSSIAN_POSE_FLOATS)
+    if "cameras" in names:
+        shapes.update({"projection": (views, 12)} if state.cameras[0].projected else {"intrinsics": (views, 4)})
+    return {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
+
+
+def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    if "poses" not in sums:
+        return {}
+    arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in sums.items()}
+    of_poses, found = pose_gradient.PoseSums.of(arrays["poses"]), {}
+    if "cameras" in names:
+        film = arrays.get("intrinsics", arrays.get("projection"))
+        found.update(pose_gradient.of_cameras(state.cameras, state.slices, of_poses, film))
+    if "transforms" in names:
+        found["transforms"] = pose_gradient.of_transforms(state.cameras, state.slices, of_poses)
+    return {name: torch.from_numpy(np.ascontiguousarray(value, np.float32)) for name, value in found.items()}
+
+
+def _check_wanted(state: State, names: Sequence[str]) -> None:
+    scene = state.gaussians.tensors()
+    for name in names:
+        if name not in GRADIENTS:
+            raise ArgumentError("wanted", f"names of {GRADIENTS}", f"{name!r}")
+        if name in SCENE_GRADIENTS and name not in scene:
+            raise ArgumentError("wanted", f"of the scene's tensors {tuple(scene)}", f"{name!r}")
+    if "transforms" in names and not state.slices.of_transform:
+        raise ArgumentError("wanted", "'transforms' only where there are some", "none were rendered")
+    if "cameras" in names and len({camera.projected for camera in state.cameras}) > 1:
+        raise ArgumentError("wanted", "cameras of one kind if 'cameras' is wanted", "OpenCV's and Inria's")
+
+
+def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    shape = (len(state.cameras), state.cameras[0].height, state.cameras[0].width)
+    allowed: dict[str, tuple[int, ...]] = {
+        "color": (*shape, state.gaussians.channels),
+        "alpha": shape,
+        "transmittance": shape,
+        "means2d": _shape(state, "means2d"),
+    }
+    if "depth" in state.images:
+        allowed.update(depth=shape, expected_depth=shape)
+    if "inverse_depth" in state.images:
+        allowed.update(inverse_depth=shape)
+    checked, device = {}, state.gaussians.device
+    for name, tensor in given.items():
+        if name not in allowed:
+            raise ArgumentError("output_gradients", f"names of {tuple(allowed)} for this render", f"{name!r}")
+        fits = isinstance(tensor, torch.Tensor) and tensor.shape == allowed[name] and tensor.dtype == torch.float32
+        if not fits or tensor.device != device:
+            expected = f"a float32 tensor of shape {list(allowed[name])} on {device}"
+            actual = f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}" if hasattr(tensor, "shape") else "none"
+            raise ArgumentError(f"output_gradients['{name}']", expected, actual)
+        checked[name] = tensor.detach().contiguous()
+    if not checked:
+        raise ArgumentError("output_gradients", f"at least one of {tuple(allowed)}", "none")
+    return checked

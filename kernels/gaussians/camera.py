@@ -1,0 +1,192 @@
+"""Cameras of the Gaussian engine: OpenCV's K, R, t, or the matrices of diff-gaussian-rasterization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.checks import check, check_size, is_number
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians import lens
+from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
+
+Array = np.ndarray
+MODELS = ("pinhole", "orthographic", "fisheye")
+# Of the film's width, how far beyond its edge a pinhole's Jacobian follows the mean (spec section 0).
+_MARGIN = 0.15
+_CLIP_COLUMNS = [0, 1, 3]
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A view: +z forward, +x right, +y down. Build it with `opencv` or `inria`.
+
+    Attributes:
+        width, height: Film, pixels.
+        model: Of `MODELS`.
+        source: What the camera was built from.
+    """
+
+    width: int
+    height: int
+    model: str
+    source: OpenCVSource | InriaSource
+
+    @staticmethod
+    def opencv(
+        fx: float,
+        fy: float,
+        cx: float,
+        cy: float,
+        rotation: Sequence[Sequence[float]] | Array,
+        translation: Sequence[float] | Array,
+        width: int,
+        height: int,
+        *,
+        model: str = "pinhole",
+        distortion: Sequence[float] | None = None,
+    ) -> Camera:
+        """OpenCV's camera, x_camera = R x_world + t.
+
+        Args:
+            fx: Focal length, pixels (orthographic: pixels per scene unit).
+            fy: Focal length, pixels (orthographic: pixels per scene unit).
+            cx: Principal point, pixels; the centre of pixel (0, 0) is at `Settings.pixel_center`.
+            cy: Principal point, pixels.
+            rotation: R [3, 3], world to camera; it need not be orthonormal.
+            translation: t [3], scene units.
+            width: Film, pixels.
+            height: Film, pixels.
+            model: "pinhole", "orthographic" or "fisheye" (equidistant).
+            distortion: For the pinhole: k1 k2 p1 p2 [k3 [k4 k5 k6]] (Brown-Conrady, OpenCV's order).
+
+        Raises:
+            ArgumentError: A value is out of range.
+        """
+        check_size(width, height)
+        check(model in MODELS, "model", f"one of {MODELS}", model)
+        for name, value in (("fx", fx), ("fy", fy)):
+            ok = is_number(value) and 0.0 < float(value) < math.inf
+            check(ok, name, "a finite focal length above 0, in pixels", value)
+        for name, value in (("cx", cx), ("cy", cy)):
+            ok = is_number(value) and math.isfinite(float(value))
+            check(ok, name, "a finite principal point, in pixels", value)
+        values = lens.coefficients(distortion)
+        if any(values) and model != "pinhole":
+            raise ArgumentError("distortion", f"none with model '{model}'; it is for 'pinhole'", f"{values}")
+        source = OpenCVSource(
+            (float(fx), float(fy), float(cx), float(cy)),
+            _array("rotation", rotation, (3, 3)),
+            _array("translation", translation, (3,)),
+            values,
+        )
+        return Camera(width, height, model, source)
+
+    @staticmethod
+    def inria(
+        view_matrix: Sequence[Sequence[float]] | Array,
+        full_projection: Sequence[Sequence[float]] | Array,
+        position: Sequence[float] | Array,
+        tan_fov_x: float,
+        tan_fov_y: float,
+        width: int,
+        height: int,
+    ) -> Camera:
+        """The camera of diff-gaussian-rasterization (spec sections 0 and 1.1).
+
+        Args:
+            view_matrix: [4, 4], world to camera, for row vectors: [m, 1] @ view_matrix.
+            full_projection: [4, 4], world to clip space, for row vectors.
+            position: [3] from where colours are seen, world.
+            tan_fov_x: Of half the horizontal field of view.
+            tan_fov_y: Of half the vertical field of view.
+            width: Film, pixels.
+            height: Film, pixels.
+
+        Raises:
+            ArgumentError: A value is out of range.
+        """
+        check_size(width, height)
+        view = _array("view_matrix", view_matrix, (4, 4))
+        affine = np.allclose(view[:, 3], (0.0, 0.0, 0.0, 1.0), atol=1e-5)
+        check(affine, "view_matrix", "a matrix for row vectors, whose last column is 0 0 0 1", view.tolist())
+        for name, value in (("tan_fov_x", tan_fov_x), ("tan_fov_y", tan_fov_y)):
+            check(is_number(value) and 0.0 < float(value) < math.inf, name, "a finite value above 0", value)
+        source = InriaSource(
+            view,
+            _array("full_projection", full_projection, (4, 4)),
+            _array("position", position, (3,)),
+            (float(tan_fov_x), float(tan_fov_y)),
+        )
+        return Camera(width, height, "pinhole", source)
+
+    @property
+    def projected(self) -> bool:
+        """Whether it is Inria's: means are projected by a matrix of their own."""
+        return isinstance(self.source, InriaSource)
+
+    @property
+    def distorted(self) -> bool:
+        """Whether the lens is distorted."""
+        return isinstance(self.source, OpenCVSource) and any(self.source.distortion)
+
+    def native(self, scene: int, pixel_center: float) -> _native.GaussianView:
+        """For the extension: a view of scene `scene`."""
+        distortion = self.source.distortion if isinstance(self.source, OpenCVSource) else (0.0,) * lens.COEFFICIENTS
+        projection: list[float] = [0.0] * 12
+        if isinstance(self.source, InriaSource):
+            projection = self.source.projection[:, _CLIP_COLUMNS].T.reshape(-1).tolist()
+        return _native.make_gaussian_view(
+            width=self.width,
+            height=self.height,
+            scene=scene,
+            model=self.model,
+            intrinsics=self.intrinsics(pixel_center),
+            limits=self.limits(),
+            distorted=self.distorted,
+            distortion=distortion,
+            max_radius_squared=lens.max_radius_squared(distortion) if self.distorted else math.inf,
+            projected=self.projected,
+            projection=projection,
+        )
+
+    def intrinsics(self, pixel_center: float) -> tuple[float, float, float, float]:
+        """Focal lengths and principal point in pixels, the centre of the first pixel at `pixel_center`."""
+        if isinstance(self.source, OpenCVSource):
+            return self.source.intrinsics
+        (tan_x, tan_y), shift = self.source.tan_fov, pixel_center - 0.5
+        half_width, half_height = self.width / 2, self.height / 2
+        return half_width / tan_x, half_height / tan_y, half_width + shift, half_height + shift
+
+    def limits(self) -> tuple[float, float, float, float]:
+        """Between which X/Z (min, max) and Y/Z (min, max) are clamped in the Jacobian (spec section 0)."""
+        if isinstance(self.source, InriaSource):
+            tan_x, tan_y = self.source.tan_fov
+            wide_x, wide_y = (1 + 2 * _MARGIN) * tan_x, (1 + 2 * _MARGIN) * tan_y
+            return -wide_x, wide_x, -wide_y, wide_y
+        if self.model != "pinhole":
+            return -math.inf, math.inf, -math.inf, math.inf
+        fx, fy, cx, cy = self.source.intrinsics
+        margin_x, margin_y = _MARGIN * self.width, _MARGIN * self.height
+        min_u, max_u = -(cx + margin_x) / fx, (self.width - cx + margin_x) / fx
+        return min_u, max_u, -(cy + margin_y) / fy, (self.height - cy + margin_y) / fy
+
+
+def _array(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Array, shape: tuple[int, ...]) -> Array:
+    """A float64 array of finite values in this shape (or flat, in the order of rows).
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    expected = f"finite values of shape {list(shape)}"
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(name, expected, repr(value)) from error
+    fits = array.shape in (shape, (math.prod(shape),)) and bool(np.isfinite(array).all())
+    check(fits, name, expected, array.tolist())
+    return array.reshape(shape)

@@ -1,0 +1,64 @@
+"""What cameras of Gaussians are built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class OpenCVSource:
+    """K, R and t: p = rotation @ m + translation. Float64; intrinsics in pixels.
+
+    Attributes:
+        intrinsics: [4] fx, fy, cx, cy.
+        rotation: [3, 3], world to camera; need not be orthonormal.
+        translation: [3], scene units.
+        distortion: [8] k1 k2 p1 p2 k3 k4 k5 k6.
+    """
+
+    intrinsics: tuple[float, float, float, float]
+    rotation: Array
+    translation: Array
+    distortion: tuple[float, ...]
+
+    @property
+    def eye(self) -> Array:
+        """[3] where colours are seen from: -R^T t (spec section 1.6)."""
+        result: Array = -self.rotation.T @ self.translation
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class InriaSource:
+    """The matrices of diff-gaussian-rasterization, [m, 1] @ matrix; each is an input of its own. Float64.
+
+    Attributes:
+        view: [4, 4] world to camera.
+        projection: [4, 4] world to clip space.
+        position: [3] where colours are seen from.
+        tan_fov: Of half the field of view, (x, y).
+    """
+
+    view: Array
+    projection: Array
+    position: Array
+    tan_fov: tuple[float, float]
+
+    @property
+    def rotation(self) -> Array:
+        """[3, 3], world to camera."""
+        return np.ascontiguousarray(self.view[:3, :3].T)
+
+    @property
+    def translation(self) -> Array:
+        """[3]."""
+        return self.view[3, :3].copy()
+
+    @property
+    def eye(self) -> Array:
+        """[3] where colours are seen from."""
+        return self.position

@@ -1,0 +1,148 @@
+"""The forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians.camera import Camera
+from lumigrad.kernels.gaussians.engine import engine_for
+from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check_cameras
+from lumigrad.kernels.gaussians.settings import Settings
+from lumigrad.kernels.gaussians.state import State
+from lumigrad.kernels.gaussians.transforms import Slices, Transform, cut, poses
+from lumigrad.kernels.stages import Stages
+
+IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors")
+PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
+OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
+_INTEGER = ("contributors", "radii")
+_LAST = {"radii": (2,), "means2d": (2,), "conics": (3,)}
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What a forward pass returns.
+
+    Attributes:
+        outputs: By name, float32 unless said otherwise, stacked over the C cameras:
+            "color" [C, H, W, D]; "alpha" [C, H, W], 1 - transmittance; "transmittance" [C, H, W], the background's
+            share; "depth" [C, H, W], depths accumulated like a colour, scene units; "expected_depth" [C, H, W], depth /
+            max(alpha, 1e-10); "inverse_depth" [C, H, W], accumulated 1 / depth; "contributors" i32 [C, H, W], Gaussians
+            blended; and per Gaussian, 0 where it was culled: "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels,
+            "depths" [C, N] along the camera's z axis, scene units, "conics" [C, N, 3], the inverse of the blurred
+            covariance (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`.
+        state: For `backward`, if it was to be retained.
+        times: Of the kernel stages.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    state: State | None
+    times: Stages
+
+    def stages(self) -> dict[str, float]:
+        """Milliseconds per kernel stage, summed over the cameras; empty while a CUDA stream is still at work."""
+        return self.times.milliseconds()
+
+
+def forward(
+    gaussians: Gaussians,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    *,
+    background: torch.Tensor | None = None,
+    transforms: Sequence[Transform] = (),
+    outputs: Sequence[str] = ("color",),
+    retain: bool = False,
+    before_view: Callable[[], object] | None = None,
+) -> Forward:
+    """Renders Gaussians.
+
+    Args:
+        gaussians: One scene or several.
+        cameras: One or many, of one size; with S scenes S * C cameras, those of a scene one after another.
+        settings: How to project and blend.
+        background: f32 [D], or per camera [C, D]; None: 0.
+        transforms: Motions of disjoint slices of each scene.
+        outputs: What to return, of `OUTPUTS`.
+        retain: Keep what `backward` needs.
+        before_view: Called before each camera (on CUDA: at least once); what it raises ends the call.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        ArgumentError: An argument does not fit; it says which.
+    """
+    check_cameras(gaussians, cameras, settings)
+    unknown = [name for name in outputs if name not in OUTPUTS]
+    if unknown:
+        raise ArgumentError("outputs", f"names of {OUTPUTS}", f"{unknown[0]!r}")
+    backgrounds = check_background(background, gaussians, len(cameras))
+    slices = _slices(gaussians, cameras, transforms)
+    native_settings = settings.native(gaussians.degree(settings))
+    views = _views(gaussians, cameras, settings, slices)
+    kept_names = _retained(outputs) if retain else ()
+    tensors = {name: _allocate(name, gaussians, cameras) for name in {*outputs, *kept_names}}
+    arrays = {**gaussians.arrays(), "background": backgrounds, **tensors}
+    kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
+    state = None
+    if kept is not None:
+        state = State(
+            gaussians=gaussians,
+            cameras=tuple(cameras),
+            settings=settings,
+            slices=slices,
+            background=backgrounds,
+            background_per_camera=background is not None and background.dim() == 2,
+            images={name: tensors[name] for name in kept_names},
+            views=views,
+            native_settings=native_settings,
+            kept=kept,
+        )
+    return Forward({name: tensors[name] for name in outputs}, state, times)
+
+
+def _nothing() -> None:
+    """Before a view, when nobody wants to be asked."""
+
+
+def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequence[Transform]) -> Slices:
+    # Means on Inria's film come from the full projection, which starts in the world and not in a slice's frame.
+    if transforms and any(camera.projected for camera in cameras):
+        raise ArgumentError("transforms", "none with Inria's cameras; use OpenCV's", f"{len(transforms)}")
+    return cut(transforms, gaussians.count)
+
+
+def _views(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, slices: Slices) -> Any:
+    each = len(cameras) // gaussians.scenes
+    views = [camera.native(index // each, settings.pixel_center) for index, camera in enumerate(cameras)]
+    composed = np.ascontiguousarray(poses(cameras, slices), np.float32)
+    return _native.make_gaussian_views(views, list(slices.begins), composed)
+
+
+def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
+    names = ["color", "transmittance"]
+    if "depth" in outputs or "expected_depth" in outputs:
+        names.append("depth")
+    if "inverse_depth" in outputs:
+        names.append("inverse_depth")
+    return tuple(names)
+
+
+def _allocate(name: str, gaussians: Gaussians, cameras: Sequence[Camera]) -> torch.Tensor:
+    views = len(cameras)
+    shape: tuple[int, ...] = (views, gaussians.count)
+    last = _LAST.get(name, ())
+    if name in IMAGES:
+        shape = (views, cameras[0].height, cameras[0].width)
+        last = (gaussians.channels,) if name == "color" else ()
+    dtype = torch.int32 if name in _INTEGER else torch.float32
+    return empty((*shape, *last), dtype, gaussians.device)

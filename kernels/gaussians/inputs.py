@@ -1,0 +1,213 @@
+"""The scene that a call works on, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from lumigrad.kernels.checks import check_tensor
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians.camera import Camera
+from lumigrad.kernels.gaussians.settings import Settings
+
+_COEFFICIENTS = (1, 4, 9, 16, 25)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gaussians:
+    """N Gaussians, or S scenes of N Gaussians each; float32 tensors on one device, kept detached and contiguous.
+
+    With a leading S there are S * C cameras: scene s is seen by cameras s * C .. s * C + C - 1.
+
+    Attributes:
+        means: [N, 3] or [S, N, 3], world frame, scene units. N may be 0.
+        opacities: [N] or [S, N], in [0, 1] (see `check_values`).
+        quats: [.., N, 4] w, x, y, z. They are normalised (in Inria's image formation: taken as they are).
+        scales: [.., N, 3] standard deviations along the axes, scene units.
+        covariances: [.., N, 6] xx xy xz yy yz zz, square scene units, instead of quats and scales.
+        sh: [.., N, K, D] spherical harmonics, K = 1, 4, 9, 16 or 25 coefficients for each of D channels.
+        colors: Instead of sh: [.., N, D], or per camera [V, N, D] (one scene) or [S, V / S, N, D].
+
+    Raises:
+        ArgumentError: The first attribute that does not fit.
+    """
+
+    means: torch.Tensor
+    opacities: torch.Tensor
+    quats: torch.Tensor | None = None
+    scales: torch.Tensor | None = None
+    covariances: torch.Tensor | None = None
+    sh: torch.Tensor | None = None
+    colors: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.means, torch.Tensor) or self.means.dim() not in (2, 3):
+            actual = f"shape {list(self.means.shape)}" if hasattr(self.means, "shape") else type(self.means).__name__
+            raise ArgumentError("means", "a float32 tensor of shape [N, 3] or [S, N, 3]", actual)
+        lead = tuple(self.means.shape[:-1])
+        self._check("means", (*lead, 3))
+        if self.count >= 2**31 - 1:
+            raise ArgumentError("means", "fewer than 2**31 - 1 Gaussians", f"{self.count}")
+        if self.scenes < 1:
+            raise ArgumentError("means", "at least one scene", f"shape {list(self.means.shape)}")
+        self._check("opacities", lead)
+        shape = [name for name in ("quats", "scales", "covariances") if getattr(self, name) is not None]
+        if shape not in (["quats", "scales"], ["covariances"]):
+            raise ArgumentError("quats", "quats and scales, or covariances instead", f"{shape or 'none'}")
+        for name, last in (("quats", 4), ("scales", 3), ("covariances", 6)):
+            if name in shape:
+                self._check(name, (*lead, last))
+        self._check_colors(lead)
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if tensor is not None:
+                object.__setattr__(self, field.name, tensor.detach().contiguous())
+
+    def _check(self, name: str, shape: tuple[int | None, ...]) -> None:
+        check_tensor(name, getattr(self, name), shape, self.means.device, "means")
+
+    def _check_colors(self, lead: tuple[int, ...]) -> None:
+        given = [name for name in ("sh", "colors") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ArgumentError("colors", "either sh or colors", " and ".join(given) or "none")
+        if self.sh is not None:
+            self._check("sh", (*lead, None, None))
+            if self.sh.shape[-2] not in _COEFFICIENTS:
+                raise ArgumentError("sh", f"K in {_COEFFICIENTS}: [.., N, K, D]", f"shape {list(self.sh.shape)}")
+        elif getattr(self.colors, "ndim", 0) == len(lead) + 2:
+            self._check("colors", (*lead[:-1], None, lead[-1], None))
+        else:
+            self._check("colors", (*lead, None))
+        if self.channels < 1:
+            raise ArgumentError(given[0], "at least one channel", f"shape {list(getattr(self, given[0]).shape)}")
+
+    @property
+    def batched(self) -> bool:
+        """Whether there is a leading S."""
+        return self.means.dim() == 3
+
+    @property
+    def scenes(self) -> int:
+        """S; 1 without it."""
+        return self.means.shape[0] if self.batched else 1
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.means.shape[-2]
+
+    @property
+    def channels(self) -> int:
+        """D."""
+        tensor = self.sh if self.sh is not None else self.colors
+        assert tensor is not None
+        return tensor.shape[-1]
+
+    @property
+    def per_camera(self) -> bool:
+        """Whether each camera sees colours of its own."""
+        return self.colors is not None and self.colors.dim() == self.means.dim() + 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.means.device
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """By name, those that there are, shaped as given."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def arrays(self) -> dict[str, torch.Tensor]:
+        """By the names that the extension uses, with a leading S (colours per camera: V) in any case."""
+        arrays = {name: native_shape(self, name, tensor) for name, tensor in self.tensors().items()}
+        return arrays
+
+    def degree(self, settings: Settings) -> int:
+        """The degree of the spherical harmonics in use; -1: colours are given.
+
+        Raises:
+            ArgumentError: The settings ask for more than is stored.
+        """
+        if self.sh is None:
+            if settings.sh_degree is not None:
+                raise ArgumentError("sh_degree", "None, since colors are given", f"{settings.sh_degree}")
+            return -1
+        stored = _COEFFICIENTS.index(self.sh.shape[-2])
+        if settings.sh_degree is None:
+            return stored
+        if settings.sh_degree > stored:
+            raise ArgumentError("sh_degree", f"at most {stored}, the degree stored in sh", f"{settings.sh_degree}")
+        return settings.sh_degree
+
+
+def native_shape(gaussians: Gaussians, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor shaped as this attribute, as the extension takes it: [S, N, ..] or for colours per camera [V, N, D]."""
+    if name == "colors" and gaussians.per_camera:
+        return tensor.flatten(0, 1) if gaussians.batched else tensor
+    return tensor if gaussians.batched else tensor[None]
+
+
+def check_values(gaussians: Gaussians) -> None:
+    """Checks the values of a scene, which takes a pass over them; `forward` does not.
+
+    Quaternions may have any length, 0 included.
+
+    Raises:
+        ArgumentError: A value is not finite, an opacity outside [0, 1], a scale or a variance negative.
+    """
+    tensors = gaussians.tensors()
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ArgumentError(name, "finite values", "NaN or infinity among them")
+    if gaussians.count == 0:
+        return
+    low, high = float(gaussians.opacities.min()), float(gaussians.opacities.max())
+    if not (low >= 0.0 and high <= 1.0):
+        raise ArgumentError("opacities", "values in [0, 1]", f"values from {low} to {high}")
+    if gaussians.scales is not None and float(gaussians.scales.min()) < 0.0:
+        raise ArgumentError("scales", "values >= 0", f"values from {float(gaussians.scales.min())}")
+    if gaussians.covariances is not None:
+        low = float(gaussians.covariances[..., [0, 3, 5]].min())
+        if low < 0.0:
+            raise ArgumentError("covariances", "variances xx, yy, zz >= 0", f"values from {low}")
+
+
+def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings) -> None:
+    """The cameras of a call fit the scene, the settings and each other.
+
+    Raises:
+        ArgumentError: They do not.
+    """
+    if not cameras:
+        raise ArgumentError("cameras", "at least one", "none")
+    sizes = {(camera.width, camera.height) for camera in cameras}
+    if len(sizes) > 1:
+        raise ArgumentError("cameras", "one size (width, height) for all of a call", f"{sorted(sizes)}")
+    if len(cameras) % gaussians.scenes != 0:
+        raise ArgumentError("cameras", f"as many for each of {gaussians.scenes} scenes", f"{len(cameras)} in all")
+    if settings.inria and any(camera.model != "pinhole" or camera.distorted for camera in cameras):
+        expected = f"pinhole cameras without distortion with semantics '{settings.semantics}'"
+        raise ArgumentError("cameras", expected, f"{sorted({camera.model for camera in cameras})}")
+    if gaussians.per_camera:
+        colors = gaussians.colors
+        assert colors is not None
+        views = len(cameras) // gaussians.scenes
+        if colors.shape[-3] != views:
+            expected = f"colours for {views} cameras of a scene, shape [.., {views}, {gaussians.count}, D]"
+            raise ArgumentError("colors", expected, f"shape {list(colors.shape)}")
+
+
+def check_background(background: torch.Tensor | None, gaussians: Gaussians, views: int) -> torch.Tensor | None:
+    """[V, D], contiguous, from [D] or [V, D]; None stays: 0.
+
+    Raises:
+        ArgumentError: It has another shape.
+    """
+    if background is None:
+        return None
+    shape = (gaussians.channels,) if getattr(background, "ndim", 1) == 1 else (views, gaussians.channels)
+    check_tensor("background", background, shape, gaussians.device, "means")
+    return background.detach().expand(views, gaussians.channels).contiguous()

@@ -48,6 +48,11 @@ class ContextStore(Generic[V]):
             raise ContextLostError(context_id)
         return state
 
+    def resize(self, context_id: str, nbytes: int) -> None:
+        """Count a state that a backward pass has made larger; no harm if it has gone."""
+        with self._lock:
+            self._shelf.resize(context_id, nbytes)
+
     def release(self, context_id: str) -> bool:
         """Forget a state; False if it was not here."""
         with self._lock:

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from lumigrad.server.engine import Engine
+from lumigrad.server.gaussian_cloud import GaussianCloud
+from lumigrad.server.gaussian_engine import GaussianEngine
 from lumigrad.server.limits import require
 from lumigrad.server.scene_kind import SceneKind
 from lumigrad.server.sphere_cloud import SphereCloud
 from lumigrad.server.sphere_engine import SphereEngine
 from lumigrad.v1 import render_pb2, scene_pb2
 
-ENGINES: Mapping[str, Engine[Any]] = {engine.name: engine for engine in (SphereEngine(),)}
-SCENE_KINDS: Mapping[str, SceneKind] = {kind.name: kind for kind in (SphereCloud(),)}
+ENGINES: Mapping[str, Engine[Any]] = {engine.name: engine for engine in (SphereEngine(), GaussianEngine())}
+SCENE_KINDS: Mapping[str, SceneKind] = {kind.name: kind for kind in (SphereCloud(), GaussianCloud())}
 
 
 def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:

@@ -57,13 +57,17 @@ class RenderService:
         receiver = Receiver(frames, call)
         with call.times.stage("decode"):
             spec = receiver.header.spec
+            retained = None
             if spec.WhichOneof("source") == "context_id":
-                work = self._retained(receiver, runtime.contexts.find(spec.context_id), call)
+                retained = runtime.contexts.find(spec.context_id)
+                work = self._retained(receiver, retained, call)
             else:
                 work = self._recomputed(receiver, call)
         gradients = runtime.executor.run(work, call)
         if spec.release:
             runtime.contexts.release(spec.context_id)
+        elif retained is not None:
+            runtime.contexts.resize(spec.context_id, retained.state.bytes)
         payload = PayloadWriter()
         reply = render_pb2.BackwardReply(gradients=named_tensors(gradients, payload))
         yield from timed(reply, payload, receiver, call)
@@ -78,7 +82,7 @@ class RenderService:
         source = source_of(spec, self._runtime, call, field)
         engine = engine_for(spec, source.kind, field)
         call.engine = engine.name
-        return Task(engine, engine.plan(spec, source.shapes, self._runtime.limits, field)), source
+        return Task(engine, engine.plan(spec, source.shapes, self._runtime.limits, field), field), source
 
     def _retained(
         self, receiver: Receiver[render_pb2.BackwardRequest], retained: Retained, call: Call

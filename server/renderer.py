@@ -18,10 +18,11 @@ from lumigrad.v1 import render_pb2
 
 @dataclass(frozen=True)
 class Task:
-    """An engine, and what it was asked."""
+    """An engine, and what it was asked; `field` is the path of the spec in that request."""
 
     engine: Engine[Any]
     plan: Plan
+    field: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Renderer:
         return self.backward(Retained(task, forward.state), output_gradients, request, call)
 
     def _forward(self, task: Task, tensors: Tensors, outputs: Sequence[str], call: Call, *, retain: bool) -> Forward:
-        with arguments_of("spec"):
+        with arguments_of(task.field):
             forward = task.engine.forward(task.plan, tensors, outputs, retain=retain, before_view=call.check)
         self._transfer.finish()
         call.times.add_kernel(forward.stages())

@@ -43,6 +43,12 @@ class Shelf(Generic[V]):
         while self._bytes > self.limit_bytes and len(self._entries) > 1:
             self._drop(next(iter(self._entries)), "room")
 
+    def resize(self, name: str, nbytes: int) -> None:
+        """Count what has grown or shrunk; nothing if it is not here."""
+        value = self.get(name)
+        if value is not None:
+            self.put(name, value, nbytes)
+
     def get(self, name: str) -> V | None:
         """Look up, which counts as a use."""
         entry = self._entries.get(name)

@@ -31,6 +31,16 @@ def test_the_newest_stays_even_if_it_is_larger_than_all_the_room() -> None:
     assert shelf.get("b") == "B"
 
 
+def test_what_has_grown_makes_others_go() -> None:
+    shelf, dropped = make(30)
+    for name in "abc":
+        shelf.put(name, name.upper(), 10)
+    shelf.resize("a", 15)
+    assert (dropped, shelf.bytes) == ([("b", "B", "room")], 25)
+    shelf.resize("b", 5)
+    assert (len(shelf), shelf.bytes) == (2, 25)
+
+
 def test_replacing_counts_the_new_size_only() -> None:
     shelf, dropped = make(30)
     shelf.put("a", "A", 10)

@@ -1,0 +1,154 @@
+"""What a RenderSpec asks of the Gaussian engine, checked and in the kernels' own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt, prod
+
+import numpy as np
+
+from lumigrad.kernels.gaussians import OUTPUTS, SCENE_GRADIENTS, Camera, Settings, Transform
+from lumigrad.server.arrivals import Shapes
+from lumigrad.server.cameras import check_cameras, check_length
+from lumigrad.server.engine import Plan
+from lumigrad.server.gaussian_camera import gaussian_camera
+from lumigrad.server.gaussian_cloud import Layout
+from lumigrad.server.limits import Limits, arguments_of, require
+from lumigrad.server.outputs import checked_outputs
+from lumigrad.v1 import gaussians_pb2, render_pb2
+
+_SEMANTICS = {
+    gaussians_pb2.GAUSSIAN_SEMANTICS_UNSPECIFIED: "exact",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT: "exact",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT: "gsplat",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH: "inria_depth",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT: "inria_exact",
+}
+# Absent: the kernels' own default.
+_OPTIONAL = (
+    "sh_degree",
+    "eps2d",
+    "near",
+    "far",
+    "radius_clip",
+    "alpha_min",
+    "alpha_max",
+    "transmittance_min",
+    "pixel_center",
+    "scale_modifier",
+)
+_UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "means2d")
+# Inria's: two matrices and a position.
+_CAMERA_VALUES = 35
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianPlan(Plan):
+    """A call of the Gaussian kernels, but for the scene."""
+
+    cameras: Sequence[Camera]
+    settings: Settings
+    transforms: Sequence[Transform]
+    # D or C * D values; empty: all 0.
+    background: Sequence[float]
+    background_shape: Sequence[int]
+
+
+def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
+    """Read and check a request about Gaussians of these shapes; `field` is the path of the spec in it."""
+    layout = Layout.of(shapes)
+    check_cameras(spec.cameras, limits, f"{field}.cameras")
+    _check_views(len(spec.cameras), layout, f"{field}.cameras")
+    outputs = checked_outputs(spec, OUTPUTS, field)
+    cameras = [gaussian_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
+    message, where = spec.gaussians, f"{field}.gaussians"
+    background = _background_shape(len(message.background), len(cameras), layout.channels, f"{where}.background")
+    transforms = _transforms(message.transforms, layout.each, f"{where}.transforms")
+    projected = bool(transforms) and any(camera.projected for camera in cameras)
+    require(not projected, f"{where}.transforms", "none with Inria's cameras", len(transforms))
+    output_shapes = _output_shapes(cameras, layout)
+    tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
+    per_view = 2 * len(cameras) * layout.each
+    return GaussianPlan(
+        outputs=outputs,
+        output_shapes=output_shapes,
+        upstream_shapes={name: output_shapes[name] for name in _UPSTREAM},
+        gradient_sizes={
+            **tensors,
+            "background": prod(background),
+            "cameras": _CAMERA_VALUES * len(cameras),
+            **({"transforms": 16 * len(transforms)} if transforms else {}),
+            "means2d": per_view,
+            "means2d_abs": per_view,
+        },
+        default_wanted=tuple(tensors),
+        row_gradients=[name for name in tensors if not (name == "colors" and layout.color_views)],
+        count=prod(layout.lead),
+        cameras=cameras,
+        settings=_settings(message, layout, where),
+        transforms=transforms,
+        background=tuple(message.background),
+        background_shape=background,
+    )
+
+
+def _check_views(views: int, layout: Layout, field: str) -> None:
+    if layout.color_views:
+        limit = f"{layout.color_views} cameras, as many as the scene's colours are for"
+        require(views == layout.color_views, field, limit, views)
+    limit = f"as many cameras for each of the scene's {layout.scenes} scenes"
+    require(views % layout.scenes == 0, field, limit, views)
+
+
+def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
+    views, each = len(cameras), layout.each
+    image = [views, cameras[0].height, cameras[0].width]
+    return {
+        "color": [*image, layout.channels],
+        **{name: image for name in ("alpha", "transmittance", "depth", "expected_depth", "inverse_depth")},
+        "contributors": image,
+        "radii": [views, each, 2],
+        "means2d": [views, each, 2],
+        "depths": [views, each],
+        "conics": [views, each, 3],
+        "projected_opacities": [views, each],
+    }
+
+
+def _background_shape(values: int, views: int, channels: int, field: str) -> list[int]:
+    limit = f"{channels} values, one per channel of the scene, or as many for each camera, or none"
+    require(values in (0, channels, views * channels), field, limit, values)
+    return [views, channels] if values > channels else [channels]
+
+
+def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, field: str) -> list[Transform]:
+    transforms = []
+    for index, message in enumerate(messages):
+        where = f"{field}[{index}]"
+        check_length(message.matrix, 16, f"{where}.matrix")
+        require(message.end <= count, f"{where}.end", f"at most {count}, the Gaussians of a scene", message.end)
+        with arguments_of(field, {"transforms": where}):
+            transforms.append(Transform(message.begin, message.end, np.reshape(message.matrix, (4, 4))))
+    ordered = sorted(transforms, key=lambda transform: transform.begin)
+    for before, after in pairwise(ordered):
+        found = f"[{before.begin}, {before.end}) and [{after.begin}, {after.end})"
+        require(before.end <= after.begin, field, "slices that do not overlap", found)
+    return transforms
+
+
+def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: str) -> Settings:
+    require(message.semantics in _SEMANTICS, f"{field}.semantics", "a known value", message.semantics)
+    if message.HasField("sh_degree"):
+        stored = isqrt(layout.coefficients) - 1
+        limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"
+        require(message.sh_degree <= stored, f"{field}.sh_degree", limit, message.sh_degree)
+    given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    with arguments_of(field):
+        return Settings(
+            semantics=_SEMANTICS[message.semantics],
+            antialiased=message.antialiased,
+            deterministic=message.deterministic,
+            **given,
+        )

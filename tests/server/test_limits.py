@@ -210,6 +210,12 @@ def test_a_backward_out_of_limits_is_refused(
     assert description.startswith(text), description
 
 
+def test_what_only_the_kernels_refuse_names_the_spec_that_is_rendered_again(client: RawClient) -> None:
+    spec = spec_of(pulsar_camera(32, 32), min_depth=0.5)
+    error = failure(lambda: client.backward({"color": GRADIENT}, spec=spec, cloud=CLOUD))
+    assert violation(error)[0] == "spec.render.min_depth"
+
+
 def test_gradients_of_cameras_of_several_kinds_are_refused(client: RawClient) -> None:
     spec = spec_of(opencv_camera(32, 32), pulsar_camera(32, 32), min_depth=1.5)
     gradient = {"color": np.ones((2, 32, 32, 3), np.float32)}

@@ -1,0 +1,102 @@
+"""Gaussians in PLY files as Inria's trainer writes them: logarithms of scales, logits of opacities, float32."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.arrays import Float32
+from lumigrad.client.extras import require
+from lumigrad.client.formats.activation import (
+    logarithms_of_scales,
+    logits_of_opacities,
+    opacities_from_logits,
+    scales_from_logarithms,
+)
+from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.scene import StoredScene
+
+_REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2")
+_ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
+# Coefficients beyond the constant one, all channels: degrees 0 to 4.
+_REST_COUNTS = (0, 9, 24, 45, 72)
+# How other trainers note antialiasing; the last comment counts.
+_MODE_COMMENTS = {
+    "SplatRenderMode: mip": True,
+    "SplatRenderMode: default": False,
+    "antialiased 1": True,
+    "antialiased 0": False,
+}
+
+
+def holds_gaussians(header: PlyHeader) -> bool:
+    """Whether the file is of this format."""
+    return {"f_dc_0", "scale_0", "rot_0"} <= header.vertex_properties
+
+
+def read_inria_ply(header: PlyHeader) -> StoredScene:
+    """Reads the vertices; text and either byte order, any order of properties, unknown ones ignored."""
+    vertices = header.table("vertex")
+    names = header.vertex_properties
+    missing = [name for name in (*_REQUIRED, *_ROTATION) if name not in names]
+    if missing:
+        hint = "; scenes of flat (2D) Gaussians are not supported" if missing == ["scale_2"] else ""
+        raise header.fail(f"expected the vertex properties {', '.join(missing)} as well{hint}")
+    lists = [name for name, kind in header.elements["vertex"].types.items() if kind == "list"]
+    if lists:
+        raise header.fail(f"expected numbers as vertex properties, got lists: {', '.join(lists)}")
+    return StoredScene(
+        means=_columns(vertices, ("x", "y", "z")),
+        quats=_columns(vertices, _ROTATION),
+        scales=scales_from_logarithms(_columns(vertices, ("scale_0", "scale_1", "scale_2"))),
+        opacities=opacities_from_logits(np.asarray(vertices["opacity"])),
+        sh=_harmonics(header, vertices, names),
+        antialiased=_antialiased(header.comments),
+    )
+
+
+def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
+    """Writes a binary little-endian file with the properties, and in the order, that Inria's tools expect."""
+    plyfile = require("plyfile", "io", "writing PLY files")
+    zeros = np.zeros(len(scene), np.float32)
+    columns: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
+    columns |= dict.fromkeys(("nx", "ny", "nz"), zeros)
+    # Channel-major: all coefficients of red, then green, then blue.
+    rest = scene.sh[:, 1:].transpose(0, 2, 1).reshape(len(scene), -1)
+    columns |= {f"f_dc_{k}": scene.sh[:, 0, k] for k in range(3)}
+    columns |= {f"f_rest_{k}": rest[:, k] for k in range(rest.shape[1])}
+    columns["opacity"] = logits_of_opacities(scene.opacities)
+    columns |= {f"scale_{k}": logarithms_of_scales(scene.scales[:, k]) for k in range(3)}
+    columns |= {f"rot_{k}": scene.quats[:, k] for k in range(4)}
+    table = np.empty(len(scene), dtype=[(name, "<f4") for name in columns])
+    for name, column in columns.items():
+        table[name] = column
+    comments = ["SplatRenderMode: mip"] if scene.antialiased else []
+    element = plyfile.PlyElement.describe(table, "vertex")
+    plyfile.PlyData([element], byte_order="<", comments=comments).write(fspath(path))
+
+
+def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:
+    count = sum(1 for name in names if name.startswith("f_rest_"))
+    rest = [f"f_rest_{k}" for k in range(count)]
+    if count not in _REST_COUNTS or not set(rest) <= names:
+        raise header.fail(f"expected f_rest_0 to f_rest_8, 23, 44 or 71, or none; got {count} of them")
+    base = _columns(vertices, ("f_dc_0", "f_dc_1", "f_dc_2"))[:, None]
+    if not count:
+        return base
+    higher = _columns(vertices, tuple(rest)).reshape(len(base), 3, count // 3).transpose(0, 2, 1)
+    return np.concatenate([base, higher], axis=1)
+
+
+def _columns(vertices: Any, names: tuple[str, ...]) -> Float32:
+    columns = np.empty((len(vertices), len(names)), np.float32)
+    for place, name in enumerate(names):
+        columns[:, place] = vertices[name]
+    return columns
+
+
+def _antialiased(comments: tuple[str, ...]) -> bool:
+    modes = [_MODE_COMMENTS[text] for text in comments if text in _MODE_COMMENTS]
+    return bool(modes) and modes[-1]

@@ -1,0 +1,135 @@
+"""The header of a PLY file, read and checked against the file's size before anything is allocated for its content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.extras import require
+from lumigrad.client.formats.source import malformed
+
+_LONGEST_HEADER = 1 << 20
+_SIZES = {
+    **dict.fromkeys(("char", "uchar", "int8", "uint8"), 1),
+    **dict.fromkeys(("short", "ushort", "int16", "uint16"), 2),
+    **dict.fromkeys(("int", "uint", "float", "int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("double", "float64"), 8),
+}
+_FORMATS = ("ascii", "binary_little_endian", "binary_big_endian")
+
+
+@dataclass
+class PlyElement:
+    """One element: so many rows of properties.
+
+    Attributes:
+        name: e.g. "vertex".
+        count: rows.
+        types: type of each property by its name; "list" for lists.
+        row_bytes: the fewest bytes that a row can take in the file.
+    """
+
+    name: str
+    count: int
+    types: dict[str, str]
+    row_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PlyHeader:
+    """What stands before the data.
+
+    Attributes:
+        path: the file.
+        elements: by name, in the order of the file.
+        comments: the texts of its comments.
+    """
+
+    path: Path
+    elements: dict[str, PlyElement]
+    comments: tuple[str, ...]
+
+    @staticmethod
+    def read(path: str | PathLike[str]) -> PlyHeader:
+        """Reads it; InvalidArgument if it is none, or if the file is too short for what it announces."""
+        with open(path, "rb") as file:
+            start = file.read(_LONGEST_HEADER)
+            size = file.seek(0, 2)
+        lines, length = _lines(path, start)
+        text = lines[1].split()[1:2] == ["ascii"]
+        elements = _elements(path, lines[2:], text)
+        needed = sum(element.count * element.row_bytes for element in elements.values())
+        # The last value of a text needs nothing behind it.
+        if needed - text > size - length:
+            raise malformed(
+                path,
+                f"expected at least {needed:,} bytes behind the header for "
+                + ", ".join(f"{element.count:,} {element.name}" for element in elements.values())
+                + f"; there are {size - length:,}",
+            )
+        comments = tuple(line.partition(" ")[2] for line in lines if line.startswith("comment "))
+        return PlyHeader(Path(path), elements, comments)
+
+    @property
+    def vertex_properties(self) -> set[str]:
+        """Names of the properties of the element "vertex"; empty without one."""
+        return set(self.elements["vertex"].types) if "vertex" in self.elements else set()
+
+    def fail(self, description: str) -> InvalidArgument:
+        """The error to raise about this file."""
+        return malformed(self.path, description)
+
+    def table(self, element: str) -> Any:
+        """The rows of an element as a structured array."""
+        plyfile = require("plyfile", "io", "reading PLY files")
+        try:
+            return plyfile.PlyData.read(str(self.path))[element].data
+        except (plyfile.PlyParseError, ValueError, TypeError, KeyError, OverflowError) as error:
+            raise self.fail(f"expected a PLY file, but it does not parse: {error}") from error
+
+
+def _lines(path: str | PathLike[str], start: bytes) -> tuple[list[str], int]:
+    """The header's lines without "end_header", and its length in bytes."""
+    end = start.find(b"end_header")
+    line_end = start.find(b"\n", end)
+    if not start.startswith(b"ply") or end < 0 or line_end < 0:
+        raise malformed(path, 'expected a PLY header, from a line "ply" to a line "end_header"')
+    lines = [line.strip() for line in start[:end].decode("ascii", "replace").splitlines()]
+    words = lines[1].split() if len(lines) > 1 else []
+    if len(words) < 2 or words[0] != "format" or words[1] not in _FORMATS:
+        raise malformed(
+            path, f'expected a second line "format …", one of {", ".join(_FORMATS)}, got {" ".join(words)!r}'
+        )
+    return lines, line_end + 1
+
+
+def _elements(path: str | PathLike[str], lines: list[str], text: bool) -> dict[str, PlyElement]:
+    elements: dict[str, PlyElement] = {}
+    current: PlyElement | None = None
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["element"]:
+            if len(words) != 3 or not words[2].isdecimal() or words[1] in elements:
+                raise malformed(path, f'expected "element NAME COUNT" with a new name, got {line!r}')
+            current = elements[words[1]] = PlyElement(words[1], int(words[2]), {})
+        elif words[:1] == ["property"]:
+            if current is None or not _add_property(current, words[1:], text):
+                raise malformed(path, f'expected "property TYPE NAME" below its element, got {line!r}')
+        elif words and words[0] not in ("comment", "obj_info"):
+            raise malformed(path, f"expected element, property or comment in the PLY header, got {line!r}")
+    return elements
+
+
+def _add_property(element: PlyElement, words: list[str], text: bool) -> bool:
+    """Notes a property; False if it is none."""
+    is_list = words[:1] == ["list"]
+    types = words[1:3] if is_list else words[:1]
+    if len(words) != (4 if is_list else 2) or not all(kind in _SIZES for kind in types) or words[-1] in element.types:
+        return False
+    element.types[words[-1]] = "list" if is_list else types[0]
+    # A value of a text takes a digit and what separates it from the next.
+    element.row_bytes += 2 if text else _SIZES[types[0]]
+    return True

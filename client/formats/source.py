@@ -1,0 +1,88 @@
+"""The bytes of a scene file, read with every offset and count checked against what is there."""
+
+from __future__ import annotations
+
+import struct
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.errors import InvalidArgument
+
+# A file may always grow to this when it is decoded; beyond, only this many times its size. Real scenes stay far below.
+_FREE_BYTES = 64 << 20
+_LARGEST_GROWTH = 512
+_LONGEST_DESCRIPTION = 500
+
+
+def malformed(path: str | PathLike[str], description: str) -> InvalidArgument:
+    """The error of a file that is not what it should be."""
+    # Descriptions quote the file and what libraries say about it, which can be long.
+    short = description if len(description) <= _LONGEST_DESCRIPTION else description[:_LONGEST_DESCRIPTION] + "…"
+    return InvalidArgument.of("path", f"{fspath(path)}: {short}")
+
+
+def check_growth(path: str | PathLike[str], stored_bytes: int, decoded_bytes: int) -> None:
+    """Raises InvalidArgument if decoding would take so much memory that the file can only be an attack."""
+    if decoded_bytes > _FREE_BYTES and decoded_bytes > _LARGEST_GROWTH * stored_bytes:
+        raise malformed(
+            path,
+            f"expected at most {_LARGEST_GROWTH} bytes of content per byte of file, but its header announces "
+            f"{decoded_bytes:,} bytes in {stored_bytes:,}",
+        )
+
+
+class Source:
+    """A file in memory, and errors that name it.
+
+    Attributes:
+        path: where it was read from.
+        data: its bytes, or those of one part of it.
+        part: the name of that part; empty: the whole file.
+    """
+
+    def __init__(self, path: str | PathLike[str], data: bytes, part: str = "") -> None:
+        self.path = Path(path)
+        self.data = data
+        self.part = part
+
+    @staticmethod
+    def open(path: str | PathLike[str]) -> Source:
+        """Reads a whole file."""
+        return Source(path, Path(path).read_bytes())
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def fail(self, description: str) -> InvalidArgument:
+        """The error to raise: the file, the part and what is wrong with it."""
+        return malformed(self.path, f"{self.part}: {description}" if self.part else description)
+
+    def take(self, offset: int, count: int, what: str) -> memoryview:
+        """`count` bytes from `offset`; InvalidArgument if the file ends before."""
+        if count > len(self.data) - offset:
+            raise self.fail(
+                f"expected {count:,} bytes of {what} at byte {offset:,}, but there are only "
+                f"{max(len(self.data) - offset, 0):,} left"
+            )
+        return memoryview(self.data)[offset : offset + count]
+
+    def unpack(self, layout: str, offset: int, what: str) -> tuple[Any, ...]:
+        """Little-endian numbers by a `struct` layout without its "<"."""
+        layout = "<" + layout
+        return struct.unpack(layout, self.take(offset, struct.calcsize(layout), what))
+
+    def array(self, dtype: Any, shape: tuple[int, ...], offset: int, what: str) -> npt.NDArray[Any]:
+        """A view of an array in C order."""
+        kind = np.dtype(dtype)
+        count = kind.itemsize
+        for size in shape:
+            count *= size
+        return np.frombuffer(self.take(offset, count, what), kind).reshape(shape)
+
+    def check_growth(self, decoded_bytes: int) -> None:
+        """As the function of the same name, for this file."""
+        check_growth(self.path, len(self.data), decoded_bytes)

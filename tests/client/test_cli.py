@@ -82,7 +82,7 @@ def test_info(worker_process: WorkerProcess):
     assert "device       cpu: " in text.stdout
     values = json.loads(lumigrad("info", "--target", worker_process.target, "--json").stdout)
     assert values["target"] == worker_process.target
-    assert values["engines"] == ["spheres"]
+    assert values["engines"] == ["spheres", "gaussians"]
     assert values["limits"]["max_cameras"] > 0
 
 

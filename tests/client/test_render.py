@@ -256,6 +256,6 @@ def test_a_name_alone_stands_for_a_sequence_of_one(client):
 
 def test_info(client, worker_process):
     info = client.info()
-    assert (info.target, info.device, info.engines) == (worker_process.target, "cpu", ("spheres",))
+    assert (info.target, info.device, info.engines) == (worker_process.target, "cpu", ("spheres", "gaussians"))
     assert info.limits.max_payload_bytes > 0
     assert info.threads >= 1

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from lumigrad.client import Gaussians, InvalidArgument
-from lumigrad.client.formats import is_gaussian_scene, load_gaussians, read_scene, save_gaussians
-from lumigrad.client.formats.spz import write_spz
-from support.gaussian_files import (
-    Cloud,
-    cloud,
-    same_rotations,
-    sog_files,
-    spz_content,
-    write_compressed_ply,
-    write_ksplat,
-    write_sog,
-)
+from lumigrad.client.formats import is_gaussian_scene, load_gaussians, read_scene
+from support.gaussian_clouds import Cloud, assert_close, cloud, gaussians_of, same_rotations
+from support.gaussian_files import sog_files, write_compressed_ply, write_ksplat, write_sog
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="set LUMIGRAD_TEST_DATA to the folder that holds scenes/formats")
-
-
-def gaussians_of(made: Cloud) -> Gaussians:
-    return Gaussians(made.means, made.quats, made.scales, made.opacities, sh=made.sh)
-
-
-def assert_close(read: Gaussians, made: Cloud, *, means: float, scales: float, opacity: float, sh: float, angle: float):
-    """Absolute tolerances, that of the scales relative; `sh` a bound for all coefficients."""
-    np.testing.assert_allclose(read.means, made.means, rtol=0, atol=means)
-    np.testing.assert_allclose(read.scales, made.scales, rtol=scales)
-    np.testing.assert_allclose(read.opacities, made.opacities, rtol=0, atol=opacity)
-    np.testing.assert_allclose(read.sh, made.sh[:, : read.sh.shape[1]], rtol=0, atol=sh)
-    assert same_rotations(read.quats, made.quats) < angle
-    np.testing.assert_allclose(np.linalg.norm(read.quats, axis=1), 1.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("degree", range(5))
@@ -106,86 +81,6 @@ def test_splat_keeps_positions_scales_and_the_base_color(tmp_path):
         Gaussians.load(tmp_path / "scene.splat"), made, means=1e-6, scales=1e-6, opacity=0.5 / 255 + 1e-6, sh=0.008,
         angle=0.04,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("version", [3, 4])
-@pytest.mark.parametrize("degree", range(5))
-def test_spz_as_written(tmp_path, version, degree):
-    made = cloud(degree=degree)
-    scene = read_scene_of(made, tmp_path)
-    write_spz(scene, tmp_path / "scene.spz", version=version, harmonics_bits=(8, 8))
-    read = read_scene(tmp_path / "scene.spz")
-    assert (read.degree, len(read)) == (degree, len(made))
-    assert_close(
-        read.gaussians(), made, means=0.5 / 4096 + 1e-6, scales=0.04, opacity=0.5 / 255 + 1e-6, sh=0.0131, angle=0.01
-    )
-    # What came out of a file is written back as it was, byte for byte.
-    write_spz(read, tmp_path / "again.spz", version=version, harmonics_bits=(8, 8))
-    assert (tmp_path / "again.spz").read_bytes() == (tmp_path / "scene.spz").read_bytes()
-
-
-def read_scene_of(made: Cloud, folder: Path):
-    gaussians_of(made).save(folder / "made.ply")
-    return read_scene(folder / "made.ply")
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("packed", [True, False])
-def test_spz_of_earlier_versions(tmp_path, version, packed):
-    made = cloud(degree=3)
-    content = spz_content(made, version)
-    (tmp_path / "scene.spz").write_bytes(gzip.compress(content) if packed else content)
-    assert_close(
-        Gaussians.load(tmp_path / "scene.spz"),
-        made,
-        means=0.01 if version == 1 else 2e-4,
-        scales=0.04,
-        opacity=0.5 / 255 + 1e-6,
-        sh=0.0131,
-        angle=0.2 if version < 3 else 0.01,
-    )
-
-
-def test_spz_default_keeps_few_bits_of_harmonics(tmp_path):
-    made = cloud(degree=3)
-    save_gaussians(gaussians_of(made), tmp_path / "scene.spz", antialiased=True)
-    read = read_scene(tmp_path / "scene.spz")
-    assert read.antialiased
-    assert np.abs(read.sh[:, 1:4] - made.sh[:, 1:4]).max() == pytest.approx(1 / 32, abs=0.001)
-    assert np.abs(read.sh[:, 4:] - made.sh[:, 4:]).max() == pytest.approx(1 / 16, abs=0.001)
-
-
-def test_spz_positions_are_fine_in_small_scenes_and_fit_in_large_ones(tmp_path):
-    for size in (1e-3, 1.0, 1e4, 1e6):
-        made = cloud(count=50)
-        made.means = np.linspace(-size, size, 150).reshape(50, 3)
-        gaussians_of(made).save(tmp_path / "scene.spz")
-        read = Gaussians.load(tmp_path / "scene.spz")
-        assert np.abs(read.means - made.means).max() < 3e-4 * size
-
-
-@pytest.mark.parametrize(("number", "signs"), [(4, (1, -1, -1)), (6, (1, 1, 1)), (1, (-1, 1, -1))])
-def test_spz_axes_that_an_extension_names(tmp_path, number, signs):
-    made = cloud(count=5, degree=0)
-    write_spz(read_scene_of(made, tmp_path), tmp_path / "scene.spz")
-    content = bytearray((tmp_path / "scene.spz").read_bytes())
-    content[14] |= 2
-    extensions = struct.pack("<II3s", 0x12340001, 3, b"abc") + struct.pack("<III", 0xADBE0003, 4, number)
-    struct.pack_into("<I", content, 16, 32 + len(extensions))
-    (tmp_path / "other.spz").write_bytes(content[:32] + extensions + content[32:])
-    # The stored numbers are those of right, up, back.
-    expected = made.means * (1, -1, -1) * signs
-    np.testing.assert_allclose(Gaussians.load(tmp_path / "other.spz").means, expected, atol=2e-4)
-
-
-def test_spz_refuses_axes_it_cannot_turn_to(tmp_path):
-    write_spz(read_scene_of(cloud(count=5), tmp_path), tmp_path / "scene.spz")
-    content = bytearray((tmp_path / "scene.spz").read_bytes())
-    content[14] |= 2
-    struct.pack_into("<I", content, 16, 44)
-    (tmp_path / "scene.spz").write_bytes(content[:32] + struct.pack("<III", 0xADBE0003, 4, 12) + content[32:])
-    with pytest.raises(InvalidArgument, match=r"scene\.spz: extensions: expected axes numbered 1 .* got 12"):
-        Gaussians.load(tmp_path / "scene.spz")
 
 
 @pytest.mark.parametrize("color_bounds", [True, False])
@@ -331,20 +226,3 @@ def test_a_trained_scene_is_the_same_in_every_format(tmp_path):
     again = load_gaussians(tmp_path / "biker.ply")
     np.testing.assert_array_equal(again.means, packed.means)
     np.testing.assert_allclose(again.scales, packed.scales, rtol=2e-6)
-
-
-def test_zstandard_streams_need_not_state_their_size(tmp_path):
-    made = cloud(count=20)
-    write_spz(read_scene_of(made, tmp_path), tmp_path / "scene.spz")
-    content = (tmp_path / "scene.spz").read_bytes()
-    count = content[15]
-    streams, offset, table = [], 32 + 16 * count, []
-    for k in range(count):
-        stored, size = struct.unpack_from("<QQ", content, 32 + 16 * k)
-        plain = zstandard.ZstdDecompressor().decompress(content[offset : offset + stored])
-        streams.append(zstandard.ZstdCompressor(write_content_size=False).compress(plain))
-        table.append(struct.pack("<QQ", len(streams[-1]), size))
-        offset += stored
-    (tmp_path / "other.spz").write_bytes(content[:32] + b"".join(table) + b"".join(streams))
-    first, second = (load_gaussians(tmp_path / name) for name in ("scene.spz", "other.spz"))
-    np.testing.assert_array_equal(first.means, second.means)

@@ -7,52 +7,13 @@ import math
 import struct
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-SH_0 = 1 / (2 * math.sqrt(math.pi))
-
-
-@dataclass
-class Cloud:
-    """What is written: the arrays of a scene as they should be read again."""
-
-    means: np.ndarray
-    quats: np.ndarray
-    scales: np.ndarray
-    opacities: np.ndarray
-    sh: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.means)
-
-    @property
-    def base_colors(self) -> np.ndarray:
-        return 0.5 + SH_0 * self.sh[:, 0]
-
-
-def cloud(count: int = 300, degree: int = 1, seed: int = 0) -> Cloud:
-    """Gaussians whose values lie well inside what every format can hold."""
-    generator = np.random.default_rng(seed)
-    quats = generator.normal(size=(count, 4))
-    sh = generator.uniform(-0.9, 0.9, size=(count, (degree + 1) ** 2, 3))
-    return Cloud(
-        generator.normal(size=(count, 3)) * (1.0, 2.0, 5.0),
-        quats / np.linalg.norm(quats, axis=1, keepdims=True),
-        np.exp(generator.uniform(-6, -1, size=(count, 3))),
-        generator.uniform(0.02, 0.98, size=count),
-        sh,
-    )
-
-
-def same_rotations(first: np.ndarray, second: np.ndarray) -> float:
-    """The largest angle in radians between two arrays of quaternions [N, 4]."""
-    dots = np.abs((first.astype(float) * second).sum(axis=1))
-    return float((2 * np.arccos(np.minimum(dots / np.linalg.norm(first, axis=1), 1.0))).max(initial=0.0))
+from support.gaussian_clouds import Cloud
 
 
 def left_out(quat: Sequence[float]) -> tuple[int, list[float]]:

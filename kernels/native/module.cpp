@@ -11,6 +11,7 @@ namespace nb = nanobind;
 
 namespace lumigrad {
 void bind_spheres(nb::module_& module);
+void bind_gaussians(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
 }  // namespace lumigrad
 
@@ -34,6 +35,7 @@ NB_MODULE(_native, m) {
   m.def("pool_bytes", &lumigrad::pool_bytes);
   m.def("pool_trim", &lumigrad::pool_trim);
   lumigrad::bind_spheres(m);
+  lumigrad::bind_gaussians(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
   m.attr("CUDA_BUILT") = true;

@@ -92,6 +92,7 @@ LG_INLINE IntPack select(MaskPack m, IntPack x, IntPack y) {
   return {_mm256_blendv_epi8(y.a, x.a, _mm256_castps_si256(m.a)),
           _mm256_blendv_epi8(y.b, x.b, _mm256_castps_si256(m.b))};
 }
+LG_INLINE Pack zero_unless(MaskPack m, Pack x) { return {_mm256_and_ps(m.a, x.a), _mm256_and_ps(m.b, x.b)}; }
 // a + b where m, else a: b may be anything there, NaN included.
 LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) {
   return {_mm256_add_ps(a.a, _mm256_and_ps(m.a, b.a)), _mm256_add_ps(a.b, _mm256_and_ps(m.b, b.b))};
@@ -118,6 +119,24 @@ LG_INLINE Pack from_bits(IntPack x) { return {_mm256_castsi256_ps(x.a), _mm256_c
 LG_INLINE IntPack truncate(Pack x) { return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)}; }
 LG_INLINE Pack to_float(IntPack x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
+LG_INLINE Pack load_unaligned(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+LG_INLINE void store_unaligned(Pack x, float* p) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
+// Past the cache, to an aligned address.
+LG_INLINE void stream(Pack x, float* p) {
+  _mm256_stream_ps(p, x.a);
+  _mm256_stream_ps(p + 8, x.b);
+}
+// Writes base + i for each lane i that is set, and perhaps as many bytes as there are lanes; returns how many are set.
+LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
+  int count = 0;
+  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) {
+    to[count++] = static_cast<uint8_t>(base + __builtin_ctz(rest));
+  }
+  return count;
+}
 LG_INLINE Pack round_whole(Pack x) {
   constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.a, kMode), _mm256_round_ps(x.b, kMode)};

@@ -54,6 +54,7 @@ LG_INLINE MaskPack mask_from_bits(unsigned bits) { return {static_cast<__mmask16
 
 LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return _mm512_mask_blend_ps(m.v, b.v, a.v); }
 LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return _mm512_mask_blend_epi32(m.v, b.v, a.v); }
+LG_INLINE Pack zero_unless(MaskPack m, Pack a) { return _mm512_maskz_mov_ps(m.v, a.v); }
 // a + b where m, else a: b may be anything there, NaN included.
 LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) { return _mm512_mask_add_ps(a.v, m.v, a.v, b.v); }
 LG_INLINE Pack sqrt(Pack a) { return _mm512_sqrt_ps(a.v); }
@@ -74,6 +75,18 @@ LG_INLINE IntPack bits(Pack a) { return _mm512_castps_si512(a.v); }
 LG_INLINE Pack from_bits(IntPack a) { return _mm512_castsi512_ps(a.v); }
 LG_INLINE IntPack truncate(Pack a) { return _mm512_cvttps_epi32(a.v); }
 LG_INLINE Pack to_float(IntPack a) { return _mm512_cvtepi32_ps(a.v); }
+LG_INLINE Pack load_unaligned(const float* p) { return _mm512_loadu_ps(p); }
+LG_INLINE void store_unaligned(Pack a, float* p) { _mm512_storeu_ps(p, a.v); }
+// Past the cache, to an aligned address.
+LG_INLINE void stream(Pack a, float* p) { _mm512_stream_ps(p, a.v); }
+// Writes base + i for each lane i that is set, and perhaps as many bytes as there are lanes; returns how many are set.
+LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(base));
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_maskz_compress_epi32(m.v, numbers));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+  return __builtin_popcount(m.v);
+}
 LG_INLINE Pack round_whole(Pack a) { return _mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 LG_INLINE Pack scale_power(Pack a, Pack n) { return _mm512_scalef_ps(a.v, n.v); }
 LG_INLINE Pack exponent_of(Pack a) { return _mm512_getexp_ps(a.v); }

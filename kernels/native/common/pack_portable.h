@@ -66,6 +66,7 @@ LG_INLINE MaskPack mask_from_bits(unsigned bits) {
 
 LG_INLINE Pack select(MaskPack m, Pack a, Pack b) { return m.v ? a.v : b.v; }
 LG_INLINE IntPack select(MaskPack m, IntPack a, IntPack b) { return m.v ? a.v : b.v; }
+LG_INLINE Pack zero_unless(MaskPack m, Pack a) { return m.v ? a.v : Float16Lanes{}; }
 // a + b where m, else a: b may be anything there, NaN included.
 LG_INLINE Pack add_where(MaskPack m, Pack a, Pack b) { return a.v + (m.v ? b.v : Float16Lanes{}); }
 LG_INLINE Pack sqrt(Pack a) {
@@ -84,6 +85,21 @@ LG_INLINE Pack quick_inverse_sqrt(Pack a) { return 1.0f / sqrt(a).v; }
 LG_INLINE IntPack truncate(Pack a) { return __builtin_convertvector(a.v, Int16Lanes); }
 LG_INLINE Pack to_float(IntPack a) { return __builtin_convertvector(a.v, Float16Lanes); }
 
+LG_INLINE Pack load_unaligned(const float* p) {
+  Pack result;
+  memcpy(&result.v, p, sizeof(result.v));
+  return result;
+}
+LG_INLINE void store_unaligned(Pack a, float* p) { memcpy(p, &a.v, sizeof(a.v)); }
+LG_INLINE void stream(Pack a, float* p) { a.store(p); }
+// Writes base + i for each lane i that is set, and perhaps as many bytes as there are lanes; returns how many are set.
+LG_INLINE int store_set_lanes(MaskPack m, int base, uint8_t* to) {
+  int count = 0;
+  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) {
+    to[count++] = static_cast<uint8_t>(base + __builtin_ctz(rest));
+  }
+  return count;
+}
 LG_INLINE Pack round_whole(Pack a) { return (a + Pack(12582912.0f)) - Pack(12582912.0f); }
 LG_INLINE Pack scale_power(Pack a, Pack n) { return from_bits(bits(a) + (truncate(n) << 23)); }
 LG_INLINE Pack exponent_of(Pack a) { return to_float(IntPack((bits(a).v >> 23) - 127)); }

@@ -14,25 +14,32 @@ namespace lumigrad::gaussians {
 enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage, kBackProjectStage };
 inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
 
-// What forward keeps of one view for backward.
+// What a pixel blends: the channels, then depth and inverse depth where they are asked for.
+struct Features {
+  int colors = 0;
+  bool depth = false, inverse_depth = false;
+  int total() const { return colors + depth + inverse_depth; }
+};
+
+// What forward keeps of one view for backward. Arrays are indexed by the number of the Gaussian within its scene; what
+// belongs to a culled one is not written.
 struct ViewState {
-  int64_t visible = 0;  // Gaussians that were not culled.
-  int features = 0;     // Blended per pixel: the channels, then depth and inverse depth if they were asked for.
+  Features features;
   int tiles_x = 0, tiles_y = 0;
-  Buffer records;        // [visible, kRecordFloats], see record.h
-  Buffer more_features;  // [visible, features], where they do not fit into a record
-  Buffer rectangles;     // [visible] pixels that may be touched
-  Buffer ids;            // [visible] numbers of the Gaussians within their scene
+  Buffer rectangles;     // [N] pixels that may be touched; empty where culled
+  Buffer records;        // [N, kRecordFloats], see record.h
+  Buffer more_features;  // [N, features], where they do not fit into a record
   Buffer tile_starts;    // [tiles + 1]
   Buffer entries;        // By tile, nearest first.
-  Buffer masks;          // Beside the entries.
+  Buffer masks;          // Beside the entries: blocks of the tile that were drawn, as bits.
   // Sums over the pixels of this view, written by blend_backward and read by project_backward.
-  Buffer rows;          // [visible, kRecordFloats], see record.h
-  Buffer feature_rows;  // [visible, features], where they do not fit into a row
+  Buffer touched;       // [N] bytes: 1 where there are sums
+  Buffer rows;          // [N, kRecordFloats], see record.h
+  Buffer feature_rows;  // [N, features], where they do not fit into a row
 
   std::size_t bytes() const {
-    return records.bytes() + more_features.bytes() + rectangles.bytes() + ids.bytes() + tile_starts.bytes() +
-           entries.bytes() + masks.bytes() + rows.bytes() + feature_rows.bytes();
+    return rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() + entries.bytes() +
+           masks.bytes() + touched.bytes() + rows.bytes() + feature_rows.bytes();
   }
 };
 
@@ -63,12 +70,12 @@ class Pass {
 
 // Scratch memory: grows to what the largest call needed and is reused; one call at a time.
 struct Workspace {
-  Buffer projected, pairs, pairs_swap, histogram, tile_counts, scratch, bands, sums;
+  Buffer pairs, pairs_swap, histogram, tile_counts, tile_masks, crossing, crossing_rows, scratch, sums;
   double milliseconds[kMaxStages] = {};  // Of the last call, by stage.
 
   std::size_t bytes() const {
-    return projected.bytes() + pairs.bytes() + pairs_swap.bytes() + histogram.bytes() + tile_counts.bytes() +
-           scratch.bytes() + bands.bytes() + sums.bytes();
+    return pairs.bytes() + pairs_swap.bytes() + histogram.bytes() + tile_counts.bytes() + tile_masks.bytes() +
+           crossing.bytes() + crossing_rows.bytes() + scratch.bytes() + sums.bytes();
   }
 };
 

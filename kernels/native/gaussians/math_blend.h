@@ -19,8 +19,8 @@ LG_INLINE Ellipse<F> ellipse_of(const float* r) {
           F(r[record::kUy]), F(r[record::kVy]), F(r[record::kLog2Opacity])};
 }
 
-// log2 of opacity times the Gaussian at a distance (dx, dy) from its centre. Forward and backward must evaluate the very
-// same expression, so that their branches agree.
+// log2 of opacity times the Gaussian at a distance (dx, dy) from its centre. Forward and backward must evaluate the
+// very same expression, so that their branches agree.
 template <class F>
 LG_INLINE F log2_alpha(const Ellipse<F>& e, F dx, F dy) {
   const F u = fma(e.ux, dx, e.uy * dy), v = e.vy * dy;

@@ -3,10 +3,10 @@
 
 #include "common/exp.h"
 #include "gaussians/math_shape.h"
+#include "gaussians/record.h"
 
 LG_BEGIN_ENGINE(gaussians)
 
-inline constexpr float kHalfLog2E = 0.72134752f;
 inline constexpr float kTwoLn2 = 1.3862944f;
 inline constexpr float kMinCompensationSquared = 2.5e-5f;
 inline constexpr int kInriaTile = 16;

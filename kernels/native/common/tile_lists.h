@@ -1,0 +1,96 @@
+// From primitives to lists by tile: sort by distance, then a counting sort that keeps the order.
+#pragma once
+
+#include "common/film_tiles.h"
+#include "common/pool.h"
+#include "common/radix_sort.h"
+#include "common/threads.h"
+
+LG_BEGIN
+
+inline constexpr int kMaxParts = 256;
+
+// Parts of a loop over primitives; one for small scenes, where waking threads costs more than it saves.
+inline int parts_of(int64_t count) {
+  const int64_t useful = count / 2048 + 1;
+  const int threads = thread_count();
+  return static_cast<int>(useful < threads ? useful : threads);
+}
+
+// What each part of a loop has written into an array: [begin, begin + length).
+struct Segments {
+  int parts;
+  int64_t begin[kMaxParts], length[kMaxParts];
+
+  int64_t total() const {
+    int64_t sum = 0;
+    for (int p = 0; p < parts; ++p) sum += length[p];
+    return sum;
+  }
+  // All lie in one run now, split evenly.
+  void join(int64_t count) {
+    parts = parts_of(count);
+    for (int p = 0; p < parts; ++p) {
+      begin[p] = count * p / parts;
+      length[p] = count * (p + 1) / parts - begin[p];
+    }
+  }
+};
+
+// Sorts (key << 32 | number) by key; returns the array that holds the result, in one run.
+inline const uint64_t* sort_by_key(uint64_t* pairs, int64_t capacity, Segments& segments, Buffer& swap,
+                                   Buffer& counts) {
+  uint64_t* other = swap.ensure<uint64_t>(static_cast<std::size_t>(capacity));
+  uint32_t* histogram = counts.ensure<uint32_t>(static_cast<std::size_t>(segments.parts) * kRadix);
+  const uint64_t* sorted = radix_sort(pairs, other, segments.begin, segments.length, segments.parts, histogram);
+  segments.join(segments.total());
+  return sorted;
+}
+
+struct TileLists {
+  uint32_t* starts;   // [tiles + 1]
+  uint32_t* entries;  // Numbers of the primitives.
+};
+
+// Counting sort into tiles. each(part, visit, counting) calls visit(tile, number) for what lies in the part, in order,
+// twice: first to count, then to place. Tile number `tiles` stands for none.
+template <class Each>
+TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& starts_buffer, Buffer& entries_buffer,
+                          const Each& each) {
+  const int slots = tiles + 1;
+  uint32_t* counts = counts_buffer.ensure<uint32_t>(static_cast<std::size_t>(parts) * slots);
+  uint32_t* starts = starts_buffer.ensure<uint32_t>(static_cast<std::size_t>(tiles) + 1);
+  for_parts(parts, [&](int p) {
+    uint32_t* own = counts + static_cast<int64_t>(p) * slots;
+    for (int t = 0; t < slots; ++t) own[t] = 0;
+    each(p, [own](int tile, uint32_t) { ++own[tile]; }, true);
+  });
+  uint32_t sum = 0;
+  for (int t = 0; t < tiles; ++t) {
+    starts[t] = sum;
+    for (int p = 0; p < parts; ++p) {
+      uint32_t& count = counts[static_cast<int64_t>(p) * slots + t];
+      const uint32_t here = count;
+      count = sum;
+      sum += here;
+    }
+  }
+  starts[tiles] = sum;
+  // Behind the lists, a place per part for what belongs to no tile.
+  uint32_t* entries = entries_buffer.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
+  for_parts(parts, [&](int p) {
+    uint32_t* next = counts + static_cast<int64_t>(p) * slots;
+    next[tiles] = sum + static_cast<uint32_t>(p);
+    each(
+        p,
+        [next, entries, tiles](int tile, uint32_t number) {
+          const uint32_t place = next[tile];
+          entries[place] = number;
+          next[tile] = place + (tile != tiles);
+        },
+        false);
+  });
+  return {starts, entries};
+}
+
+LG_END

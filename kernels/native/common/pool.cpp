@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <mutex>
 #include <new>
@@ -35,6 +36,14 @@ struct State {
   std::uint64_t system_allocations = 0;
   std::uint64_t bytes = 0;
 };
+
+// How many free blocks of about this size are kept. A few are enough for any pipeline, and more would only be held for
+// a burst that is over; but a small call has dozens of small arrays, which cost little to keep. When there are more the
+// oldest goes: a class of sizes that nobody asks for any more must not keep out those in use.
+std::size_t kept_blocks(std::size_t bytes) {
+  constexpr std::size_t kFew = 16, kMany = 256, kCheap = std::size_t{32} << 20;
+  return std::clamp(kCheap / bytes, kFew, kMany);
+}
 
 // Never destroyed: tensors may give blocks back while the interpreter is shutting down.
 State& state() {
@@ -87,11 +96,8 @@ void pool_give(void* block) noexcept {
   State& s = state();
   std::lock_guard lock(s.mutex);
   auto& blocks = s.free[header->size_class];
-  // A few of each size are enough for any pipeline; more would only be held for a burst that is over. The oldest goes:
-  // a class of sizes that nobody asks for any more must not keep out those in use.
-  constexpr std::size_t kKept = 16;
   blocks.push_back(header);
-  if (blocks.size() > kKept) {
+  if (blocks.size() > kept_blocks(header->bytes)) {
     release(s, blocks.front());
     blocks.erase(blocks.begin());
   }

@@ -154,7 +154,7 @@ def cameras() -> Iterator[GaussianCase]:
     )
     yield build("distorted", cameras=(opencv(distortion=DISTORTION),))
     yield build("distorted_rational", Cloud(slope=0.8), cameras=(opencv(focal=0.7, distortion=RATIONAL),))
-    yield build("folding_back", Cloud(slope=1.3), cameras=(opencv(focal=0.5, distortion=(-0.3, 0.02)),))
+    yield build("folding_back", Cloud(slope=1.3), cameras=(opencv(focal=0.5, distortion=(-0.3, 0.02, 0.0, 0.0)),))
     yield build("principal_point", cameras=(opencv(intrinsics=np.array([50.0, 41.0, 9.5, 33.0])),))
     yield build("sheared", cameras=(opencv(rotation=ROTATION @ [[1.1, 0.1, 0], [0, 0.9, 0.05], [0.02, 0, 1.2]]),))
     poses = [

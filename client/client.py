@@ -182,7 +182,7 @@ class Client:
             alpha_min: shares below it are skipped; None: 1/255.
             alpha_max: larger shares are cut to it; None: 0.99.
             transmittance_min: a pixel is complete once what remains of the light falls to this; None: 1e-4.
-            pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5.
+            pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5, with Inria's cameras 0.
             scale_modifier: factor on all scales; None: 1.
             transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world.
             deterministic: sum gradients in a fixed order on every device.

@@ -128,6 +128,7 @@ class Frame(NamedArrays):
         """Lets the worker forget the forward state; backward still works, by computing it again."""
         if self._context_id is not None:
             self._renderer.discard(self._context_id)
+            self._renderer.flush()
             self._context_id = None
 
     def _check_upstream(self, given: Mapping[str, Any], of_gaussians: Iterable[str]) -> None:

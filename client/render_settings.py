@@ -10,6 +10,7 @@ import numpy as np
 from lumigrad.client.arguments import number
 from lumigrad.client.arrays import to_numpy
 from lumigrad.client.camera import Camera
+from lumigrad.client.camera_models import InriaModel
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
@@ -53,6 +54,9 @@ def settings_of(
     if semantics is not None:
         given["semantics"] = semantics
     if not spheres:
+        if any(isinstance(camera.model, InriaModel) for camera in cameras):
+            # Where its projection puts the centre of the first pixel.
+            given.setdefault("pixel_center", 0.0)
         return GaussianSettings(**given)
     if "max_depth" not in given:
         given["max_depth"] = _max_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))

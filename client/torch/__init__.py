@@ -4,6 +4,7 @@ from lumigrad.client.extras import require
 
 require("torch", "torch", "lumigrad.client.torch")
 
-from lumigrad.client.torch.spheres import RenderedSpheres, render_spheres  # noqa: E402 - after the helpful error
+from lumigrad.client.torch.gaussians import RenderedGaussians, render_gaussians  # noqa: E402 - after the helpful error
+from lumigrad.client.torch.spheres import RenderedSpheres, render_spheres  # noqa: E402
 
-__all__ = ["RenderedSpheres", "render_spheres"]
+__all__ = ["RenderedGaussians", "RenderedSpheres", "render_gaussians", "render_spheres"]

@@ -15,6 +15,7 @@ from lumigrad.client.default import default_client
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings import Semantics, SphereSettings
 from lumigrad.client.torch.function import SphereCall, render_remotely
+from lumigrad.client.torch.host import on_host
 
 OUTPUTS = ("color", "alpha", "depth", "info")
 
@@ -89,9 +90,9 @@ def render_spheres(
         _refuse_gradients(background=background, gamma=gamma)
     camera, parameters = _camera(cam_params, width, height, orthogonal, right_handed)
     named = {"positions": positions, "colors": colors, "radii": radii, "opacities": opacities, "cam_params": parameters}
-    tensors = [None if value is None else _on_host(name, value) for name, value in named.items()]
-    tensors.append(None if background is None else _on_host("background", background))
-    tensors.append(_on_host("gamma", gamma) if isinstance(gamma, torch.Tensor) else None)
+    tensors = [None if value is None else on_host(name, value) for name, value in named.items()]
+    tensors.append(None if background is None else on_host("background", background))
+    tensors.append(on_host("gamma", gamma) if isinstance(gamma, torch.Tensor) else None)
     call = SphereCall(
         client=default_client() if client is None else client,
         settings=SphereSettings(
@@ -123,14 +124,6 @@ def _refuse_gradients(**tensors: Any) -> None:
             )
 
 
-def _on_host(name: str, value: Any) -> torch.Tensor:
-    """Float32 on the CPU; autograd brings the gradient back to the type and device of `value`."""
-    try:
-        return torch.as_tensor(value).to("cpu", torch.float32)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error
-
-
 def _camera(
     cam_params: torch.Tensor | Sequence[float] | Camera,
     width: int | None,
@@ -145,7 +138,7 @@ def _camera(
             if passed not in (None, actual):
                 raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
         return lambda _: fixed, None
-    tensor = _on_host("cam_params", cam_params)
+    tensor = on_host("cam_params", cam_params)
     if tensor.ndim != 1 or len(tensor) not in PULSAR_LENGTHS:
         raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(tensor.shape)}")
     if width is None or height is None:

@@ -18,10 +18,10 @@ from lumigrad.client.compat.pulsar.checks import (
 )
 from lumigrad.client.compat.pulsar.constants import EPS, MAX_UINT
 from lumigrad.client.compat.pulsar.errors import pulsar_refusals
-from lumigrad.client.compat.pulsar.hits import refuse_backward
 from lumigrad.client.default import default_client
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.torch.function import SphereCall, render_remotely
+from lumigrad.client.torch.refusal import refuse_backward
 
 Image = torch.Tensor
 ImageAndInfo = tuple[torch.Tensor, torch.Tensor | None]
@@ -135,7 +135,11 @@ class Renderer(torch.nn.Module):
             call = self._call(arguments, return_forward_info, first_R_then_T)
             results = [render_remotely(call, element) for element in _elements(arguments)]
         if mode == 1:
-            images = [refuse_backward(result["hits"][..., None].float(), _inputs(arguments)) for result in results]
+            # As in the original.
+            error = ValueError("mode 1 counts hits, which has no gradient; render with mode=0 for backward")
+            images = [
+                refuse_backward(result["hits"][..., None].float(), _inputs(arguments), error) for result in results
+            ]
         else:
             images = [result["color"] for result in results]
         image = self._joined(images, arguments.batched)

@@ -1,0 +1,115 @@
+"""The original's arguments -> the tensors that a remote rendering takes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from lumigrad.client.compat.diff_gaussian_rasterization.settings import GaussianRasterizationSettings
+from lumigrad.client.compat.refusals import renamed
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.torch.gaussian_call import INPUTS
+from lumigrad.client.torch.host import on_host
+
+_ARGUMENTS = {
+    "means": "means3D",
+    "quats": "rotations",
+    "scales": "scales",
+    "covariances": "cov3D_precomp",
+    "opacities": "opacities",
+    "sh": "shs",
+    "colors": "colors_precomp",
+    "sh_degree": "raster_settings.sh_degree",
+    "background": "raster_settings.bg",
+    "scale_modifier": "raster_settings.scale_modifier",
+    "view_matrix": "raster_settings.viewmatrix",
+    "full_projection": "raster_settings.projmatrix",
+    "position": "raster_settings.campos",
+    "tan_fov_x": "raster_settings.tanfovx",
+    "tan_fov_y": "raster_settings.tanfovy",
+    "width": "raster_settings.image_width",
+    "height": "raster_settings.image_height",
+}
+
+
+def inria_refusals() -> AbstractContextManager[None]:
+    """Raises InvalidArgument with the original's names where the client or the worker refuses an argument."""
+    return renamed(InvalidArgument, _ARGUMENTS)
+
+
+def inria_inputs(
+    settings: GaussianRasterizationSettings,
+    camera_gradients: bool,
+    *,
+    means3D: torch.Tensor,
+    opacities: torch.Tensor,
+    shs: torch.Tensor | None,
+    colors_precomp: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    rotations: torch.Tensor | None,
+    cov3D_precomp: torch.Tensor | None,
+) -> dict[str, torch.Tensor | None]:
+    """Tensors by the names of `INPUTS`, on the CPU.
+
+    Args:
+        settings: has the camera and the background.
+        camera_gradients: whether the camera gets gradients, which in the original it does not.
+        means3D: see `GaussianRasterizer.forward`, as all that follow.
+        opacities: a last axis of 1 is left out.
+        shs: cut to the degree in use.
+        colors_precomp: instead of shs.
+        scales: with rotations.
+        rotations: with scales.
+        cov3D_precomp: instead of both.
+    """
+    _check_alternatives(shs, colors_precomp, scales, rotations, cov3D_precomp)
+    flat = on_host("opacities", opacities)
+    inputs: dict[str, torch.Tensor | None] = dict.fromkeys(INPUTS)
+    inputs["opacities"] = flat[:, 0] if flat.ndim == 2 and flat.shape[1] == 1 else flat
+    scene = {
+        "means": means3D,
+        "quats": rotations,
+        "scales": scales,
+        "covariances": cov3D_precomp,
+        "sh": _active(shs, settings.sh_degree),
+        "colors": colors_precomp,
+    }
+    inputs |= {name: None if value is None else on_host(_ARGUMENTS[name], value) for name, value in scene.items()}
+    inputs["background"] = on_host("raster_settings.bg", settings.bg)
+    for name, field in (("view", "viewmatrix"), ("projection", "projmatrix"), ("position", "campos")):
+        tensor = on_host(f"raster_settings.{field}", getattr(settings, field), torch.float64)
+        inputs[name] = tensor if camera_gradients else tensor.detach()
+    return inputs
+
+
+def centres_of(
+    means2D: torch.Tensor | None, count: int, settings: GaussianRasterizationSettings
+) -> torch.Tensor | None:
+    """[1, N, 2] in pixels, made from `means2D` such that it gets its gradient in normalised device coordinates."""
+    if means2D is None:
+        return None
+    tensor = on_host("means2D", means2D)
+    if tensor.ndim != 2 or len(tensor) != count or tensor.shape[1] < 2:
+        raise InvalidArgument.of("means2D", f"expected shape [{count}, 3], got {list(tensor.shape)}")
+    # Two units span the picture.
+    pixels = tensor.new_tensor([0.5 * settings.image_width, 0.5 * settings.image_height])
+    return (tensor[:, :2] * pixels)[None]
+
+
+def _check_alternatives(shs: Any, colors_precomp: Any, scales: Any, rotations: Any, cov3D_precomp: Any) -> None:
+    if (shs is None) == (colors_precomp is None):
+        given = "neither" if shs is None else "both"
+        raise InvalidArgument.of("shs", f"expected either shs or colors_precomp, got {given}")
+    if (scales is None) != (rotations is None):
+        missing = "scales" if scales is None else "rotations"
+        raise InvalidArgument.of(missing, "expected scales and rotations together, got one of them")
+    if (scales is None) == (cov3D_precomp is None):
+        given = "neither" if scales is None else "both"
+        raise InvalidArgument.of("cov3D_precomp", f"expected either scales and rotations or cov3D_precomp, got {given}")
+
+
+def _active(shs: torch.Tensor | None, degree: int) -> torch.Tensor | None:
+    """The coefficients in use; the others need not travel."""
+    return shs if shs is None or shs.ndim != 3 else shs[:, : (degree + 1) ** 2]

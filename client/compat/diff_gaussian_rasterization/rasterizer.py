@@ -1,0 +1,131 @@
+"""`GaussianRasterizer`: the module that users of diff-gaussian-rasterization have, with the rendering on a worker."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+
+from lumigrad.client.compat.diff_gaussian_rasterization.inputs import (
+    centres_of,
+    inria_inputs,
+    inria_refusals,
+)
+from lumigrad.client.compat.diff_gaussian_rasterization.settings import GaussianRasterizationSettings
+from lumigrad.client.default import default_client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.torch.gaussian_call import GaussianCall
+from lumigrad.client.torch.gaussian_cameras import InriaMatrices
+from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw
+
+# The original draws nothing that is closer, scene units.
+_NEAR = 0.2
+Semantics = Literal["inria_depth", "inria_exact"]
+Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class GaussianRasterizer(torch.nn.Module):
+    """Draws Gaussians as the original's version with depth does, on a worker; gradients included."""
+
+    def __init__(
+        self,
+        raster_settings: GaussianRasterizationSettings,
+        target: str | None = None,
+        *,
+        semantics: Semantics = "inria_depth",
+        inverse_depth: bool = False,
+    ) -> None:
+        """Takes settings; the worker is called by `forward` only.
+
+        Args:
+            raster_settings: the camera and how to draw.
+            target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
+            semantics: "inria_depth" for the gradients of the original's version with depth, its errors included;
+                "inria_exact" for true derivatives, also of the camera's matrices and position.
+            inverse_depth: the third result is [1, H, W], 1 / Z weighted and summed, as in the original since October
+                2024, instead of depth and transmittance.
+        """
+        super().__init__()
+        if semantics not in get_args(Semantics):
+            expected = ", ".join(f'"{name}"' for name in get_args(Semantics))
+            raise InvalidArgument.of("semantics", f"expected one of {expected}, got {semantics!r}")
+        self.raster_settings = raster_settings
+        self._target = target
+        self._semantics: Semantics = semantics
+        self._inverse_depth = inverse_depth
+
+    def markVisible(self, positions: torch.Tensor) -> torch.Tensor:
+        """Which of the positions [N, 3] are in front of the near plane: bool [N]."""
+        with torch.no_grad():
+            view = self.raster_settings.viewmatrix.to(positions.device, positions.dtype)
+            return positions @ view[:3, 2] + view[3, 2] > _NEAR
+
+    def forward(
+        self,
+        means3D: torch.Tensor,
+        means2D: torch.Tensor | None,
+        opacities: torch.Tensor,
+        shs: torch.Tensor | None = None,
+        colors_precomp: torch.Tensor | None = None,
+        scales: torch.Tensor | None = None,
+        rotations: torch.Tensor | None = None,
+        cov3D_precomp: torch.Tensor | None = None,
+    ) -> Results:
+        """Draws one picture.
+
+        Args:
+            means3D: [N, 3] centres, world frame, scene units.
+            means2D: [N, 3], whose values do not matter: it gets the gradient of the projected centres, in normalised
+                device coordinates, z 0. May be None.
+            opacities: [N, 1] or [N] in [0, 1].
+            shs: [N, K, 3] coefficients of spherical harmonics.
+            colors_precomp: [N, 3] instead of shs.
+            scales: [N, 3] standard deviations, scene units.
+            rotations: [N, 4] quaternions (w, x, y, z), used as they are: normalise them.
+            cov3D_precomp: [N, 6] xx xy xz yy yz zz, instead of scales and rotations.
+
+        Returns:
+            The picture [3, H, W]; int32 [N] radii, pixels, 0 for what was not drawn; and [2, H, W]: the accumulated
+            depth (camera-space Z, weighted and summed, not divided by anything) and the final transmittance (the share
+            of the background: 1 - alpha).
+        """
+        settings = self.raster_settings
+        with inria_refusals():
+            inputs = inria_inputs(
+                settings,
+                self._semantics == "inria_exact",
+                means3D=means3D,
+                opacities=opacities,
+                shs=shs,
+                colors_precomp=colors_precomp,
+                scales=scales,
+                rotations=rotations,
+                cov3D_precomp=cov3D_precomp,
+            )
+            centres = centres_of(means2D, len(means3D), settings)
+            needed = [tensor for tensor in (*inputs.values(), centres) if tensor is not None and tensor.requires_grad]
+            depths = ("inverse_depth",) if self._inverse_depth else ("depth", "transmittance")
+            call = GaussianCall(
+                client=default_client(self._target),
+                settings=GaussianSettings(
+                    semantics=self._semantics,
+                    sh_degree=None if shs is None else settings.sh_degree,
+                    antialiased=bool(settings.antialiasing),
+                    near=_NEAR,
+                    pixel_center=0.0,
+                    scale_modifier=settings.scale_modifier,
+                ),
+                cameras=InriaMatrices(settings.image_width, settings.image_height, settings.tanfovx, settings.tanfovy),
+                batch=(),
+                slices=(),
+                outputs=("color", *depths, "radii"),
+                retain=torch.is_grad_enabled() and bool(needed),
+            )
+            frame = call.render(inputs)
+        device = means3D.device
+        layout = Layout((1, len(means3D)), None, torch.device("cpu"))
+        images = draw(Rendering(call, frame, layout), centres, None, inputs)
+        color = images["color"][0].permute(2, 0, 1).contiguous()
+        radii = torch.from_numpy(frame.radii)[0, :, 0].contiguous()
+        return color.to(device), radii.to(device), torch.cat([images[name] for name in depths]).to(device)

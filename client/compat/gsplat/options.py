@@ -1,0 +1,102 @@
+"""Which of gsplat's options there are here; the others are refused by name, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lumigrad.client.compat.gsplat.errors import GsplatArgumentError
+
+RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
+_HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
+_CAMERA_MODELS = ("pinhole", "ortho", "fisheye")
+_RASTERIZE_MODES = ("classic", "antialiased")
+
+_UNDISTORT = (
+    "undistort the pictures, or render pinholes with lumigrad.client.torch.render_gaussians(..., distortion=...)"
+)
+_ON_PLANE = "leave it out: Gaussians are projected by the Jacobian of the camera and evaluated in the picture"
+_ONE_SHUTTER = "render each pose that matters as a camera of its own"
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Options of gsplat that have to stay as they are by default."""
+
+    distributed: bool
+    with_ut: bool
+    with_eval3d: bool
+    return_normals: bool
+    global_z_order: bool
+    rays: Any
+    radial_coeffs: Any
+    tangential_coeffs: Any
+    thin_prism_coeffs: Any
+    ftheta_coeffs: Any
+    lidar_coeffs: Any
+    external_distortion_coeffs: Any
+    rolling_shutter: Any
+    viewmats_rs: Any
+    ut_params: Any
+    extra_signals: Any
+    extra_signals_sh_degree: Any
+    renderer_config: Any
+
+    def refuse(self) -> None:
+        """Raises NotImplementedError for the first option that was changed."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not _is_default(field.name, value):
+                shown = f"={value}" if isinstance(value, bool) else ""
+                raise NotImplementedError(f"{field.name}{shown} is not supported here; {_ADVICE[field.name]}")
+
+
+_ADVICE = {
+    "distributed": "leave it out: give each process its own worker (target=…), or all of them the same one",
+    "with_ut": _ON_PLANE,
+    "with_eval3d": _ON_PLANE,
+    "return_normals": "leave it out: normals need with_eval3d",
+    "global_z_order": "leave it out: Gaussians are sorted by camera-space Z",
+    "rays": "leave it out: rays need with_eval3d",
+    "radial_coeffs": _UNDISTORT,
+    "tangential_coeffs": _UNDISTORT,
+    "thin_prism_coeffs": _UNDISTORT,
+    "ftheta_coeffs": 'use camera_model="fisheye"',
+    "lidar_coeffs": "render a camera",
+    "external_distortion_coeffs": _UNDISTORT,
+    "rolling_shutter": _ONE_SHUTTER,
+    "viewmats_rs": _ONE_SHUTTER,
+    "ut_params": _ON_PLANE,
+    "extra_signals": "append the signals to colors as more channels",
+    "extra_signals_sh_degree": "append the signals to colors as more channels",
+    "renderer_config": "leave it out: there is one renderer",
+}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    if name == "global_z_order":
+        return bool(value)
+    # A member of gsplat's RollingShutterType.
+    return value is None or value is False or (name == "rolling_shutter" and getattr(value, "name", "") == "GLOBAL")
+
+
+def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> None:
+    """Refuses modes that there are not, here or at all."""
+    if render_mode in _HIT_DISTANCES:
+        raise NotImplementedError(
+            f'render_mode="{render_mode}" is not supported here; use one of {", ".join(RENDER_MODES)}, whose depth is '
+            "camera-space Z"
+        )
+    if camera_model in ("ftheta", "lidar"):
+        raise NotImplementedError(
+            f'camera_model="{camera_model}" is not supported here; use one of {", ".join(_CAMERA_MODELS)}'
+        )
+    for name, value, known in _modes(render_mode, camera_model, rasterize_mode):
+        if value not in known:
+            raise GsplatArgumentError.of(name, f"expected one of {', '.join(known)}, got {value!r}")
+
+
+def _modes(*values: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    names = ("render_mode", "camera_model", "rasterize_mode")
+    yield from zip(names, values, (RENDER_MODES, _CAMERA_MODELS, _RASTERIZE_MODES), strict=True)

@@ -1,0 +1,206 @@
+"""gsplat's `rasterization`: the function that its users have, with the rendering on a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lumigrad.client.arguments import whole_number
+from lumigrad.client.compat.gsplat.errors import GsplatArgumentError, gsplat_refusals
+from lumigrad.client.compat.gsplat.intermediates import intermediates
+from lumigrad.client.compat.gsplat.options import Unsupported, check_modes
+from lumigrad.client.default import default_client
+from lumigrad.client.frame import Frame
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.torch.gaussian_call import GaussianCall
+from lumigrad.client.torch.gaussian_cameras import ViewMatrices
+from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
+from lumigrad.client.torch.gaussians import projection_of, with_derived
+
+_TILE_SIZE = 16
+_PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
+_IMAGES = {
+    "RGB": ("color", "transmittance"),
+    "D": ("depth", "transmittance"),
+    "ED": ("depth", "transmittance"),
+    "RGB+D": ("color", "depth", "transmittance"),
+    "RGB+ED": ("color", "depth", "transmittance"),
+}
+# gsplat shows what lies exactly in the eye's plane with a near plane of 0; nothing can be there.
+_LEAST_NEAR = 1e-6
+
+
+def rasterization(
+    means: torch.Tensor,
+    quats: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    opacities: torch.Tensor,
+    colors: torch.Tensor | None,
+    viewmats: torch.Tensor,
+    Ks: torch.Tensor,
+    width: int,
+    height: int,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    eps2d: float = 0.3,
+    sh_degree: int | None = None,
+    packed: bool = True,
+    tile_size: int | None = None,
+    backgrounds: torch.Tensor | None = None,
+    render_mode: str = "RGB",
+    sparse_grad: bool = False,
+    absgrad: bool = False,
+    rasterize_mode: str = "classic",
+    channel_chunk: int = 32,
+    distributed: bool = False,
+    camera_model: str = "pinhole",
+    segmented: bool = False,
+    covars: torch.Tensor | None = None,
+    with_ut: bool = False,
+    with_eval3d: bool = False,
+    return_normals: bool = False,
+    global_z_order: bool = True,
+    rays: torch.Tensor | None = None,
+    radial_coeffs: torch.Tensor | None = None,
+    tangential_coeffs: torch.Tensor | None = None,
+    thin_prism_coeffs: torch.Tensor | None = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: torch.Tensor | None = None,
+    ut_params: Any = None,
+    extra_signals: torch.Tensor | None = None,
+    extra_signals_sh_degree: int | None = None,
+    renderer_config: Any = None,
+    *,
+    target: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Renders Gaussians as gsplat's function of this name does, on a worker; gradients included.
+
+    Args:
+        means: [.., N, 3] centres, scene units.
+        quats: [.., N, 4] rotations (w, x, y, z), of any length.
+        scales: [.., N, 3] standard deviations, scene units.
+        opacities: [.., N] in [0, 1].
+        colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D] or [.., N, K, D] coefficients. May be
+            None if only the depth is rendered.
+        viewmats: [.., C, 4, 4] world to camera.
+        Ks: [.., C, 3, 3] intrinsics, pixels. Unlike the original's they get a gradient, if they require one.
+        width: picture width, pixels.
+        height: picture height, pixels.
+        near_plane: least depth shown, scene units.
+        far_plane: largest depth shown, scene units.
+        radius_clip: Gaussians with radii of at most this many pixels are not shown.
+        eps2d: blur in the picture, pixels squared.
+        sh_degree: degree in use; None: colors are colours.
+        packed: intermediate results hold visible Gaussians only, [nnz, ...].
+        tile_size: of the lists of tiles in the third result, pixels; None: 16. Pictures do not depend on it.
+        backgrounds: [.., C, D]; None: 0.
+        render_mode: "RGB", "D" (accumulated depth), "ED" (expected depth), "RGB+D" or "RGB+ED".
+        sparse_grad: with `packed`: gradients of means, quats and scales are COO tensors.
+        absgrad: after backward `meta["means2d"].absgrad` has the sums of absolute gradients.
+        rasterize_mode: "classic" or "antialiased".
+        channel_chunk: accepted; any number of channels is rendered at once.
+        distributed: must be False.
+        camera_model: "pinhole", "ortho" or "fisheye".
+        segmented: accepted; how lists are sorted is the worker's business.
+        covars: [.., N, 3, 3] covariances, instead of quats and scales.
+        with_ut: must be False.
+        with_eval3d: must be False.
+        return_normals: must be False.
+        global_z_order: must be True.
+        rays: must be None, as all that follow but the last.
+        radial_coeffs: see rays.
+        tangential_coeffs: see rays.
+        thin_prism_coeffs: see rays.
+        ftheta_coeffs: see rays.
+        lidar_coeffs: see rays.
+        external_distortion_coeffs: see rays.
+        rolling_shutter: see rays; a global shutter may be named.
+        viewmats_rs: see rays.
+        ut_params: see rays.
+        extra_signals: see rays.
+        extra_signals_sh_degree: see rays.
+        renderer_config: see rays.
+        target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
+
+    Returns:
+        Colours [.., C, H, W, X], alphas [.., C, H, W, 1] and a dictionary of intermediate results, on the device of the
+        means. X is D, 1 for a depth alone, D + 1 for both.
+
+    Raises:
+        NotImplementedError: an option of gsplat that is not supported; it says which and what to do.
+        GsplatArgumentError: an argument was refused.
+    """
+    Unsupported(
+        distributed, with_ut, with_eval3d, return_normals, global_z_order, rays, radial_coeffs, tangential_coeffs,
+        thin_prism_coeffs, ftheta_coeffs, lidar_coeffs, external_distortion_coeffs, rolling_shutter, viewmats_rs,
+        ut_params, extra_signals, extra_signals_sh_degree, renderer_config,
+    ).refuse()  # fmt: skip
+    check_modes(render_mode, camera_model, rasterize_mode)
+    if "RGB" not in render_mode:
+        colors, sh_degree, backgrounds = _no_colors(means), None, None
+    with gsplat_refusals():
+        tile_size = whole_number("tile_size", _TILE_SIZE if tile_size is None else tile_size, 1, 1 << 15)
+        tensors = prepared(
+            means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
+            sh_degree=sh_degree, backgrounds=backgrounds, covars=covars,
+        )  # fmt: skip
+        call = GaussianCall(
+            client=default_client(target),
+            settings=GaussianSettings(
+                semantics="gsplat",
+                sh_degree=sh_degree,
+                antialiased=rasterize_mode == "antialiased",
+                eps2d=eps2d,
+                near=near_plane or _LEAST_NEAR,
+                far=far_plane,
+                radius_clip=radius_clip,
+            ),
+            cameras=ViewMatrices(width, height, projection_of(camera_model)),
+            batch=tensors.batch,
+            slices=(),
+            outputs=(*_IMAGES[render_mode], *_PER_GAUSSIAN),
+            retain=tensors.retain,
+            sparse=packed and sparse_grad,
+        )
+        frame = call.render(tensors.inputs)
+    coordinate = ("means", "quats", "scales") if packed and sparse_grad else ()
+    rendering = Rendering(call, frame, _layout(frame, tensors, packed), absgrad, coordinate)
+    centres, echo = project(rendering, tensors.inputs)
+    images = with_derived(draw(rendering, centres, echo, tensors.inputs))
+    alphas = _placed(images["alpha"][..., None], tensors)
+    return (
+        _placed(_picture(images, render_mode), tensors),
+        alphas,
+        intermediates(rendering, centres, tensors, tile_size),
+    )
+
+
+def _no_colors(means: torch.Tensor) -> torch.Tensor:
+    """Something to send in place of colours that nobody will see."""
+    if not isinstance(means, torch.Tensor):
+        raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
+    return torch.zeros(*means.shape[:-1], 1)
+
+
+def _layout(frame: Frame, tensors: Prepared, packed: bool) -> Layout:
+    visible = None
+    if packed:
+        visible = (torch.from_numpy(frame.radii) > 0).all(dim=-1).reshape(-1).nonzero().flatten()
+    return Layout((*tensors.views, tensors.count), visible, tensors.device)
+
+
+def _picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:
+    parts = [images["color"]] if "RGB" in render_mode else []
+    if render_mode != "RGB":
+        parts.append(images["expected_depth" if "ED" in render_mode else "depth"][..., None])
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+
+
+def _placed(image: torch.Tensor, tensors: Prepared) -> torch.Tensor:
+    return image.reshape(*tensors.views, *image.shape[1:]).to(tensors.device)

@@ -1,0 +1,217 @@
+"""`render_gaussians`: pictures of Gaussians as a function of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+import torch
+
+from lumigrad.client.arguments import names
+from lumigrad.client.camera_models import Projection
+from lumigrad.client.client import Client
+from lumigrad.client.default import default_client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.frame import Frame
+from lumigrad.client.gaussian_settings import GaussianSemantics, GaussianSettings
+from lumigrad.client.request import WireFormat
+from lumigrad.client.torch.gaussian_call import GaussianCall
+from lumigrad.client.torch.gaussian_cameras import ViewMatrices, check_matrices, distortion_rows
+from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
+
+OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
+# On request; those after the first without a gradient, but for the projected centres.
+MORE_OUTPUTS = ("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities")
+_WITHOUT_GRADIENT = ("contributors", "radii", "depths", "conics", "projected_opacities")
+# What the worker need not send, because it is cheap to compute from what else it sends.
+_SOURCES = {
+    "alpha": ("transmittance",),
+    "expected_depth": ("depth", "transmittance"),
+}
+_LEAST_ALPHA = 1e-10
+
+
+class RenderedGaussians(NamedTuple):
+    """Pictures, on the device of the means. What was not asked for is None. Batched inputs put their sizes before C.
+
+    Attributes:
+        color: [C, H, W, D].
+        alpha: [C, H, W] 1 - transmittance.
+        depth: [C, H, W] camera-space Z, weighted by the shares of the pixel and summed, scene units.
+        expected_depth: [C, H, W] depth / alpha; 0 where nothing is.
+        transmittance: [C, H, W] share of the background.
+        inverse_depth: [C, H, W] 1 / Z, weighted and summed.
+        contributors: int32 [C, H, W] number of Gaussians blended.
+        means2d: [C, N, 2] projected centres, pixels; 0 where culled. Part of the graph: `retain_grad` works, and so
+            does a loss on it.
+        radii: int32 [C, N, 2] half extents, pixels; 0 where culled.
+        depths: [C, N] camera-space Z.
+        conics: [C, N, 3] inverse covariances (xx, xy, yy) in the picture.
+        projected_opacities: [C, N] opacities after antialiasing.
+    """
+
+    color: torch.Tensor
+    alpha: torch.Tensor | None = None
+    depth: torch.Tensor | None = None
+    expected_depth: torch.Tensor | None = None
+    transmittance: torch.Tensor | None = None
+    inverse_depth: torch.Tensor | None = None
+    contributors: torch.Tensor | None = None
+    means2d: torch.Tensor | None = None
+    radii: torch.Tensor | None = None
+    depths: torch.Tensor | None = None
+    conics: torch.Tensor | None = None
+    projected_opacities: torch.Tensor | None = None
+
+
+def render_gaussians(
+    means: torch.Tensor,
+    quats: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    opacities: torch.Tensor,
+    colors: torch.Tensor,
+    viewmats: torch.Tensor,
+    Ks: torch.Tensor,
+    *,
+    width: int,
+    height: int,
+    sh_degree: int | None = None,
+    backgrounds: torch.Tensor | None = None,
+    covars: torch.Tensor | None = None,
+    transforms: Sequence[tuple[int, int, torch.Tensor]] = (),
+    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye"] = "pinhole",
+    distortion: Any = None,
+    semantics: GaussianSemantics = "exact",
+    antialiased: bool = False,
+    eps2d: float | None = None,
+    near: float | None = None,
+    far: float | None = None,
+    radius_clip: float | None = None,
+    alpha_min: float | None = None,
+    alpha_max: float | None = None,
+    transmittance_min: float | None = None,
+    pixel_center: float | None = None,
+    scale_modifier: float | None = None,
+    deterministic: bool = False,
+    gradient_dtype: WireFormat = "float32",
+    sparse_gradients: bool = False,
+    outputs: Sequence[str] = OUTPUTS,
+    client: Client | None = None,
+) -> RenderedGaussians:
+    """Renders Gaussians on a worker, differentiably.
+
+    Gradients flow to every tensor that is passed, cameras, background and transforms included. Tensors of any float
+    type and device are taken; they travel as float32, matrices as float64. Leading sizes on means, quats, scales,
+    opacities, colors, viewmats and Ks make them several scenes, each with cameras of its own.
+
+    Args:
+        means: [N, 3] centres, world frame, scene units.
+        quats: [N, 4] rotations (w, x, y, z), normalised here; not used with covars.
+        scales: [N, 3] standard deviations, scene units, >= 0; not used with covars.
+        opacities: [N] in [0, 1].
+        colors: [N, D] channels or [C, N, D] for each camera; with sh_degree [N, K, D] coefficients.
+        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward.
+        Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
+        width: picture width, pixels.
+        height: picture height, pixels.
+        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
+        backgrounds: [C, D] or [D] for all cameras; None: 0.
+        covars: [N, 3, 3] covariances, instead of quats and scales.
+        transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
+        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit.
+        distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient flows to them.
+        semantics: "exact" for true derivatives; others see `GaussianSettings`.
+        antialiased: scale opacities by what the blur took from the area of each Gaussian.
+        eps2d: blur in the picture, pixels squared; None: 0.3.
+        near: least depth shown, scene units; None: 0.01.
+        far: largest depth shown; None: 1e10.
+        radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
+        alpha_min: shares of a pixel below it are skipped; None: 1/255.
+        alpha_max: larger shares are cut to it; None: 0.99.
+        transmittance_min: a pixel is complete once what remains of the light falls to this; None: 1e-4.
+        pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5.
+        scale_modifier: factor on all scales; None: 1.
+        deterministic: sum gradients in a fixed order on every device.
+        gradient_dtype: how gradients per Gaussian travel; "float16" and "bfloat16" halve the bytes.
+        sparse_gradients: transfer only rows that are not zero; worth it where cameras see a small part of the scene.
+        outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
+        client: the way to the worker; None: the shared client of the default target.
+    """
+    wanted = _outputs(outputs)
+    tensors = prepared(
+        means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
+        sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
+    )  # fmt: skip
+    check_matrices(*tensors.matrices)
+    settings = GaussianSettings(
+        semantics=semantics, sh_degree=sh_degree, antialiased=antialiased, eps2d=eps2d, near=near, far=far,
+        radius_clip=radius_clip, alpha_min=alpha_min, alpha_max=alpha_max, transmittance_min=transmittance_min,
+        pixel_center=pixel_center, scale_modifier=scale_modifier, deterministic=deterministic,
+    )  # fmt: skip
+    rows = distortion_rows(distortion, math.prod(tensors.views))
+    call = GaussianCall(
+        client=default_client() if client is None else client,
+        settings=settings,
+        cameras=ViewMatrices(width, height, projection_of(camera_model), rows),
+        batch=tensors.batch,
+        slices=tuple((begin, end) for begin, end, _ in transforms),
+        outputs=_travelling(wanted),
+        retain=tensors.retain,
+        wire_format=gradient_dtype,
+        sparse=sparse_gradients,
+    )
+    return _results(call, call.render(tensors.inputs), tensors, wanted)
+
+
+def projection_of(camera_model: str) -> Projection:
+    """The contract's name of a camera model."""
+    name = "orthographic" if camera_model == "ortho" else camera_model
+    if name not in get_args(Projection):
+        expected = ", ".join(get_args(Projection))
+        raise InvalidArgument.of("camera_model", f"expected one of {expected}, got {camera_model!r}")
+    return cast(Projection, name)
+
+
+def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The images and what follows from them, alpha and expected depth."""
+    if "transmittance" in images:
+        images = {**images, "alpha": 1.0 - images["transmittance"]}
+        if "depth" in images:
+            images["expected_depth"] = images["depth"] / images["alpha"].clamp_min(_LEAST_ALPHA)
+    return images
+
+
+def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    given = names("outputs", outputs)
+    unknown = sorted(set(given) - {*OUTPUTS, *MORE_OUTPUTS})
+    if unknown:
+        known = ", ".join((*OUTPUTS, *MORE_OUTPUTS))
+        raise InvalidArgument.of("outputs", f"expected some of {known}, got {', '.join(unknown)}")
+    return tuple(dict.fromkeys(("color", *given)))
+
+
+def _travelling(wanted: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
+
+
+def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequence[str]) -> RenderedGaussians:
+    layout = Layout((*tensors.views, tensors.count), None, tensors.device)
+    rendering = Rendering(call, frame, layout)
+    centres = echo = None
+    if "means2d" in wanted:
+        centres, echo = project(rendering, tensors.inputs)
+    images = with_derived(draw(rendering, centres, echo, tensors.inputs))
+    results = {
+        name: image.reshape(*tensors.views, *image.shape[1:]).to(tensors.device)
+        for name, image in images.items()
+        if name in wanted
+    }
+    for name in _WITHOUT_GRADIENT:
+        if name in wanted:
+            array = torch.from_numpy(frame[name])
+            results[name] = array.reshape(*tensors.views, *array.shape[1:]).to(tensors.device)
+    if centres is not None:
+        results["means2d"] = centres
+    return RenderedGaussians(**results)

@@ -1,0 +1,17 @@
+"""Tensors of any device and type -> tensors that can travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lumigrad.client.errors import InvalidArgument
+
+
+def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """`value` on the CPU; autograd brings the gradient back to its type and device."""
+    try:
+        return torch.as_tensor(value).to("cpu", dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error

@@ -1,0 +1,111 @@
+"""A data set: views of a scene, and the points that a reconstruction starts with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client.arrays import Float64
+from lumigrad.client.camera_models import OpenCVModel
+from lumigrad.client.datasets.colmap import find_model, read_model
+from lumigrad.client.datasets.fields import read_json
+from lumigrad.client.datasets.inria import points_beside, read_cameras_json
+from lumigrad.client.datasets.nerfstudio import read_transforms_json
+from lumigrad.client.datasets.photographs import Photographs
+from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.view import View
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.source import malformed
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Views in a fixed order, with names that differ.
+
+    Attributes:
+        views: at least one.
+        points: None if the data set has none.
+    """
+
+    views: tuple[View, ...]
+    points: Points | None = None
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    @staticmethod
+    def load(path: str | PathLike[str], *, images: str | PathLike[str] | None = None) -> Capture:
+        """Reads cameras.json (Inria), transforms.json (nerfstudio, Blender), or a folder with one of them or COLMAP's.
+
+        In a folder transforms.json comes first, then a COLMAP reconstruction (also in sparse/0), then cameras.json.
+
+        Args:
+            path: the file or folder.
+            images: the folder of the photographs, relative to the data set's; None: the usual one.
+
+        Raises:
+            InvalidArgument: no data set, or a camera that cannot be rendered; names the file and the field.
+        """
+        path = Path(path)
+        folder = path if path.is_dir() else path.parent
+        photographs = None if images is None else folder / images
+        if not path.is_dir():
+            return _load_file(path, photographs)
+        if (path / "transforms.json").is_file():
+            return _load_file(path / "transforms.json", photographs)
+        model = find_model(path)
+        if model is not None:
+            return Capture(*read_model(model, photographs))
+        if (path / "cameras.json").is_file():
+            return _load_file(path / "cameras.json", photographs)
+        raise malformed(
+            path, "expected transforms.json, cameras.json, or images.bin or images.txt of COLMAP, also in sparse/0"
+        )
+
+    def view(self, which: str | int) -> View:
+        """A view by its name, or by its index (also as text), negative from the end."""
+        named = {view.name: view for view in self.views}
+        if isinstance(which, str) and which in named:
+            return named[which]
+        try:
+            return self.views[int(which)]
+        except (ValueError, IndexError) as error:
+            names = [view.name for view in self.views]
+            raise InvalidArgument.of(
+                "view",
+                f"expected an index below {len(names)}, or a name such as {names[0]!r} or {names[-1]!r}, got {which!r}",
+            ) from error
+
+    @property
+    def up(self) -> Float64:
+        """[3] the mean direction that is up in the pictures, a unit vector in the world frame."""
+        total = np.sum([-rotation[1] for rotation, _ in self._poses()], axis=0)
+        length = float(np.linalg.norm(total))
+        return total / length if length > 0 else np.array([0.0, -1.0, 0.0])
+
+    @property
+    def focus(self) -> Float64:
+        """[3] the point that is closest to the axes of all cameras, by least squares; scene units."""
+        normal, offset = 1e-9 * np.eye(3), np.zeros(3)
+        for rotation, eye in self._poses():
+            across = np.eye(3) - np.outer(rotation[2], rotation[2])
+            normal, offset = normal + across, offset + across @ eye
+        return np.asarray(np.linalg.solve(normal, offset), np.float64)
+
+    def _poses(self) -> list[tuple[Float64, Float64]]:
+        """Rotation, world to camera, and place of each camera."""
+        models = [view.camera.model for view in self.views]
+        return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel)]
+
+
+def _load_file(path: Path, photographs: Path | None) -> Capture:
+    values = read_json(path)
+    if isinstance(values, dict) and "frames" in values:
+        return Capture(*read_transforms_json(path, values, photographs))
+    if isinstance(values, list):
+        folder = path.parent / "images" if photographs is None else photographs
+        return Capture(read_cameras_json(path, values, Photographs(folder)), points_beside(path))
+    raise malformed(path, 'expected a list of cameras (Inria) or an object with "frames" (nerfstudio)')

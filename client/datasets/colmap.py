@@ -1,0 +1,88 @@
+"""A reconstruction of COLMAP: a folder with cameras, images and points3D, binary or text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client.arrays import Float64
+from lumigrad.client.datasets import colmap_binary, colmap_text
+from lumigrad.client.datasets.colmap_image import ColmapImage
+from lumigrad.client.datasets.intrinsics import Intrinsics
+from lumigrad.client.datasets.photographs import Photographs
+from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.poses import quaternion_rotation
+from lumigrad.client.datasets.view import View, unique_names
+from lumigrad.client.formats.source import malformed
+
+# Where reconstructions lie in the folder of a data set.
+_PLACES = ("", "sparse/0", "sparse", "colmap/sparse/0")
+
+
+def find_model(folder: Path) -> Path | None:
+    """The folder of the reconstruction in or below a folder; None if there is none."""
+    places = [folder / place for place in _PLACES]
+    return next((place for place in places if _file(place, "images") is not None), None)
+
+
+def read_model(model: Path, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
+    """Views in the order of their photographs' names, and the points.
+
+    Args:
+        model: the folder of the reconstruction.
+        images: the folder of the photographs; None: "images" in the data set's folder.
+    """
+    cameras_file, images_file = _file(model, "cameras"), _file(model, "images")
+    if cameras_file is None or images_file is None:
+        missing = "cameras" if cameras_file is None else "images"
+        raise malformed(model, f"expected a file {missing}.bin or {missing}.txt; there is none")
+    cameras = (colmap_binary if cameras_file.suffix == ".bin" else colmap_text).read_cameras(cameras_file)
+    entries = (colmap_binary if images_file.suffix == ".bin" else colmap_text).read_images(images_file)
+    if not entries:
+        raise malformed(images_file, "expected at least one image, got none")
+    entries = sorted(entries, key=lambda entry: entry.name)
+    photographs = Photographs(_dataset_folder(model) / "images" if images is None else images)
+    views = []
+    for entry, name in zip(entries, unique_names([entry.name for entry in entries]), strict=True):
+        lens = cameras.get(entry.camera_id)
+        if lens is None:
+            raise malformed(images_file, f"image {entry.name}: no camera {entry.camera_id} is in {cameras_file.name}")
+        _check(lens, cameras_file, entry)
+        camera = lens.camera(_rotation(entry, images_file), entry.translation)
+        views.append(View(name, camera, photographs.find(entry.name)))
+    return tuple(views), _points(model)
+
+
+def _file(model: Path, name: str) -> Path | None:
+    return next((path for path in (model / f"{name}.bin", model / f"{name}.txt") if path.is_file()), None)
+
+
+def _dataset_folder(model: Path) -> Path:
+    """The folder that the reconstruction was made in, as COLMAP lays it out: above sparse/0 or sparse."""
+    if model.parent.name == "sparse":
+        return model.parent.parent
+    return model.parent if model.name == "sparse" else model
+
+
+def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:
+    if lens.unrenderable:
+        raise malformed(file, f"camera {entry.camera_id}: {lens.unrenderable}")
+    focal = min(lens.values.get(name, 1.0) for name in ("f", "fx", "fy"))
+    if not focal > 0 or not np.isfinite(list(lens.values.values())).all() or min(lens.width, lens.height) < 1:
+        raise malformed(file, f"camera {entry.camera_id}: expected a size and focal lengths > 0, got {lens}")
+
+
+def _rotation(entry: ColmapImage, file: Path) -> Float64:
+    pose = [*entry.quaternion, *entry.translation]
+    if not np.isfinite(pose).all() or not any(entry.quaternion):
+        raise malformed(file, f"image {entry.name}: expected a finite pose with a quaternion other than 0, got {pose}")
+    return quaternion_rotation(*entry.quaternion)
+
+
+def _points(model: Path) -> Points | None:
+    file = _file(model, "points3D")
+    if file is not None:
+        return colmap_binary.read_points(file) if file.suffix == ".bin" else colmap_text.read_points(file)
+    file = model / "points3D.ply"
+    return Points.load(file) if file.is_file() else None

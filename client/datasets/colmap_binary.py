@@ -1,0 +1,79 @@
+"""COLMAP's files cameras.bin, images.bin and points3D.bin: little-endian records behind their number."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client.datasets.colmap_image import ColmapImage
+from lumigrad.client.datasets.intrinsics import PARAMETERS, READABLE, Intrinsics
+from lumigrad.client.datasets.points import Points
+from lumigrad.client.formats.source import Source
+
+# By their numbers.
+_MODELS = (
+    *("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FOV"),
+    *("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", "THIN_PRISM_FISHEYE", "RAD_TAN_THIN_PRISM_FISHEYE"),
+)
+_CAMERA, _IMAGE, _POINT = struct.Struct("<iiQQ"), struct.Struct("<i7di"), struct.Struct("<Q3d3BdQ")
+_POINT_2D_BYTES, _TRACK_BYTES = 24, 8
+
+
+def read_cameras(path: Path) -> dict[int, Intrinsics]:
+    """Cameras by their ids."""
+    source = Source.open(path)
+    offset = 8
+    cameras = {}
+    for _ in range(_count(source, _CAMERA.size + 8 * 3)):
+        camera_id, number, width, height = _CAMERA.unpack(source.take(offset, _CAMERA.size, "a camera"))
+        model = _MODELS[number] if 0 <= number < len(_MODELS) else f"number {number}"
+        if model not in PARAMETERS:
+            raise source.fail(f"camera {camera_id} at byte {offset:,}: expected one of {READABLE}, got model {model}")
+        offset += _CAMERA.size
+        names = PARAMETERS[model]
+        values = source.unpack(f"{len(names)}d", offset, f"parameters of camera {camera_id}")
+        offset += 8 * len(names)
+        cameras[camera_id] = Intrinsics(model, width, height, dict(zip(names, values, strict=True)))
+    return cameras
+
+
+def read_images(path: Path) -> list[ColmapImage]:
+    """Images in the file's order."""
+    source = Source.open(path)
+    offset = 8
+    images = []
+    for _ in range(_count(source, _IMAGE.size + 1 + 8)):
+        _, w, x, y, z, *translation, camera_id = _IMAGE.unpack(source.take(offset, _IMAGE.size, "an image"))
+        offset += _IMAGE.size
+        end = source.data.find(b"\0", offset)
+        if end < 0:
+            raise source.fail(f"expected the name of an image at byte {offset:,}, but it does not end")
+        name = source.data[offset:end].decode("utf-8", "replace")
+        (count,) = source.unpack("Q", end + 1, "number of points")
+        offset = end + 9
+        source.take(offset, _POINT_2D_BYTES * count, f"points of image {name}")
+        offset += _POINT_2D_BYTES * count
+        images.append(ColmapImage(name, camera_id, (w, x, y, z), np.array(translation)))
+    return images
+
+
+def read_points(path: Path) -> Points:
+    """Points with their colours."""
+    source = Source.open(path)
+    count = _count(source, _POINT.size)
+    positions, colors = np.empty((count, 3)), np.empty((count, 3))
+    offset = 8
+    for row in range(count):
+        _, *place_and_color, _, track = _POINT.unpack(source.take(offset, _POINT.size, "a point"))
+        positions[row], colors[row] = place_and_color[:3], place_and_color[3:]
+        offset += _POINT.size + _TRACK_BYTES * track
+    return Points(positions, colors / 255.0)
+
+
+def _count(source: Source, least_bytes: int) -> int:
+    """The number of records, which must fit into the file."""
+    (count,) = source.unpack("Q", 0, "number of records")
+    source.take(8, count * least_bytes, f"{count:,} records")
+    return int(count)

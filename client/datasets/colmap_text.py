@@ -1,0 +1,76 @@
+"""COLMAP's files cameras.txt, images.txt and points3D.txt: a record a line, images with a second line of points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client.datasets.colmap_image import ColmapImage
+from lumigrad.client.datasets.intrinsics import PARAMETERS, READABLE, Intrinsics
+from lumigrad.client.datasets.points import Points
+from lumigrad.client.formats.source import malformed
+
+
+def read_cameras(path: Path) -> dict[int, Intrinsics]:
+    """Cameras by their ids."""
+    cameras = {}
+    for number, line in _records(path):
+        words = line.split()
+        model = words[1] if len(words) > 1 else ""
+        if model not in PARAMETERS:
+            raise malformed(path, f"line {number}: expected one of {READABLE}, got model {model!r}")
+        names = PARAMETERS[model]
+        try:
+            camera_id, width, height = int(words[0]), int(words[2]), int(words[3])
+            values = dict(zip(names, map(float, words[4:]), strict=True))
+        except (ValueError, IndexError) as error:
+            raise malformed(
+                path, f"line {number}: expected ID {model} WIDTH HEIGHT {' '.join(names)}, got {line!r}"
+            ) from error
+        cameras[camera_id] = Intrinsics(model, width, height, values)
+    return cameras
+
+
+def read_images(path: Path) -> list[ColmapImage]:
+    """Images in the file's order."""
+    images = []
+    records = _records(path, skip_after=True)
+    for number, line in records:
+        words = line.split(maxsplit=9)
+        try:
+            w, x, y, z, *translation = map(float, words[1:8])
+            images.append(ColmapImage(words[9], int(words[8]), (w, x, y, z), np.array(translation)))
+        except (ValueError, IndexError) as error:
+            raise malformed(
+                path, f"line {number}: expected ID QW QX QY QZ TX TY TZ CAMERA_ID NAME, got {line!r}"
+            ) from error
+    return images
+
+
+def read_points(path: Path) -> Points:
+    """Points with their colours."""
+    rows = []
+    for number, line in _records(path):
+        try:
+            values = [float(word) for word in line.split(maxsplit=7)[1:7]]
+        except ValueError:
+            values = []
+        if len(values) != 6:
+            raise malformed(path, f"line {number}: expected ID X Y Z R G B …, got {line!r}")
+        rows.append(values)
+    table = np.array(rows).reshape(-1, 6)
+    return Points(table[:, :3], table[:, 3:] / 255.0)
+
+
+def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without comments; with `skip_after` without the line behind each, even an empty one."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        lines = enumerate(file, start=1)
+        for number, line in lines:
+            text = line.strip()
+            if text and not text.startswith("#"):
+                yield number, text
+                if skip_after:
+                    next(lines, None)

@@ -1,0 +1,89 @@
+"""Values of a JSON file, checked as they are taken, with errors that name the file and the field."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.arrays import Float64
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.source import malformed
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise malformed(path, f"expected a JSON file: {error}") from error
+
+
+class Fields:
+    """An object of a JSON file.
+
+    Attributes:
+        path: the file.
+        where: the object's place in it, e.g. "frames[3]"; empty for the whole.
+    """
+
+    def __init__(self, path: Path, values: Any, where: str = "", fallback: Fields | None = None) -> None:
+        """Wraps an object; a field that it lacks is looked for in `fallback`."""
+        self.path, self.where, self._fallback = path, where, fallback
+        if not isinstance(values, dict):
+            raise malformed(path, f"expected an object{f' at {where}' if where else ''}, got {type(values).__name__}")
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None or (self._fallback is not None and name in self._fallback)
+
+    def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:
+        """The error of a field that is not what it should be."""
+        place = f"{self.where}.{name}" if self.where else name
+        came = "nothing" if value is None else repr(value)
+        return malformed(self.path, f"{place}: expected {expected}, got {came}")
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._value(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < math.inf:
+            raise self.fail(name, "a finite number", value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise self.fail(name, "a finite number", "an integer beyond all floats") from error
+
+    def text(self, name: str) -> str:
+        """A string that is not empty."""
+        value = self._value(name)
+        if not isinstance(value, str) or not value:
+            raise self.fail(name, "a text", value)
+        return value
+
+    def array(self, name: str, *shapes: tuple[int, ...]) -> Float64:
+        """Finite numbers of one of some shapes."""
+        value = self._value(name)
+        expected = "finite numbers of shape " + " or ".join(str(list(shape)) for shape in shapes)
+        try:
+            array = np.array(value, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self.fail(name, expected, value) from error
+        if array.shape not in shapes or not np.isfinite(array).all():
+            raise self.fail(name, expected, value)
+        return array
+
+    def objects(self, name: str) -> list[Any]:
+        """A list."""
+        value = self._value(name)
+        if not isinstance(value, list):
+            raise self.fail(name, "a list", value)
+        return value
+
+    def _value(self, name: str) -> Any:
+        value = self._values.get(name)
+        return self._fallback._value(name) if value is None and self._fallback is not None else value

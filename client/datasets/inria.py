@@ -1,0 +1,49 @@
+"""The cameras.json that Inria's trainer leaves beside a trained scene."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.datasets.fields import Fields
+from lumigrad.client.datasets.intrinsics import Intrinsics
+from lumigrad.client.datasets.photographs import Photographs
+from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.poses import checked_rotation
+from lumigrad.client.datasets.view import View, unique_names
+from lumigrad.client.formats.source import malformed
+
+
+def read_cameras_json(path: Path, entries: Any, photographs: Photographs) -> tuple[View, ...]:
+    """Views in the file's order. `position` is where a camera is, the columns of `rotation` are its axes there."""
+    if not isinstance(entries, list) or not entries:
+        raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
+    fields = [Fields(path, entry, f"[{index}]") for index, entry in enumerate(entries)]
+    files = [entry.text("img_name") for entry in fields]
+    views = []
+    for entry, name, file in zip(fields, unique_names(files), files, strict=True):
+        rotation = checked_rotation(entry, "rotation", entry.array("rotation", (3, 3))).T
+        values = {"fx": entry.number("fx"), "fy": entry.number("fy")}
+        lens = Intrinsics("PINHOLE", whole(entry, "width"), whole(entry, "height"), values)
+        for axis, focal in values.items():
+            if focal <= 0:
+                raise entry.fail(axis, "a focal length in pixels > 0", focal)
+        camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)))
+        views.append(View(name, camera, photographs.find(file)))
+    return tuple(views)
+
+
+def points_beside(path: Path) -> Points | None:
+    """The points that the training started with, which its folder keeps as input.ply."""
+    file = path.with_name("input.ply")
+    return Points.load(file) if file.is_file() else None
+
+
+def whole(entry: Fields, name: str) -> int:
+    """A number of pixels."""
+    value = entry.number(name)
+    if value < 1 or value != np.floor(value) or value > 1 << 20:
+        raise entry.fail(name, "a whole number of pixels >= 1", value)
+    return int(value)

@@ -1,0 +1,114 @@
+"""The transforms.json of nerfstudio, instant-ngp and the Blender scenes of NeRF."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.arrays import Float64
+from lumigrad.client.datasets.fields import Fields
+from lumigrad.client.datasets.inria import whole
+from lumigrad.client.datasets.intrinsics import PARAMETERS, Intrinsics
+from lumigrad.client.datasets.photographs import Photographs, picture_size
+from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.poses import checked_rotation
+from lumigrad.client.datasets.view import View, unique_names
+from lumigrad.client.formats.source import malformed
+
+# Cameras of OpenGL look along -z with y up.
+_OPENGL = np.diag([1.0, -1.0, -1.0])
+_COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
+
+
+def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
+    """Views in the file's order, and the points it names.
+
+    Intrinsics stand at the top, or in frames, which come first. `transform_matrix` takes cameras with OpenGL's axes to
+    the world.
+
+    Args:
+        path: the file.
+        values: its content.
+        images: a folder to look for photographs of the same names in; None: where the file says.
+    """
+    top = Fields(path, values)
+    frames = [Fields(path, frame, f"frames[{k}]", top) for k, frame in enumerate(top.objects("frames"))]
+    if not frames:
+        raise top.fail("frames", "at least one frame", [])
+    files = [frame.text("file_path") for frame in frames]
+    views = []
+    for frame, name, file in zip(frames, unique_names(files), files, strict=True):
+        folder, wanted = (path.parent, file) if images is None else (images, Path(file).name)
+        image = Photographs(folder).find(wanted)
+        mask = Photographs(path.parent).find(frame.text("mask_path")) if "mask_path" in frame else None
+        lens = _lens(frame, image)
+        if lens.unrenderable:
+            raise malformed(path, f"{frame.where}.camera_model: {lens.unrenderable}")
+        views.append(View(name, lens.camera(*_pose(frame)), image, mask))
+    return tuple(views), _points(top)
+
+
+def _pose(frame: Fields) -> tuple[Float64, Float64]:
+    """World to camera: rotation [3, 3] and translation [3]."""
+    to_world = frame.array("transform_matrix", (4, 4), (3, 4))
+    rotation = (checked_rotation(frame, "transform_matrix", to_world[:3, :3]) @ _OPENGL).T
+    return rotation, -rotation @ to_world[:3, 3]
+
+
+def _lens(frame: Fields, image: Path | None) -> Intrinsics:
+    width, height = _size(frame, image)
+    model = frame.text("camera_model") if "camera_model" in frame else "OPENCV"
+    if model not in PARAMETERS:
+        return Intrinsics(model, width, height, {})
+    fx = _focal(frame, "x", width)
+    values = {
+        "fx": fx,
+        "fy": _focal(frame, "y", height) if {"fl_y", "camera_angle_y"} & _present(frame) else fx,
+        "cx": frame.number("cx", width / 2),
+        "cy": frame.number("cy", height / 2),
+    }
+    values |= {name: frame.number(name, 0.0) for name in _COEFFICIENTS}
+    last = frame.number("k4", 0.0)
+    if model == "OPENCV_FISHEYE":
+        values["k4"] = last
+    elif last:
+        # A polynomial of degree 8 there, the denominator's first coefficient in OpenCV's model.
+        raise frame.fail("k4", "0 for a lens that is no fisheye", last)
+    if model in ("PINHOLE", "SIMPLE_PINHOLE"):
+        # Such files keep the coefficients of the photographs from before they were undistorted.
+        values = {name: value for name, value in values.items() if name not in _COEFFICIENTS}
+    return Intrinsics(model, width, height, values)
+
+
+def _present(frame: Fields) -> set[str]:
+    return {name for name in ("fl_y", "camera_angle_y") if name in frame}
+
+
+def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
+    if "w" in frame and "h" in frame:
+        return whole(frame, "w"), whole(frame, "h")
+    if image is None:
+        raise frame.fail("w", "w and h in pixels, or a photograph at file_path", None)
+    return picture_size(image)
+
+
+def _focal(frame: Fields, axis: str, size: int) -> float:
+    """Pixels; from fl_x, or from the angle of view in radians."""
+    if f"fl_{axis}" in frame:
+        focal = frame.number(f"fl_{axis}")
+        if focal <= 0:
+            raise frame.fail(f"fl_{axis}", "a focal length in pixels > 0", focal)
+        return focal
+    if f"camera_angle_{axis}" not in frame:
+        raise frame.fail(f"fl_{axis}", f"a focal length in pixels, or camera_angle_{axis} in radians", None)
+    angle = frame.number(f"camera_angle_{axis}")
+    if not 0 < angle < math.pi:
+        raise frame.fail(f"camera_angle_{axis}", "radians in (0, pi)", angle)
+    return size / 2 / math.tan(angle / 2)
+
+
+def _points(top: Fields) -> Points | None:
+    return Points.load(top.path.parent / top.text("ply_file_path")) if "ply_file_path" in top else None

@@ -1,0 +1,58 @@
+"""The points with which a reconstruction starts: positions and colours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.arrays import Float32, float32_array
+from lumigrad.client.formats.ply_header import PlyHeader
+
+_COLORS = ("red", "green", "blue")
+_DEFAULT_COLOR = 0.5
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Points:
+    """N points in the world frame, read-only float32.
+
+    Attributes:
+        positions: [N, 3] scene units.
+        colors: [N, 3] 0 to 1.
+    """
+
+    positions: Float32
+    colors: Float32
+
+    def __init__(self, positions: Any, colors: Any) -> None:
+        positions = float32_array("positions", positions, ("N", 3))
+        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "colors", float32_array("colors", colors, (len(positions), 3)))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __repr__(self) -> str:
+        return f"Points({len(self)} points)"
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Points:
+        """Reads the vertices of a PLY file with x, y, z and, for colours other than grey, red, green and blue."""
+        header = PlyHeader.read(path)
+        names = header.vertex_properties
+        if not {"x", "y", "z"} <= names:
+            raise header.fail(f"expected vertex properties x, y, z, got {sorted(names)}")
+        vertices = header.table("vertex")
+        positions = np.stack([np.asarray(vertices[axis], np.float32) for axis in "xyz"], axis=1)
+        if not set(_COLORS) <= names:
+            return Points(positions, np.full_like(positions, _DEFAULT_COLOR))
+        return Points(positions, np.stack([_fractions(vertices[color]) for color in _COLORS], axis=1))
+
+
+def _fractions(column: Any) -> Float32:
+    """Integers scaled so that the largest of their type is 1; floats as they are."""
+    largest = np.iinfo(column.dtype).max if column.dtype.kind in "iu" else 1
+    return np.asarray(column.astype(np.float32) / np.float32(largest))

@@ -1,0 +1,274 @@
+"""Data sets: the same views from every program's files, and errors that name the file and the field."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from lumigrad.client import InvalidArgument
+from lumigrad.client.datasets import Capture, Points
+from lumigrad.client.datasets.colmap_binary import read_cameras
+from support.dataset_files import shots, transforms, write_cameras_json, write_colmap
+
+DATA = os.environ.get("LUMIGRAD_TEST_DATA")
+SIZE, FOCAL = (640, 480), (500.0, 510.0)
+TOP = {"camera_model": "PINHOLE", "w": 640, "h": 480, "fl_x": 500, "fl_y": 510, "cx": 320, "cy": 240}
+
+
+def assert_same(capture: Capture, taken=None):
+    taken = shots() if taken is None else taken
+    assert [view.name for view in capture.views] == [Path(shot.file).stem for shot in taken]
+    for view, shot in zip(capture.views, taken, strict=True):
+        model = view.camera.model
+        np.testing.assert_allclose(model.rotation, shot.axes.T, atol=1e-9)
+        np.testing.assert_allclose(model.eye, shot.place, atol=1e-9)
+        assert (view.camera.width, view.camera.height) == SIZE
+        assert (model.fx, model.fy, model.cx, model.cy) == (*FOCAL, 320, 240)
+
+
+def write(path: Path, values: object) -> Path:
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_cameras_json_of_inria(tmp_path):
+    write_cameras_json(tmp_path / "cameras.json", shots(), *SIZE, FOCAL)
+    assert_same(Capture.load(tmp_path / "cameras.json"))
+    assert_same(Capture.load(tmp_path))
+
+
+def test_transforms_json_of_nerfstudio(tmp_path):
+    assert_same(Capture.load(write(tmp_path / "other.json", transforms(shots(), **TOP))))
+    write(tmp_path / "transforms.json", transforms(shots(), **TOP))
+    assert_same(Capture.load(tmp_path))
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("place", ["sparse/0", "sparse", "", "colmap/sparse/0"])
+def test_colmap(tmp_path, binary, place):
+    write_colmap(tmp_path / place, shots(), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=binary)
+    capture = Capture.load(tmp_path)
+    assert_same(capture)
+    np.testing.assert_allclose(capture.points.positions, [[0.5 * k, -k, 2] for k in range(7)])
+    np.testing.assert_allclose(capture.points.colors, [[k / 25.5, 128 / 255, 1] for k in range(7)], atol=1e-7)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(
+    ("model", "parameters", "focal", "distortion"),
+    [
+        ("SIMPLE_PINHOLE", [500, 320, 240], (500, 500), ()),
+        ("SIMPLE_RADIAL", [500, 320, 240, 0.1], (500, 500), (0.1, 0, 0, 0)),
+        ("SIMPLE_RADIAL", [500, 320, 240, 0], (500, 500), ()),
+        ("RADIAL", [500, 320, 240, 0.1, -0.2], (500, 500), (0.1, -0.2, 0, 0)),
+        ("OPENCV", [500, 510, 320, 240, 0.1, -0.2, 0.01, 0.02], (500, 510), (0.1, -0.2, 0.01, 0.02)),
+        ("FULL_OPENCV", [500, 510, 320, 240, 1, 2, 3, 4, 5, 0, 0, 0], (500, 510), (1, 2, 3, 4, 5)),
+        ("FULL_OPENCV", [500, 510, 320, 240, 1, 2, 3, 4, 5, 6, 0, 0], (500, 510), (1, 2, 3, 4, 5, 6, 0, 0)),
+        ("OPENCV_FISHEYE", [500, 510, 320, 240, 0, 0, 0, 0], (500, 510), ()),
+    ],
+)
+def test_camera_models_of_colmap(tmp_path, binary, model, parameters, focal, distortion):
+    write_colmap(tmp_path, shots(1), model, parameters, SIZE, binary=binary)
+    seen = Capture.load(tmp_path).views[0].camera.model
+    assert (seen.fx, seen.fy, seen.distortion) == (*focal, distortion)
+    assert seen.projection == ("fisheye" if model == "OPENCV_FISHEYE" else "pinhole")
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_camera_models_that_cannot_be_rendered_are_named(tmp_path, binary):
+    write_colmap(tmp_path, shots(1), "FOV", [500, 510, 320, 240, 0.5], SIZE, binary=binary)
+    with pytest.raises(InvalidArgument, match=r"cameras\.(bin|txt): .*expected one of SIMPLE_PIN.* got model '?FOV"):
+        Capture.load(tmp_path)
+    write_colmap(tmp_path, shots(1), "OPENCV_FISHEYE", [500, 510, 320, 240, 0.1, 0, 0, 0], SIZE, binary=binary)
+    with pytest.raises(InvalidArgument, match=r"camera 3: OPENCV_FISHEYE is supported without distortion only"):
+        Capture.load(tmp_path)
+
+
+def test_transforms_with_intrinsics_and_distortion_in_frames(tmp_path):
+    values = transforms(shots(2), w=640, h=480, fl_x=300.0, k1=0.1)
+    values["frames"][1] |= {"fl_x": 400.0, "fl_y": 410.0, "cx": 300.0, "k2": 0.2, "p1": 0.01, "p2": 0.02, "k3": 0.3}
+    first, second = (view.camera.model for view in Capture.load(write(tmp_path / "t.json", values)).views)
+    assert (first.fx, first.fy, first.cx, first.cy, first.distortion) == (300, 300, 320, 240, (0.1, 0, 0, 0))
+    assert (second.fx, second.fy, second.cx) == (400, 410, 300)
+    assert second.distortion == (0.1, 0.2, 0.01, 0.02, 0.3)
+
+
+def test_blender_scenes_have_an_angle_and_photographs_without_suffix(tmp_path):
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (80, 60)).save(tmp_path / "images" / "photo_0.png")
+    values = transforms(shots(1), camera_angle_x=2 * math.atan(0.5))
+    values["frames"][0]["file_path"] = "./images/photo_0"
+    view = Capture.load(write(tmp_path / "transforms_train.json", values)).views[0]
+    assert (view.camera.width, view.camera.height) == (80, 60)
+    assert view.camera.model.fx == pytest.approx(80)
+    assert view.camera.model.fy == pytest.approx(80)
+    assert view.image == tmp_path / "images" / "photo_0.png"
+
+
+def test_photographs_masks_and_points_are_found(tmp_path):
+    for folder in ("images", "images_2", "masks"):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (8, 6)).save(tmp_path / folder / "photo_0.jpg")
+    axes = "".join(f"property double {axis}\n" for axis in "xyz")
+    (tmp_path / "start.ply").write_text(f"ply\nformat ascii 1.0\nelement vertex 1\n{axes}end_header\n1 2 3")
+    values = transforms(shots(2), **TOP, ply_file_path="start.ply")
+    values["frames"][0]["mask_path"] = "masks/photo_0.jpg"
+    path = write(tmp_path / "transforms.json", values)
+    first, second = Capture.load(path).views
+    assert (first.image, first.mask) == (tmp_path / "images/photo_0.jpg", tmp_path / "masks/photo_0.jpg")
+    assert (second.image, second.mask) == (None, None)
+    capture = Capture.load(tmp_path, images="images_2")
+    assert capture.views[0].image == tmp_path / "images_2/photo_0.jpg"
+    np.testing.assert_array_equal(capture.points.positions, [[1, 2, 3]])
+    np.testing.assert_array_equal(capture.points.colors, [[0.5] * 3])
+
+
+def test_names_keep_folders_where_stems_repeat(tmp_path):
+    taken = shots(3)
+    taken[0].file, taken[1].file = "left/0.jpg", "right/0.jpg"
+    write_colmap(tmp_path, taken, "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
+    capture = Capture.load(tmp_path)
+    assert [view.name for view in capture.views] == ["left/0", "photo_2", "right/0"]
+    assert capture.view("right/0") is capture.view(2) is capture.view("-1") is capture.views[2]
+    with pytest.raises(InvalidArgument, match=r"^view: expected an index below 3, or a name such as 'left/0' or"):
+        capture.view("middle")
+
+
+def test_resized_views_see_the_same(tmp_path):
+    write_cameras_json(tmp_path / "cameras.json", shots(1), *SIZE, FOCAL)
+    view = Capture.load(tmp_path).views[0].resized(320, 120)
+    model = view.camera.model
+    assert (view.camera.width, view.camera.height, model.fx, model.fy) == (320, 120, 250, 127.5)
+    assert (model.cx, model.cy) == (160, 60)
+
+
+def test_up_and_focus_of_cameras_that_look_at_one_point(tmp_path):
+    write_cameras_json(tmp_path / "cameras.json", shots(9), *SIZE, FOCAL)
+    capture = Capture.load(tmp_path)
+    np.testing.assert_allclose(capture.focus, 0, atol=1e-6)
+    assert capture.up @ (0, -1, 0) > 0.95
+
+
+WRONG = [
+    ({"frames": []}, r"frames: expected at least one frame"),
+    ({"frames": {}}, r"frames: expected a list, got \{\}"),
+    ({"frames": [3]}, r"expected an object at frames\[0\], got int"),
+    ({"frames": [{}]}, r"frames\[0\]\.file_path: expected a text, got nothing"),
+    (
+        {"frames": [{"file_path": "a"}], **TOP},
+        r"frames\[0\]\.transform_matrix: expected finite numbers of shape",
+    ),
+    ({**transforms(shots(1))}, r"frames\[0\]\.w: expected w and h in pixels, or a photograph at file_path"),
+    ({**transforms(shots(1), w=1.5, h=2)}, r"frames\[0\]\.w: expected a whole number of pixels >= 1, got 1\.5"),
+    ({**transforms(shots(1), w=1, h=2)}, r"frames\[0\]\.fl_x: expected a focal length in pixels, or camera_angle_x"),
+    (
+        {**transforms(shots(1), **{**TOP, "fl_x": -1})},
+        r"frames\[0\]\.fl_x: expected a focal length in pixels > 0",
+    ),
+    ({**transforms(shots(1), **{**TOP, "cx": "a"})}, r"frames\[0\]\.cx: expected a finite number, got 'a'"),
+    (
+        {**transforms(shots(1), **{**TOP, "camera_model": "EQUIRECTANGULAR"})},
+        r"frames\[0\]\.camera_model: the camera model EQUIRECTANGULAR is not supported; expected SIMPLE_PINHOLE",
+    ),
+    (
+        {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV_FISHEYE", "k1": 0.1})},
+        r"frames\[0\]\.camera_model: OPENCV_FISHEYE is supported without distortion only",
+    ),
+    (
+        {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV", "k4": 0.1})},
+        r"frames\[0\]\.k4: expected 0 for a lens that is no fisheye, got 0\.1",
+    ),
+    ([], r"expected a list of at least one camera, got list"),
+    ([{"img_name": "a", "rotation": [[2, 0, 0], [0, 1, 0], [0, 0, 1]]}], r"\[0\]\.rotation: expected an orthonormal"),
+    ([{"img_name": "a", "rotation": np.eye(3).tolist(), "fx": 1}], r"\[0\]\.fy: expected a finite number, got nothing"),
+    (7, r'expected a list of cameras \(Inria\) or an object with "frames" \(nerfstudio\)'),
+]
+
+
+@pytest.mark.parametrize(("values", "said"), WRONG)
+def test_errors_name_file_and_field(tmp_path, values, said):
+    path = write(tmp_path / "views.json", values)
+    with pytest.raises(InvalidArgument, match=r"^path: .*views\.json: " + said):
+        Capture.load(path)
+
+
+def test_what_is_no_data_set_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"expected transforms\.json, cameras\.json, or images\.bin"):
+        Capture.load(tmp_path)
+    (tmp_path / "views.json").write_text("{")
+    with pytest.raises(InvalidArgument, match=r"views\.json: expected a JSON file"):
+        Capture.load(tmp_path / "views.json")
+    with pytest.raises(FileNotFoundError):
+        Capture.load(tmp_path / "absent.json")
+    write_colmap(tmp_path / "sparse", shots(1), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
+    (tmp_path / "sparse" / "cameras.bin").unlink()
+    with pytest.raises(InvalidArgument, match=r"expected a file cameras\.bin or cameras\.txt"):
+        Capture.load(tmp_path)
+
+
+@settings(max_examples=150, deadline=5000, derandomize=True)
+@given(data=st.data())
+@pytest.mark.filterwarnings("error")
+def test_damaged_colmap_files_raise_the_typed_error(tmp_path_factory, data):
+    binary = data.draw(st.booleans())
+    folder = tmp_path_factory.mktemp("colmap")
+    write_colmap(folder, shots(3), "OPENCV", [*FOCAL, 320, 240, 0.1, 0, 0, 0], SIZE, binary=binary)
+    name = data.draw(st.sampled_from(["cameras", "images", "points3D"]))
+    path = folder / f"{name}.{'bin' if binary else 'txt'}"
+    content = bytearray(path.read_bytes())
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        start = data.draw(st.integers(0, len(content) - 8))
+        word = data.draw(st.sampled_from([0, 2**63, 2**64 - 1, 0x7FF0 << 48]) | st.integers(0, 2**64 - 1))
+        content[start : start + 8] = struct.pack("<Q", word)
+    path.write_bytes(content)
+    try:
+        Capture.load(folder)
+    except InvalidArgument as error:
+        assert str(error).startswith(f"path: {folder}")
+
+
+@pytest.mark.skipif(DATA is None, reason="set LUMIGRAD_TEST_DATA to the folder that holds scenes/capture_plush")
+def test_a_capture_is_the_same_in_every_format():
+    folder = Path(DATA or "", "scenes", "capture_plush")
+    expected = np.load(folder / "cameras_opencv.npz")
+    inria = Capture.load(folder / "cameras.json", images="images_8")
+    nerfstudio = Capture.load(folder)
+    # The pictures were scaled down by 8, which is no whole number of pixels.
+    for capture, scale in ((inria, 8.0), (nerfstudio, 1.0)):
+        assert [view.name for view in capture.views] == expected["names"].tolist()
+        for view, matrix in zip(capture.views, expected["viewmats"], strict=True):
+            model = view.camera.model
+            np.testing.assert_allclose(model.rotation, matrix[:3, :3], atol=1e-6)
+            np.testing.assert_allclose(model.translation, matrix[:3, 3], atol=1e-5)
+            seen = np.array([model.fx, model.fy, model.cx, model.cy]) / scale
+            np.testing.assert_allclose(seen, expected["K"][[0, 1, 0, 1], [0, 1, 2, 2]], rtol=1e-5)
+            assert view.image is not None
+    assert (nerfstudio.views[0].camera.width, nerfstudio.views[0].camera.height) == (494, 371)
+    assert len(nerfstudio.points) == 25784
+    assert 0 < nerfstudio.points.colors.mean() < 1
+    (lens,) = read_cameras(folder / "cameras.bin").values()
+    assert (lens.model, lens.width, lens.height) == ("PINHOLE", 3958, 2968)
+    assert lens.values["fx"] == pytest.approx(inria.views[0].camera.model.fx, rel=1e-5)
+    assert capture.up @ (-0.050, -0.899, -0.434) > 0.9
+
+
+def test_points_of_text_and_damaged_files(tmp_path):
+    names = "".join(f"property float {name}\n" for name in ("x", "y", "z", "red", "green", "blue"))
+    header = f"ply\nformat ascii 1.0\nelement vertex 1\n{names}end_header\n"
+    (tmp_path / "points.ply").write_text(header + "1 2 3 0.1 0.2 0.3")
+    read = Points.load(tmp_path / "points.ply")
+    np.testing.assert_allclose(read.colors, [[0.1, 0.2, 0.3]], rtol=1e-6)
+    (tmp_path / "points.ply").write_text("ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nend_header\n1")
+    with pytest.raises(InvalidArgument, match=r"points\.ply: expected vertex properties x, y, z, got \['x'\]"):
+        Points.load(tmp_path / "points.ply")

@@ -1,0 +1,108 @@
+"""Writers of data sets: the same views as Inria's, nerfstudio's and COLMAP's programs would write them."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FOV")
+
+
+@dataclass
+class Shot:
+    """A photograph: its file, the pose of its camera in the world (columns: right, down, forward) and its place."""
+
+    file: str
+    axes: np.ndarray
+    place: np.ndarray
+
+    @property
+    def quaternion(self) -> tuple[float, float, float, float]:
+        """(w, x, y, z) of the rotation from the world to the camera."""
+        to_camera = self.axes.T
+        w = math.sqrt(max(1 + np.trace(to_camera), 1e-12)) / 2
+        x, y, z = ((to_camera[b, c] - to_camera[c, b]) / (4 * w) for b, c in ((2, 1), (0, 2), (1, 0)))
+        return w, x, y, z
+
+    @property
+    def translation(self) -> np.ndarray:
+        return -self.axes.T @ self.place
+
+
+def shots(count: int = 5, seed: int = 0) -> list[Shot]:
+    """Cameras around the origin that look at it, y down."""
+    generator = np.random.default_rng(seed)
+    result = []
+    for k in range(count):
+        angle = 0.4 * k - 1
+        place = np.array([4 * math.sin(angle), generator.uniform(-1, 0), -4 * math.cos(angle)])
+        forward = -place / np.linalg.norm(place)
+        right = np.cross([0, 1, 0], forward)
+        right /= np.linalg.norm(right)
+        result.append(Shot(f"photo_{k}.jpg", np.stack([right, np.cross(forward, right), forward], axis=1), place))
+    return result
+
+
+def write_cameras_json(path: Path, taken: list[Shot], width: int, height: int, focal: tuple[float, float]) -> None:
+    path.write_text(
+        json.dumps(
+            [
+                {
+                    "id": k,
+                    "img_name": Path(shot.file).stem,
+                    "width": width,
+                    "height": height,
+                    "position": shot.place.tolist(),
+                    "rotation": shot.axes.tolist(),
+                    "fx": focal[0],
+                    "fy": focal[1],
+                }
+                for k, shot in enumerate(taken)
+            ]
+        )
+    )
+
+
+def transforms(taken: list[Shot], **top: object) -> dict[str, object]:
+    """The content of a transforms.json: OpenGL's axes, y up and looking along -z."""
+    frames = []
+    for shot in taken:
+        matrix = np.eye(4)
+        matrix[:3] = np.concatenate([shot.axes * (1, -1, -1), shot.place[:, None]], axis=1)
+        frames.append({"file_path": f"images/{shot.file}", "transform_matrix": matrix.tolist()})
+    return {**top, "frames": frames}
+
+
+def write_colmap(
+    folder: Path, taken: list[Shot], model: str, parameters: list[float], size: tuple[int, int], *, binary: bool
+) -> None:
+    """cameras, images (in reverse order) and points3D, with some 2D points and tracks that readers skip."""
+    folder.mkdir(parents=True, exist_ok=True)
+    points = [((0.5 * k, -k, 2.0), (k * 10, 128, 255)) for k in range(7)]
+    if binary:
+        head = struct.pack("<QiiQQ", 1, 3, MODELS.index(model), *size)
+        (folder / "cameras.bin").write_bytes(head + struct.pack(f"<{len(parameters)}d", *parameters))
+        images = struct.pack("<Q", len(taken))
+        for k, shot in reversed(list(enumerate(taken))):
+            images += struct.pack("<i7di", k + 1, *shot.quaternion, *shot.translation, 3)
+            images += shot.file.encode() + b"\0" + struct.pack("<Q", k) + bytes(24 * k)
+        (folder / "images.bin").write_bytes(images)
+        content = struct.pack("<Q", len(points))
+        for k, (place, color) in enumerate(points):
+            content += struct.pack("<Q3d3BdQ", k, *place, *color, 0.5, k) + bytes(8 * k)
+        (folder / "points3D.bin").write_bytes(content)
+        return
+    numbers = " ".join(map(repr, parameters))
+    (folder / "cameras.txt").write_text(f"# Camera list\n\n3 {model} {size[0]} {size[1]} {numbers}\n")
+    lines = ["# Image list with two lines of data per image:"]
+    for k, shot in reversed(list(enumerate(taken))):
+        pose = " ".join(repr(float(value)) for value in (*shot.quaternion, *shot.translation))
+        lines += [f"{k + 1} {pose} 3 {shot.file}", " ".join(["1.5 2.5 -1"] * k)]
+    (folder / "images.txt").write_text("\n".join(lines) + "\n")
+    rows = [f"{k} {x} {y} {z} {r} {g} {b} 0.5 1 2" for k, ((x, y, z), (r, g, b)) in enumerate(points)]
+    (folder / "points3D.txt").write_text("\n".join(["# 3D point list", *rows, ""]))

@@ -83,4 +83,55 @@ inline void scatter_columns(const float* columns, int count, float* const rows[k
   }
 }
 
+// Three packs to and from 16 triples.
+#if defined(LUMIGRAD_ISA_avx512)
+LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
+  // Lanes 0 to 15 of a, then of b; where c goes is filled in second.
+  const __m512i ab0 = _mm512_setr_epi32(0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5);
+  const __m512i ab1 = _mm512_setr_epi32(21, 0, 6, 22, 0, 7, 23, 0, 8, 24, 0, 9, 25, 0, 10, 26);
+  const __m512i ab2 = _mm512_setr_epi32(0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0);
+  const __m512i c0 = _mm512_setr_epi32(0, 0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0);
+  const __m512i c1 = _mm512_setr_epi32(0, 5, 0, 0, 6, 0, 0, 7, 0, 0, 8, 0, 0, 9, 0, 0);
+  const __m512i c2 = _mm512_setr_epi32(10, 0, 0, 11, 0, 0, 12, 0, 0, 13, 0, 0, 14, 0, 0, 15);
+  const __m512 low = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab0, b.v), 0x4924, c0, c.v);
+  const __m512 mid = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab1, b.v), 0x2492, c1, c.v);
+  const __m512 high = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab2, b.v), 0x9249, c2, c.v);
+  _mm512_store_ps(to, low);
+  _mm512_store_ps(to + 16, mid);
+  _mm512_store_ps(to + 32, high);
+}
+LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
+  const __m512 low = _mm512_load_ps(from), mid = _mm512_load_ps(from + 16), high = _mm512_load_ps(from + 32);
+  // Triples 0 to 10 lie in the first two packs, the others in the last two.
+  const __m512i a0 = _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0);
+  const __m512i a1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7, 10, 13);
+  const __m512i b0 = _mm512_setr_epi32(1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 0, 0, 0, 0, 0);
+  const __m512i b1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 5, 8, 11, 14);
+  const __m512i c0 = _mm512_setr_epi32(2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 0, 0, 0, 0, 0, 0);
+  const __m512i c1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 6, 9, 12, 15);
+  a.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, a0, mid), 0xf800, a1, high);
+  b.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, b0, mid), 0xf800, b1, high);
+  c.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, c0, mid), 0xfc00, c1, high);
+}
+#else
+LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
+  alignas(64) float lanes[3][kLanes];
+  a.store(lanes[0]);
+  b.store(lanes[1]);
+  c.store(lanes[2]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 3; ++k) to[3 * i + k] = lanes[k][i];
+  }
+}
+LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
+  alignas(64) float lanes[3][kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 3; ++k) lanes[k][i] = from[3 * i + k];
+  }
+  a = Pack::load(lanes[0]);
+  b = Pack::load(lanes[1]);
+  c = Pack::load(lanes[2]);
+}
+#endif
+
 LG_END

@@ -1,7 +1,7 @@
 // Blends the ellipses of each tile, nearest first (spec section 1.7).
 #include <atomic>
 
-#include "gaussians/cpu_images.h"
+#include "gaussians/cpu_finish.h"
 #include "gaussians/cpu_tile.h"
 
 LG_BEGIN_ENGINE(gaussians)

@@ -1,72 +1,106 @@
-// From a block's sums to the images.
+// Between images and blocks of 4 x 4 pixels.
 #pragma once
 
-#include "common/film_tiles.h"
+#include <cstring>
+
+#include "common/transpose.h"
 #include "gaussians/cpu_view.h"
 
 LG_BEGIN_ENGINE(gaussians)
 
-inline constexpr float kMinAlpha = 1e-10f;  // What depth is divided by at the least, for the expected depth.
+// The part of a block that is on the film, and where its pixels lie in the images of all views.
+struct BlockPixels {
+  int columns, rows;
+  int64_t first, step;  // Of the first pixel, and from row to row.
 
-struct ImageTarget {
-  const Outputs& outputs;
-  const Scene& scene;
-  const View& view;
-  int number;
-  const Features& features;
+  BlockPixels(const View& view, int number, int x, int y)
+      : columns(view.width - x < 4 ? view.width - x : 4),
+        rows(view.height - y < 4 ? view.height - y : 4),
+        first((static_cast<int64_t>(number) * view.height + y) * view.width + x),
+        step(view.width) {}
+
+  // Calls row(index of the first pixel in the image, its lane).
+  template <class Row>
+  LG_INLINE void each_row(const Row& row) const {
+    for (int r = 0; r < rows; ++r) row(first + r * step, 4 * r);
+  }
 };
 
-// The pixels of a block at (x, y) that are on the film: their index in the images, and their lane.
-template <class Visit>
-LG_INLINE void each_pixel(const View& view, int number, int x, int y, const Visit& visit) {
-  const int columns = view.width - x < 4 ? view.width - x : 4, rows = view.height - y < 4 ? view.height - y : 4;
-  for (int row = 0; row < rows; ++row) {
-    const int64_t index = (static_cast<int64_t>(number) * view.height + y + row) * view.width + x;
-    for (int c = 0; c < columns; ++c) visit(index + c, row * 4 + c);
+// To and from `channels` floats per pixel; lanes that are not on the film are 0.
+template <class Value>
+LG_INLINE void store_rows(const BlockPixels& block, const Value* lanes, int channels, Value* image) {
+  if (block.columns == 4 && block.rows == 4) {
+    for (int r = 0; r < 4; ++r) {
+      std::memcpy(image + (block.first + r * block.step) * channels, lanes + 4 * r * channels,
+                  4 * sizeof(Value) * static_cast<std::size_t>(channels));
+    }
+    return;
   }
+  block.each_row([&](int64_t pixel, int lane) {
+    for (int i = 0; i < block.columns * channels; ++i) image[pixel * channels + i] = lanes[lane * channels + i];
+  });
 }
 
-LG_INLINE void write_plane(const ImageTarget& t, float* plane, int x, int y, Pack value) {
+LG_INLINE void load_rows(const BlockPixels& block, const float* image, int channels, float* lanes) {
+  if (block.columns == 4 && block.rows == 4) {
+    for (int r = 0; r < 4; ++r) {
+      std::memcpy(lanes + 4 * r * channels, image + (block.first + r * block.step) * channels,
+                  4 * sizeof(float) * static_cast<std::size_t>(channels));
+    }
+    return;
+  }
+  std::memset(lanes, 0, sizeof(float) * kLanes * static_cast<std::size_t>(channels));
+  block.each_row([&](int64_t pixel, int lane) {
+    for (int i = 0; i < block.columns * channels; ++i) lanes[lane * channels + i] = image[pixel * channels + i];
+  });
+}
+
+LG_INLINE void store_plane(const BlockPixels& block, Pack value, float* plane) {
   if (plane == nullptr) return;
   alignas(64) float lanes[kLanes];
   value.store(lanes);
-  each_pixel(t.view, t.number, x, y, [&](int64_t pixel, int lane) { plane[pixel] = lanes[lane]; });
+  store_rows(block, lanes, 1, plane);
 }
 
-// Background shows through what is left.
-inline void write_colors(const ImageTarget& t, int x, int y, Pack transmittance, const float* sums) {
-  const int channels = t.features.colors;
-  const float* background =
-      t.scene.background != nullptr ? t.scene.background + static_cast<int64_t>(t.number) * channels : nullptr;
+LG_INLINE Pack load_plane(const BlockPixels& block, const float* plane) {
+  if (plane == nullptr) return Pack(0.0f);
   alignas(64) float lanes[kLanes];
-  for (int c = 0; c < channels; ++c) {
-    Pack value = Pack::load(sums + c * kLanes);
-    if (background != nullptr) value = fma(transmittance, Pack(background[c]), value);
-    value.store(lanes);
-    float* color = t.outputs.color + c;
-    each_pixel(t.view, t.number, x, y, [&](int64_t pixel, int lane) { color[pixel * channels] = lanes[lane]; });
-  }
+  load_rows(block, plane, 1, lanes);
+  return Pack::load(lanes);
 }
 
-inline void write_block(const ImageTarget& t, int x, int y, Pack transmittance, Pack contributors, const float* sums) {
-  const Outputs& out = t.outputs;
-  if (out.color != nullptr) write_colors(t, x, y, transmittance, sums);
-  const Pack alpha = Pack(1.0f) - transmittance;
-  write_plane(t, out.alpha, x, y, alpha);
-  write_plane(t, out.transmittance, x, y, transmittance);
-  const float* next = sums + t.features.colors * kLanes;
-  if (t.features.depth) {
-    const Pack depth = Pack::load(next);
-    next += kLanes;
-    write_plane(t, out.depth, x, y, depth);
-    write_plane(t, out.expected_depth, x, y, depth / max(alpha, Pack(kMinAlpha)));
-  }
-  if (t.features.inverse_depth) write_plane(t, out.inverse_depth, x, y, Pack::load(next));
-  if (out.contributors != nullptr) {
-    alignas(64) int lanes[kLanes];
-    truncate(contributors).store(lanes);
-    each_pixel(t.view, t.number, x, y, [&](int64_t pixel, int lane) { out.contributors[pixel] = lanes[lane]; });
-  }
+LG_INLINE void store_channel(const BlockPixels& block, Pack value, int channel, int channels, float* image) {
+  alignas(64) float lanes[kLanes];
+  value.store(lanes);
+  block.each_row([&](int64_t pixel, int lane) {
+    for (int i = 0; i < block.columns; ++i) image[(pixel + i) * channels + channel] = lanes[lane + i];
+  });
+}
+
+LG_INLINE Pack load_channel(const BlockPixels& block, const float* image, int channel, int channels) {
+  alignas(64) float lanes[kLanes] = {};
+  block.each_row([&](int64_t pixel, int lane) {
+    for (int i = 0; i < block.columns; ++i) lanes[lane + i] = image[(pixel + i) * channels + channel];
+  });
+  return Pack::load(lanes);
+}
+
+struct Colors3 {
+  Pack r, g, b;
+};
+
+LG_INLINE Colors3 load_colors_3(const BlockPixels& block, const float* image) {
+  alignas(64) float lanes[3 * kLanes];
+  load_rows(block, image, 3, lanes);
+  Colors3 colors;
+  deinterleave_3(lanes, colors.r, colors.g, colors.b);
+  return colors;
+}
+
+LG_INLINE void store_colors_3(const BlockPixels& block, const Colors3& colors, float* image) {
+  alignas(64) float lanes[3 * kLanes];
+  interleave_3(colors.r, colors.g, colors.b, lanes);
+  store_rows(block, lanes, 3, image);
 }
 
 LG_END

@@ -34,7 +34,6 @@ LG_INLINE Equidistant<F> equidistant(F r2, F z) {
   const F t = r2 * inverse * inverse;
   // In units of Z: kappa = sum (-t)^k / (2 k + 1), differentiated term by term.
   F kappa = F(0.0f), d = F(0.0f), e = F(0.0f);
-#pragma GCC unroll 9
   for (int k = 8; k >= 0; --k) {
     const float term = (k % 2 == 0 ? 1.0f : -1.0f) / static_cast<float>(2 * k + 1);
     kappa = fma(kappa, t, F(term));

@@ -11,11 +11,14 @@ import grpc
 import numpy as np
 import pytest
 
+from lumigrad.kernels.gaussians import OUTPUTS
 from lumigrad.protos.service import SERVICE_NAMES, Method, methods
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, worker_pb2
+from lumigrad.v1 import camera_pb2, errors_pb2, gaussians_pb2, render_pb2, scene_pb2, worker_pb2
+from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
 from support.raw_calls import (
+    Arrays,
     RawClient,
     color_gradient,
     detail,
@@ -124,22 +127,40 @@ def test_malformed_bytes_are_named_as_such(client: RawClient) -> None:
 
 def valid_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
     """Method, header and payload of calls that succeed."""
-    by_name = {method.name: method for method in methods("lumigrad.v1.RenderService")}
-    scene_id = client.put(sphere_cloud(30, seed=50)).scene.scene_id
-    for camera in (opencv_camera(16, 16), pulsar_camera(16, 16)):
-        spec = spec_of(camera, scene_id=scene_id, min_depth=1.5, outputs=["color", "info"], background=[0, 0, 0])
-        yield by_name["Render"], render_pb2.RenderRequest(spec=spec, retain=True).SerializeToString(), b""
+    by_name = {method.name: method for service in SERVICE_NAMES for method in methods(service)}
+    for spec, cloud in valid_specs():
+        stored = render_pb2.RenderSpec()
+        stored.CopyFrom(spec)
+        stored.scene_ref.scene_id = client.put(cloud).scene.scene_id
+        yield by_name["Render"], render_pb2.RenderRequest(spec=stored, retain=True).SerializeToString(), b""
         payload = PayloadWriter()
+        wanted = ["cameras", "opacities"]
         request = render_pb2.BackwardSpec(
-            render=with_scene(spec, sphere_cloud(30), payload), wanted=["cameras", "radii"]
+            render=with_scene(spec, cloud, payload), wanted=wanted, format={"sparse": True}
         )
-        request.output_gradients.add(name="color", tensor=payload.add(color_gradient(1, 16, 16, 3)))
+        shape = len(spec.cameras), spec.cameras[0].height, spec.cameras[0].width, 3
+        request.output_gradients.add(name="color", tensor=payload.add(color_gradient(*shape)))
         header = render_pb2.BackwardRequest(spec=request, payload_bytes=payload.length)
         yield by_name["Backward"], header.SerializeToString(), b"".join(payload.buffers)
-    payload = PayloadWriter()
-    put = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(30, seed=51), payload), payload_bytes=payload.length)
-    scene_methods = {method.name: method for method in methods("lumigrad.v1.SceneService")}
-    yield scene_methods["Put"], put.SerializeToString(), b"".join(payload.buffers)
+    for cloud in (sphere_cloud(30, seed=51), gaussian_cloud(30, seed=51), gaussian_cloud(30, covariances=True)):
+        payload = PayloadWriter()
+        put = scene_pb2.PutRequest(scene=scene_of(cloud, payload), payload_bytes=payload.length)
+        yield by_name["Put"], put.SerializeToString(), b"".join(payload.buffers)
+
+
+def valid_specs() -> Iterator[tuple[render_pb2.RenderSpec, Arrays]]:
+    """What to render of which scene."""
+    spheres = {"min_depth": 1.5, "outputs": ["color", "info"], "background": [0, 0, 0]}
+    for camera in (opencv_camera(16, 16), pulsar_camera(16, 16)):
+        yield spec_of(camera, **spheres), sphere_cloud(30, seed=50)
+    fisheye = camera_of(camera_pb2.PROJECTION_FISHEYE, width=16, height=16)
+    distorted = camera_of(distortion=(-0.12, 0.05, 0.004, -0.003), width=16, height=16)
+    moved = gaussians_pb2.SliceTransform(begin=3, end=9, matrix=np.eye(4).ravel().tolist())
+    gaussians: dict[str, Any] = {"outputs": OUTPUTS, "background": [0.1, 0.2, 0.3], "transforms": [moved]}
+    yield gaussian_spec(fisheye, distorted, sh_degree=1, **gaussians), gaussian_cloud(30, seed=50)
+    exact = {"semantics": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT, "near": 0.2}
+    yield gaussian_spec(inria_camera(), **exact), gaussian_cloud(30, coefficients=0, covariances=True)
+    yield gaussian_spec(distorted, distorted), gaussian_cloud(2, 15, coefficients=0, views=1)
 
 
 def test_requests_with_flipped_bits_are_the_callers_fault(client: RawClient) -> None:
@@ -251,6 +272,17 @@ def test_what_is_echoed_in_errors_is_cut_short(client: RawClient) -> None:
 def test_unknown_methods_are_unimplemented(client: RawClient) -> None:
     call = client.channel.unary_unary("/lumigrad.v1.RenderService/Paint")
     assert failure(lambda: call(b"", timeout=10)).code() == Code.UNIMPLEMENTED
+
+
+def test_extreme_but_valid_gaussians_render_to_finite_colours(client: RawClient) -> None:
+    cloud = gaussian_cloud(30)
+    gradient = {"color": color_gradient(1, 16, 16, 3)}
+    spec = gaussian_spec(opencv_camera(16, 16))
+    for name, value in (("means", 3e38), ("means", 0), ("scales", 1e30), ("scales", 0), ("quats", 0), ("quats", 1e38)):
+        wild = {**cloud, name: np.full_like(cloud[name], value)}
+        assert not np.isnan(client.render(spec, cloud=wild).arrays["color"]).any(), (name, value)
+        for key, array in client.backward(gradient, spec=spec, cloud=wild).arrays.items():
+            assert np.isfinite(array).all(), (name, value, key)
 
 
 def test_extreme_but_valid_scenes_render_to_finite_colours(client: RawClient) -> None:

@@ -31,8 +31,8 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
 
 
 @pytest.fixture
-def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
-    made = SlowRender(client)
+def slow(process: WorkerProcess, client: RawClient, request: pytest.FixtureRequest) -> Iterator[SlowRender]:
+    made = SlowRender(client, getattr(request, "param", "spheres"))
     yield made
     made.cancel()
     wait_for(process, "lumigrad_calls_in_progress", 0)
@@ -87,6 +87,7 @@ def test_a_call_that_ends_while_it_waits_gives_its_place_up_and_reaches_no_kerne
     assert after == launches
 
 
+@pytest.mark.parametrize("slow", ["spheres", "gaussians"], indirect=True)
 @pytest.mark.parametrize("how", ["cancelled", "overdue"])
 def test_a_running_call_stops_between_views(
     process: WorkerProcess, client: RawClient, slow: SlowRender, how: str

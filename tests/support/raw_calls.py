@@ -58,8 +58,10 @@ class RawClient:
     def get(self, **fields: Any) -> tuple[scene_pb2.GetReply, dict[str, Array]]:
         frames = self.scene_stub.Get(scene_pb2.GetRequest(**fields), timeout=SECONDS)
         header, reader, _, _ = _collected(frames)
-        cloud = header.scene.spheres
-        return header, {field.name: reader.read(tensor, field.name) for field, tensor in cloud.ListFields()}
+        arrays = {}
+        for _, content in header.scene.ListFields():
+            arrays.update({field.name: reader.read(tensor, field.name) for field, tensor in content.ListFields()})
+        return header, arrays
 
     def render(
         self, spec: render_pb2.RenderSpec, *, cloud: Arrays | None = None, retain: bool = False, **options: Any
@@ -98,8 +100,13 @@ class RawClient:
 
 
 def scene_of(cloud: Arrays, payload: PayloadWriter) -> scene_pb2.Scene:
-    """A scene whose arrays are appended to `payload`."""
-    return scene_pb2.Scene(spheres=scene_pb2.SphereCloud(**{name: payload.add(array) for name, array in cloud.items()}))
+    """A scene of spheres, or of Gaussians if it has means, whose arrays are appended to `payload`."""
+    scene = scene_pb2.Scene()
+    content = scene.gaussians if "means" in cloud else scene.spheres
+    content.SetInParent()
+    for name, array in cloud.items():
+        getattr(content, name).CopyFrom(payload.add(array))
+    return scene
 
 
 def with_scene(spec: render_pb2.RenderSpec, cloud: Arrays | None, payload: PayloadWriter) -> render_pb2.RenderSpec:

@@ -5,25 +5,40 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
-from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.raw_calls import Array, RawClient, opencv_camera, spec_of, sphere_cloud
 from support.worker import WorkerProcess
 
 VIEWS = 100
 
 
-class SlowRender:
-    """Calls of many views of a scene in which every pixel blends thousands of spheres."""
+def large_gaussians() -> dict[str, Array]:
+    """So faint that all of them show, one behind the other."""
+    cloud = gaussian_cloud(5000, seed=99)
+    cloud["scales"] = np.full_like(cloud["scales"], 1.0)
+    cloud["opacities"] = np.full_like(cloud["opacities"], 0.005)
+    return cloud
 
-    def __init__(self, client: RawClient) -> None:
+
+class SlowRender:
+    """Calls of many views of a scene in which every pixel blends thousands of spheres, or of Gaussians."""
+
+    def __init__(self, client: RawClient, kind: str = "spheres") -> None:
         self._client = client
         self._started: list[Any] = []
-        self._scene_id = client.put(sphere_cloud(5000, radius=1.0, seed=99)).scene.scene_id
+        self._kind = kind
+        cloud = large_gaussians() if kind == "gaussians" else sphere_cloud(5000, radius=1.0, seed=99)
+        self._scene_id = client.put(cloud).scene.scene_id
 
     def request(self, views: int = VIEWS) -> Frame[Any]:
         """The one message of the call."""
-        spec = spec_of(*[opencv_camera(256, 256)] * views, scene_id=self._scene_id, gamma=1.0, outputs=["alpha"])
+        make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
+        cameras = [opencv_camera(256, 256)] * views
+        spec = make(*cameras, scene_id=self._scene_id, outputs=["alpha"], **settings)
         return Frame(render_pb2.RenderRequest(spec=spec))
 
     def start(self, views: int = VIEWS, timeout: float = 120.0) -> Any:

@@ -1,0 +1,184 @@
+"""What a request about Gaussians may ask for: each refusal names field, limit and value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.v1 import camera_pb2, gaussians_pb2
+from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
+from support.raw_calls import Arrays, RawClient, failure, opencv_camera, pulsar_camera, violation
+from support.worker import worker
+
+CLOUD = gaussian_cloud(20)
+COLORS = gaussian_cloud(20, coefficients=0)
+PER_CAMERA = gaussian_cloud(20, coefficients=0, views=2)
+SCENES = gaussian_cloud(2, 20)
+MATRIX = np.eye(4).ravel().tolist()
+EXACT = gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[RawClient]:
+    options = ("--max-payload-mib", "1", "--max-pixels", "10000", "--max-cameras", "200")
+    with worker("--device", "cpu", *options) as process:
+        raw = RawClient(process.target)
+        yield raw
+        raw.close()
+
+
+def small(x: float = 0.0) -> camera_pb2.Camera:
+    return opencv_camera(32, 32, x)
+
+
+def changed(change: Callable[[Any], object], camera: camera_pb2.Camera | None = None, **settings: Any) -> Any:
+    """A spec whose camera is not as it should be."""
+    spec = gaussian_spec(camera or small(), **settings)
+    change(spec.cameras[0])
+    return spec
+
+
+def sliced(*slices: tuple[int, int], matrix: Any = MATRIX) -> Any:
+    entries = [gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix) for begin, end in slices]
+    return gaussian_spec(small(), transforms=entries)
+
+
+SPECS: list[tuple[Any, Arrays, str, str]] = [
+    (changed(lambda c: c.ClearField("opencv")), CLOUD, "spec.cameras[0]", "expected opencv or inria, got neither"),
+    (gaussian_spec(pulsar_camera(32, 32)), CLOUD, "spec.cameras[0].pulsar", "expected opencv or inria, got pulsar"),
+    (changed(lambda c: c.opencv.rotation.pop()), CLOUD, "spec.cameras[0].opencv.rotation", "expected 9 values, got 8"),
+    (
+        changed(lambda c: c.opencv.translation.append(1)), CLOUD,
+        "spec.cameras[0].opencv.translation", "expected 3 values, got 4",
+    ),
+    (
+        changed(lambda c: setattr(c.opencv, "projection", 7)), CLOUD,
+        "spec.cameras[0].opencv.projection", "expected a known value, got 7",
+    ),
+    (
+        changed(lambda c: c.opencv.distortion.extend([1, 2, 3])), CLOUD,
+        "spec.cameras[0].opencv.distortion", "expected 4, 5 or 8 values k1 k2",
+    ),
+    (
+        changed(lambda c: c.opencv.distortion.extend([1e200, 1, 0, 0])), CLOUD,
+        "spec.cameras[0].opencv.distortion", "expected 4, 5 or 8 values k1 k2 p1 p2 [k3 [k4 k5 k6]] in [-1e+06, 1e+06]",
+    ),
+    (
+        gaussian_spec(camera_of(camera_pb2.PROJECTION_FISHEYE, [0.1, 0, 0, 0], width=32, height=32)), CLOUD,
+        "spec.cameras[0].opencv.distortion", "expected none with model 'fisheye'",
+    ),
+    (changed(lambda c: setattr(c.opencv, "fx", 0)), CLOUD, "spec.cameras[0].opencv.fx", "expected a finite focal"),
+    (gaussian_spec(opencv_camera(40000, 1), outputs=["alpha"]), CLOUD, "spec.cameras", "expected at most 10000 pixels"),
+    (
+        changed(lambda c: c.inria.view_matrix.pop(), inria_camera(), semantics=EXACT), CLOUD,
+        "spec.cameras[0].inria.view_matrix", "expected 16 values, got 15",
+    ),
+    (
+        changed(lambda c: c.inria.full_projection.append(0), inria_camera(), semantics=EXACT), CLOUD,
+        "spec.cameras[0].inria.full_projection", "expected 16 values, got 17",
+    ),
+    (
+        changed(lambda c: c.inria.position.pop(), inria_camera(), semantics=EXACT), CLOUD,
+        "spec.cameras[0].inria.position", "expected 3 values, got 2",
+    ),
+    (
+        changed(lambda c: setattr(c.inria, "tan_fov_y", -1), inria_camera(), semantics=EXACT), CLOUD,
+        "spec.cameras[0].inria.tan_fov_y", "expected a finite value above 0",
+    ),
+    (
+        gaussian_spec(camera_of(camera_pb2.PROJECTION_FISHEYE), semantics=EXACT), CLOUD,
+        "spec.cameras", "expected pinhole cameras without distortion with semantics 'inria_exact'",
+    ),
+    (gaussian_spec(small()), SCENES, "spec.cameras", "expected as many cameras for each of the scene's 2"),
+    (gaussian_spec(small()), PER_CAMERA, "spec.cameras", "expected 2 cameras, as many as the scene's colours are for"),
+    (gaussian_spec(small(), semantics=9), CLOUD, "spec.gaussians.semantics", "expected a known value, got 9"),
+    (gaussian_spec(small(), sh_degree=2), CLOUD, "spec.gaussians.sh_degree", "expected at most 1, the degree stored"),
+    (gaussian_spec(small(), sh_degree=0), COLORS, "spec.gaussians.sh_degree", "expected no degree for colours, got 0"),
+    *(
+        (gaussian_spec(small(), **{name: value}), CLOUD, f"spec.gaussians.{name}", "expected a")
+        for name, value in [
+            ("eps2d", -1), ("near", 0), ("far", 0.001), ("radius_clip", -1), ("alpha_min", 0), ("alpha_max", 1),
+            ("transmittance_min", 1), ("scale_modifier", 0), ("eps2d", float("nan")), ("far", float("nan")),
+        ]
+    ),
+    (gaussian_spec(small(), pixel_center=0.25), CLOUD, "spec.gaussians.pixel_center", "expected 0.5 or 0, got 0.25"),
+    (
+        gaussian_spec(small(), small(), background=[1, 1]), CLOUD,
+        "spec.gaussians.background", "expected 3 values, one per channel of the scene, or as many for each camera, or",
+    ),
+    (sliced((0, 4), matrix=MATRIX[:15]), CLOUD, "spec.gaussians.transforms[0].matrix", "expected 16 values, got 15"),
+    (sliced((0, 4), (4, 21)), CLOUD, "spec.gaussians.transforms[1].end", "expected at most 20, the Gaussians"),
+    (sliced((4, 4)), CLOUD, "spec.gaussians.transforms[0]", "expected a slice with 0 <= begin < end, got [4, 4)"),
+    (
+        sliced((5, 9), (0, 6)), CLOUD,
+        "spec.gaussians.transforms", "expected slices that do not overlap, got [0, 6) and [5, 9)",
+    ),
+    (sliced((0, 4), matrix=[2.0] * 16), CLOUD, "spec.gaussians.transforms[0]", "expected a rigid 4x4 matrix"),
+    (sliced((0, 4), matrix=[np.nan] * 16), CLOUD, "spec.gaussians.transforms[0]", "expected a rigid 4x4 matrix"),
+    (
+        gaussian_spec(inria_camera(), transforms=[gaussians_pb2.SliceTransform(end=4, matrix=MATRIX)]), CLOUD,
+        "spec.gaussians.transforms", "expected none with Inria's cameras, got 1",
+    ),
+    (gaussian_spec(small(), outputs=["hits"]), CLOUD, "spec.outputs", "expected names out of color, alpha, transmitt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "cloud", "field", "text"), SPECS, ids=[f"{field}-{text[:40]}" for _, _, field, text in SPECS]
+)
+def test_a_render_out_of_limits_is_refused(client: RawClient, spec: Any, cloud: Arrays, field: str, text: str) -> None:
+    found, description = violation(failure(lambda: client.render(spec, cloud=cloud)))
+    assert found == field
+    assert description.startswith(text), description
+
+
+IMAGE = np.ones((1, 32, 32), np.float32)
+COLOR = np.ones((1, 32, 32, 3), np.float32)
+UPSTREAM = "color, alpha, transmittance, depth, expected_depth, inverse_depth, means2d"
+NAMES = "means, quats, scales, opacities, sh, background, cameras, means2d, means2d_abs"
+BACKWARDS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
+    ({}, {}, "spec.output_gradients", f"expected at least one of {UPSTREAM}, got none"),
+    ({"radii": IMAGE}, {}, "spec.output_gradients[0].name", f"expected one of {UPSTREAM}, each once, got radii"),
+    ({"color": IMAGE}, {}, "spec.output_gradients[0].tensor.shape", "expected [1, 32, 32, 3], got [1, 32, 32]"),
+    ({"depth": COLOR}, {}, "spec.output_gradients[0].tensor.shape", "expected [1, 32, 32], got [1, 32, 32, 3]"),
+    (
+        {"means2d": np.ones((1, 19, 2), np.float32)}, {},
+        "spec.output_gradients[0].tensor.shape", "expected [1, 20, 2], got [1, 19, 2]",
+    ),
+    ({"color": COLOR}, {"wanted": ["colors"]}, "spec.wanted", f"expected names out of {NAMES}, got colors"),
+    ({"color": COLOR}, {"wanted": ["covariances"]}, "spec.wanted", f"expected names out of {NAMES}, got covariances"),
+    ({"color": COLOR}, {"wanted": ["near"]}, "spec.wanted", f"expected names out of {NAMES}, got near"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gradients", "fields", "field", "text"), BACKWARDS)
+def test_a_backward_out_of_limits_is_refused(
+    client: RawClient, gradients: dict[str, Any], fields: dict[str, Any], field: str, text: str
+) -> None:
+    spec = gaussian_spec(small())
+    found, description = violation(failure(lambda: client.backward(gradients, spec=spec, cloud=CLOUD, **fields)))
+    assert found == field
+    assert description.startswith(text), description
+
+
+def test_a_reply_above_the_payload_limit_is_refused_by_the_header(client: RawClient) -> None:
+    cloud = gaussian_cloud(3000)
+    cameras = [opencv_camera(2, 2)] * 100
+    size = 100 * 3000 * 2 * 4
+    limit = f"at most {1 << 20} bytes of reply, got {size}"
+    spec = gaussian_spec(*cameras, outputs=["means2d"])
+    assert violation(failure(lambda: client.render(spec, cloud=cloud))) == ("spec.outputs", f"expected {limit}")
+    gradient = {"color": np.ones((100, 2, 2, 3), np.float32)}
+    wanted = ["means2d_abs"]
+    error = failure(lambda: client.backward(gradient, spec=gaussian_spec(*cameras), cloud=cloud, wanted=wanted))
+    assert violation(error) == ("spec.wanted", f"expected gradients of {limit}")
+
+
+def test_gradients_of_cameras_of_several_kinds_are_refused(client: RawClient) -> None:
+    spec = gaussian_spec(opencv_camera(64, 48), inria_camera(), semantics=EXACT, near=0.2)
+    gradient = {"color": np.ones((2, 48, 64, 3), np.float32)}
+    error = failure(lambda: client.backward(gradient, spec=spec, cloud=CLOUD, wanted=["cameras"]))
+    assert violation(error)[0] == "spec.wanted"

@@ -1,0 +1,192 @@
+"""Scenes of Gaussians are stored, changed and refused as those of spheres are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import scene_pb2
+from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
+from support.raw_calls import Arrays, RawClient, failure, scene_of, spec_of, sphere_cloud, violation
+from support.worker import worker
+
+FIELDS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
+CLOUDS = {
+    "sh": gaussian_cloud(40, coefficients=9, seed=20),
+    "colors": gaussian_cloud(40, coefficients=0, channels=5, seed=21),
+    "covariances": gaussian_cloud(40, covariances=True, seed=22),
+    "several scenes": gaussian_cloud(3, 40, seed=23),
+    "colors per camera": gaussian_cloud(2, 40, coefficients=0, views=3, seed=24),
+    "none": gaussian_cloud(0, seed=25),
+}
+
+
+def hash_of(cloud: Arrays) -> str:
+    digest = hashlib.sha256()
+    for name in FIELDS:
+        if name in cloud:
+            shape = "x".join(map(str, cloud[name].shape))
+            digest.update(f"{name}:DTYPE_FLOAT32:{shape};".encode() + cloud[name].tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_a_scene_is_described_by_its_content_and_comes_back_as_it_went(client: RawClient, name: str) -> None:
+    cloud = CLOUDS[name]
+    reply = client.put(cloud)
+    scene = reply.scene
+    assert not reply.existed
+    assert (scene.kind, scene.version, scene.content_hash) == ("gaussians", 1, hash_of(cloud))
+    assert scene.count == cloud["opacities"].size
+    assert scene.bytes == sum(array.nbytes for array in cloud.values())
+    header, tensors = client.get(content_hash=scene.content_hash, with_tensors=True)
+    assert header.info == scene
+    assert {name: array.tobytes() for name, array in tensors.items()} == {
+        name: array.tobytes() for name, array in cloud.items()
+    }
+    again = client.put(cloud, content_hash=hash_of(cloud))
+    assert again.existed
+    assert again.scene == scene
+
+
+def test_a_known_hash_is_answered_without_the_bytes(client: RawClient) -> None:
+    scene = client.put(gaussian_cloud(20_000, seed=26)).scene
+    payload = PayloadWriter()
+    header = scene_pb2.PutRequest(scene=scene_of(gaussian_cloud(20_000, seed=26), payload))
+    header.content_hash, header.payload_bytes = scene.content_hash, payload.length
+    assert client.scene_stub.Put(iter([Frame(header)]), timeout=10).existed
+
+
+@pytest.mark.parametrize("kind", ["sh", "colors", "covariances", "several scenes"])
+def test_every_tensor_can_be_updated(client: RawClient, kind: str) -> None:
+    cloud = {name: array * np.float32(0.9) for name, array in CLOUDS[kind].items()}
+    scene_id = client.put(cloud).scene.scene_id
+    for version, name in enumerate(cloud, 1):
+        cloud[name] = cloud[name] * np.float32(0.5)
+        updated = client.update(scene_id, version, {name: cloud[name]}).scene
+        assert (updated.version, updated.kind, updated.content_hash) == (version + 1, "gaussians", "")
+    views = [camera_of()] * (3 if kind == "several scenes" else 1)
+    stored = client.render(gaussian_spec(*views, scene_id=scene_id)).arrays["color"]
+    assert stored.tobytes() == client.render(gaussian_spec(*views), cloud=cloud).arrays["color"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "field", "text"),
+    [
+        ({"means": np.ones((39, 3))}, "tensors[0].shape", "expected [40, 3], got [39, 3]"),
+        ({"covariances": np.ones((40, 6))}, "tensors[0].name", "expected one of means, quats, scales, opacities, sh,"),
+        ({"positions": np.ones((40, 3))}, "tensors[0].name", "expected one of means, quats, scales, opacities, sh,"),
+        ({"opacities": np.full(40, 1.5)}, "tensors.opacities", "expected values in [0, 1], got values from 1.5 to 1.5"),
+        ({"scales": np.full((40, 3), -1)}, "tensors.scales", "expected values >= 0"),
+        ({"sh": np.full((40, 9, 3), np.inf)}, "tensors.sh", "expected finite values"),
+    ],
+)
+def test_an_update_must_fit_what_is_stored(client: RawClient, tensors: dict[str, Any], field: str, text: str) -> None:
+    scene_id = client.put(CLOUDS["sh"]).scene.scene_id
+    given = {name: array.astype(np.float32) for name, array in tensors.items()}
+    found, description = violation(failure(lambda: client.update(scene_id, 1, given)))
+    assert found == field
+    assert description.startswith(text), description
+    assert client.get(scene_id=scene_id)[0].info.version == 1
+
+
+def changed(base: str, **arrays: Any) -> dict[str, Any]:
+    """A cloud with other tensors; without those that are None."""
+    given = {name: np.asarray(array, np.float32) for name, array in arrays.items() if array is not None}
+    return {name: array for name, array in {**CLOUDS[base], **given}.items() if arrays.get(name, 0) is not None}
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    (changed("sh", means=None), "means", "expected a tensor, got none"),
+    (changed("sh", opacities=None), "opacities", "expected a tensor, got none"),
+    (changed("sh", means=np.ones((40, 4))), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1, got [40, 4]"),
+    (changed("sh", means=np.ones(())), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1, got []"),
+    (changed("sh", means=np.ones((0, 40, 3))), "means", "expected shape [N, 3], or [S, N, 3] with S >= 1"),
+    (gaussian_cloud(1001), "means", "expected at most 1000 Gaussians in all, got 1001"),
+    (gaussian_cloud(2, 501), "means", "expected at most 1000 Gaussians in all, got 1002"),
+    (changed("sh", opacities=np.ones(39)), "opacities.shape", "expected [40], got [39]"),
+    (changed("several scenes", opacities=np.ones(40)), "opacities.shape", "expected [3, 40], got [40]"),
+    (changed("sh", quats=None), "quats", "expected a tensor, or covariances instead of quats and scales, got none"),
+    (changed("sh", scales=None), "scales", "expected a tensor, or covariances instead of quats and scales, got none"),
+    (changed("sh", covariances=np.ones((40, 6))), "quats", "expected none beside covariances, got a tensor"),
+    (changed("sh", quats=np.ones((40, 3))), "quats.shape", "expected [40, 4], got [40, 3]"),
+    (changed("sh", scales=np.ones((40, 1))), "scales.shape", "expected [40, 3], got [40, 1]"),
+    (changed("covariances", covariances=np.ones((40, 3, 3))), "covariances.shape", "expected [40, 6], got [40, 3, 3]"),
+    (changed("sh", sh=None), "colors", "expected either sh or colors, got neither"),
+    (changed("sh", colors=np.ones((40, 3))), "colors", "expected either sh or colors, got sh and colors"),
+    (changed("sh", sh=np.ones((40, 3))), "sh", "expected shape [40, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1"),
+    (changed("sh", sh=np.ones((40, 8, 3))), "sh", "expected shape [40, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1"),
+    (changed("sh", sh=np.ones((40, 4, 0))), "sh", "expected shape [40, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1"),
+    (changed("sh", sh=np.ones((40, 1, 9))), "sh", "expected at most 8 channels, got 9"),
+    (changed("colors", colors=np.ones(40)), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D], with D"),
+    (changed("colors", colors=np.ones((40, 0))), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D]"),
+    (changed("colors", colors=np.ones((2, 39, 3))), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D]"),
+    (changed("colors", colors=np.ones((40, 9))), "colors", "expected at most 8 channels, got 9"),
+    (
+        changed("colors per camera", colors=np.ones((3, 3, 40, 3))),
+        "colors", "expected shape [2, 40, D] or, for C cameras, [2, C, 40, D], with D >= 1, got [3, 3, 40, 3]",
+    ),
+    ({**CLOUDS["sh"], "sh": CLOUDS["sh"]["sh"].astype(np.float16)}, "sh.dtype", "expected DTYPE_FLOAT32, got DT"),
+    (changed("sh", means=np.full((40, 3), np.nan)), "means", "expected finite values"),
+    (changed("sh", quats=np.full((40, 4), np.inf)), "quats", "expected finite values"),
+    (changed("sh", opacities=np.full(40, -0.1)), "opacities", "expected values in [0, 1]"),
+    (changed("covariances", covariances=np.full((40, 6), -1)), "covariances", "expected variances xx, yy, zz >= 0"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[RawClient]:
+    with worker("--device", "cpu", "--max-primitives", "1000", "--max-channels", "8") as process:
+        raw = RawClient(process.target)
+        yield raw
+        raw.close()
+
+
+@pytest.mark.parametrize(("cloud", "name", "text"), WRONG, ids=[f"{name}-{text[9:40]}" for _, name, text in WRONG])
+def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
+    strict: RawClient, cloud: dict[str, Any], name: str, text: str
+) -> None:
+    # Without means nothing else would say that it is of Gaussians.
+    def placed(payload: PayloadWriter) -> scene_pb2.Scene:
+        content = scene_pb2.GaussianCloud(**{key: payload.add(array) for key, array in cloud.items()})
+        return scene_pb2.Scene(gaussians=content)
+
+    payload = PayloadWriter()
+    put = scene_pb2.PutRequest(scene=placed(payload))
+    field, description = violation(failure(lambda: strict.scene_stub.Put(frames_of(put, payload), timeout=10)))
+    assert field == f"scene.gaussians.{name}"
+    assert description.startswith(text), description
+    if "means" in cloud:
+        spec = gaussian_spec(camera_of(width=8, height=8))
+        assert violation(failure(lambda: strict.render(spec, cloud=cloud)))[0] == f"spec.scene.gaussians.{name}"
+        gradient = {"color": np.ones((1, 8, 8, 3), np.float32)}
+        error = failure(lambda: strict.backward(gradient, spec=spec, cloud=cloud))
+        assert violation(error)[0] in (f"spec.render.scene.gaussians.{name}", "spec.output_gradients[0].tensor.shape")
+
+
+def test_settings_must_be_for_the_kind_of_the_scene(client: RawClient) -> None:
+    spheres, gaussians = sphere_cloud(5), gaussian_cloud(5)
+    ids = {name: client.put(cloud).scene.scene_id for name, cloud in (("s", spheres), ("g", gaussians))}
+    wrong = ("spec.gaussians", "expected settings of the gaussians, got spheres")
+    assert violation(failure(lambda: client.render(spec_of(scene_id=ids["g"])))) == wrong
+    assert violation(failure(lambda: client.render(spec_of(), cloud=gaussians))) == wrong
+    wrong = ("spec.spheres", "expected settings of the spheres, got gaussians")
+    assert violation(failure(lambda: client.render(gaussian_spec(scene_id=ids["s"])))) == wrong
+    assert violation(failure(lambda: client.render(gaussian_spec(), cloud=spheres))) == wrong
+    neither = gaussian_spec(scene_id=ids["g"])
+    neither.ClearField("gaussians")
+    found = violation(failure(lambda: client.render(neither)))
+    assert found == ("spec.gaussians", "expected settings of the gaussians, got none")
+    gradient = {"color": np.ones((1, 48, 64, 3), np.float32)}
+    error = failure(lambda: client.backward(gradient, spec=spec_of(scene_id=ids["g"])))
+    assert violation(error)[0] == "spec.render.gaussians"
+    empty = gaussian_spec()
+    empty.scene.SetInParent()
+    assert violation(failure(lambda: client.render(empty))) == ("spec.scene", "expected gaussians, got none")

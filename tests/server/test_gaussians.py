@@ -1,0 +1,291 @@
+"""Renders and gradients of Gaussians over the network are what the kernels give in-process, bit by bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels.gaussians import OUTPUTS
+from lumigrad.protos import dtypes
+from lumigrad.v1 import camera_pb2, errors_pb2, gaussians_pb2, scene_pb2, worker_pb2
+from support.gaussian_calls import (
+    camera_of,
+    gaussian_cloud,
+    gaussian_spec,
+    inria_camera,
+    kernel_backward,
+    kernel_forward,
+    same_bits,
+)
+from support.raw_calls import Arrays, RawClient, color_gradient, detail, failure, violation
+from support.rotation import turned
+from support.worker import WorkerProcess
+
+CLOUD = gaussian_cloud()
+CAMERAS = {
+    "pinhole": camera_of(camera_pb2.PROJECTION_PINHOLE),
+    "orthographic": camera_of(camera_pb2.PROJECTION_ORTHOGRAPHIC),
+    "fisheye": camera_of(camera_pb2.PROJECTION_FISHEYE),
+    "distorted": camera_of(distortion=(-0.12, 0.05, 0.004, -0.003)),
+}
+INRIA = {"near": 0.2, "semantics": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT}
+
+
+def moved(begin: int, end: int) -> gaussians_pb2.SliceTransform:
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = turned(0.1, 0.05, -0.2), (0.1, -0.2, 0.3)
+    return gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
+
+
+def upstream(*shape: int, names: tuple[str, ...] = ("color",)) -> Arrays:
+    """Gradients of the loss for images of C, H, W, D."""
+    return {name: color_gradient(*(shape if name == "color" else shape[:3])) for name in names}
+
+
+@pytest.fixture(scope="module")
+def scene_id(client: RawClient) -> str:
+    return client.put(CLOUD).scene.scene_id
+
+
+def test_the_worker_names_its_engines(client: RawClient) -> None:
+    info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+    assert list(info.engines) == ["spheres", "gaussians"]
+
+
+@pytest.mark.parametrize("camera", CAMERAS)
+@pytest.mark.parametrize(
+    "semantics", [gaussians_pb2.GAUSSIAN_SEMANTICS_UNSPECIFIED, gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT]
+)
+def test_every_output_of_a_stored_scene_is_the_kernels_own(
+    client: RawClient, scene_id: str, camera: str, semantics: Any
+) -> None:
+    spec = gaussian_spec(CAMERAS[camera], scene_id=scene_id, outputs=OUTPUTS, semantics=semantics)
+    reply = client.render(spec)
+    assert list(reply.arrays) == list(OUTPUTS)
+    assert reply.arrays["alpha"].max() > 0.5
+    same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
+
+
+@pytest.mark.parametrize(
+    "semantics", [gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH, gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT]
+)
+def test_inrias_cameras_come_as_they_are(client: RawClient, scene_id: str, semantics: Any) -> None:
+    cameras = inria_camera(), inria_camera(0.3)
+    spec = gaussian_spec(*cameras, scene_id=scene_id, outputs=OUTPUTS, semantics=semantics, near=0.2)
+    same_bits(client.render(spec).arrays, kernel_forward(spec, CLOUD).outputs)
+    wanted = ("means", "quats", "scales", "opacities", "sh")
+    gradients = upstream(2, 48, 64, 3, names=("color", "depth", "transmittance"))
+    local = kernel_backward(spec, CLOUD, gradients, wanted)
+    same_bits(client.backward(gradients, spec=spec).arrays, local.gradients)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "common"),
+    [
+        ("sh_degree", 0, {}),
+        ("antialiased", True, {}),
+        ("eps2d", 0.1, {}),
+        ("near", 5.0, {}),
+        ("far", 6.0, {}),
+        ("radius_clip", 4.0, {}),
+        ("alpha_min", 0.1, {}),
+        ("alpha_max", 0.5, {}),
+        ("transmittance_min", 0.5, {}),
+        ("pixel_center", 0.0, {}),
+        ("scale_modifier", 1.5, INRIA),
+        ("background", [0.1, 0.2, 0.3], {}),
+        ("background", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], {}),
+        ("transforms", [moved(100, 150), moved(0, 40)], {}),
+        ("deterministic", True, {}),
+    ],
+)
+def test_every_setting_reaches_the_kernels(
+    client: RawClient, scene_id: str, name: str, value: Any, common: dict[str, Any]
+) -> None:
+    cameras = (inria_camera(), inria_camera(0.3)) if common else (camera_of(), camera_of(x=0.3))
+    plain = gaussian_spec(*cameras, scene_id=scene_id, **common)
+    spec = gaussian_spec(*cameras, scene_id=scene_id, **common, **{name: value})
+    color = client.render(spec).arrays["color"]
+    same_bits({"color": color}, kernel_forward(spec, CLOUD).outputs)
+    same = color.tobytes() == client.render(plain).arrays["color"].tobytes()
+    assert same == (name == "deterministic")
+
+
+def test_a_scene_may_travel_with_the_call_and_leaves_nothing_behind(client: RawClient) -> None:
+    before = client.scene_stub.List(scene_pb2.ListRequest(), timeout=10)
+    cloud = gaussian_cloud(80, covariances=True, coefficients=0, channels=5, seed=1)
+    spec = gaussian_spec(outputs=OUTPUTS)
+    reply = client.render(spec, cloud=cloud)
+    assert reply.arrays["color"].shape == (1, 48, 64, 5)
+    same_bits(reply.arrays, kernel_forward(spec, cloud).outputs)
+    assert not reply.header.HasField("scene")
+    assert client.scene_stub.List(scene_pb2.ListRequest(), timeout=10) == before
+
+
+EVERYTHING = (*CLOUD, "background", "cameras", "transforms", "means2d", "means2d_abs")
+
+
+def test_gradients_from_a_context_or_from_scratch_are_the_kernels_own(
+    client: RawClient, scene_id: str, shared_worker: WorkerProcess
+) -> None:
+    names = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth")
+    cameras = camera_of(), camera_of(x=0.3)
+    options: dict[str, Any] = {"outputs": names, "background": [0.1] * 6, "transforms": [moved(20, 60)]}
+    spec = gaussian_spec(*cameras, scene_id=scene_id, **options)
+    gradients = {**upstream(2, 48, 64, 3, names=names), "means2d": color_gradient(2, 150, 2)}
+    local = kernel_backward(spec, CLOUD, gradients, EVERYTHING).gradients
+    assert local["background"].shape == (2, 3)
+    assert local["transforms"].shape == (1, 4, 4)
+    assert {"camera_rotation", "camera_translation", "camera_intrinsics", "camera_pose"} <= set(local)
+    labels = {"engine": "gaussians", "op": "backward"}
+    before = shared_worker.metric("lumigrad_kernel_seconds_count", **labels)
+    rendered = client.render(spec, retain=True)
+    assert "kernel.blend" in {stage.name for stage in rendered.timings.stages}
+    kept = shared_worker.metric("lumigrad_context_bytes")
+    # A context serves more than once.
+    for _ in range(2):
+        reply = client.backward(gradients, context_id=rendered.header.context_id, wanted=EVERYTHING)
+        same_bits(reply.arrays, local)
+    assert shared_worker.metric("lumigrad_context_bytes") > kept, "backward adds to a state, which is counted anew"
+    same_bits(client.backward(gradients, spec=spec, wanted=EVERYTHING).arrays, local)
+    inline = gaussian_spec(*cameras, **options)
+    same_bits(client.backward(gradients, spec=inline, cloud=CLOUD, wanted=EVERYTHING).arrays, local)
+    assert shared_worker.metric("lumigrad_kernel_seconds_count", **labels) > before
+
+
+@pytest.mark.parametrize(
+    "cloud",
+    [gaussian_cloud(), gaussian_cloud(coefficients=0), gaussian_cloud(covariances=True)],
+    ids=["sh", "colors", "covariances"],
+)
+def test_what_is_not_said_to_be_wanted_is_all_of_the_scene(client: RawClient, cloud: Arrays) -> None:
+    gradients = upstream(1, 48, 64, 3)
+    reply = client.backward(gradients, spec=gaussian_spec(), cloud=cloud)
+    same_bits(reply.arrays, kernel_backward(gaussian_spec(), cloud, gradients, tuple(cloud)).gradients)
+
+
+def test_a_gradient_of_the_projected_means_may_come_alone(client: RawClient, scene_id: str) -> None:
+    gradients = {"means2d": color_gradient(1, 150, 2)}
+    spec = gaussian_spec(scene_id=scene_id)
+    local = kernel_backward(spec, CLOUD, gradients, ("means",)).gradients
+    assert local["means"].abs().max() > 0
+    same_bits(client.backward(gradients, spec=spec, wanted=["means"]).arrays, local)
+    context_id = client.render(spec, retain=True).header.context_id
+    same_bits(client.backward(gradients, context_id=context_id, wanted=["means"]).arrays, local)
+
+
+def test_depth_is_differentiable_where_it_was_rendered(client: RawClient, scene_id: str) -> None:
+    gradients = upstream(1, 48, 64, 3, names=("depth",))
+    context_id = client.render(gaussian_spec(scene_id=scene_id), retain=True).header.context_id
+    error = failure(lambda: client.backward(gradients, context_id=context_id))
+    assert violation(error)[0] == "spec.output_gradients"
+    # From scratch the worker renders what it needs, whatever outputs the spec names.
+    reply = client.backward(gradients, spec=gaussian_spec(scene_id=scene_id), wanted=["means"])
+    assert np.abs(reply.arrays["means"]).max() > 0
+
+
+@pytest.mark.parametrize("lead", [(150,), (2, 90)])
+def test_sparse_gradients_are_the_rows_that_are_not_zero(client: RawClient, lead: tuple[int, ...]) -> None:
+    cloud = gaussian_cloud(*lead, seed=3)
+    # Cameras that see a part of the Gaussians.
+    cameras = [camera_of(width=16, height=16, x=0.8), camera_of(width=16, height=16, x=-0.8)]
+    for camera in cameras:
+        camera.opencv.fx = camera.opencv.fy = 200
+    gradients = upstream(2, 16, 16, 3)
+    wanted = [*cloud, "cameras", "means2d"]
+    spec = gaussian_spec(*cameras)
+    dense = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted).arrays
+    sparse = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted, format={"sparse": True}).arrays
+    index = sparse.pop("index")
+    assert index.dtype == np.int64
+    assert (np.diff(index) > 0).all()
+    assert 0 < len(index) < np.prod(lead)
+    for name in cloud:
+        full = np.zeros((int(np.prod(lead)), *dense[name].shape[len(lead) :]), np.float32)
+        full[index] = sparse[name]
+        assert full.tobytes() == dense[name].tobytes(), name
+    for name in ("camera_rotation", "camera_pose", "means2d"):
+        assert sparse[name].tobytes() == dense[name].tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "torch_dtype"), [(dtypes.FLOAT16, torch.float16), (dtypes.BFLOAT16, torch.bfloat16)])
+def test_gradients_come_in_short_formats_on_request(
+    client: RawClient, scene_id: str, dtype: Any, torch_dtype: torch.dtype
+) -> None:
+    spec = gaussian_spec(scene_id=scene_id)
+    gradients = upstream(1, 48, 64, 3)
+    wanted = [*CLOUD, "means2d", "background"]
+    full = client.backward(gradients, spec=spec, wanted=wanted).arrays
+    reply = client.backward(gradients, spec=spec, wanted=wanted, format={"dtype": dtype})
+    sent = {entry.name: entry.tensor.dtype for entry in reply.header.gradients}
+    for name in CLOUD:
+        assert sent[name] == dtype
+        assert (reply.arrays[name] == torch.from_numpy(full[name].copy()).to(torch_dtype).float().numpy()).all()
+    assert sent["means2d"] == sent["background"] == dtypes.FLOAT32
+
+
+def test_a_released_context_is_lost_and_a_kept_one_keeps_the_scene(client: RawClient) -> None:
+    gradients = upstream(1, 48, 64, 3)
+    cloud = gaussian_cloud(seed=4)
+    scene_id = client.put(cloud).scene.scene_id
+    spec = gaussian_spec(scene_id=scene_id)
+    expected = client.backward(gradients, spec=spec).arrays
+    context_id = client.render(spec, retain=True).header.context_id
+    client.update(scene_id, 1, {"means": cloud["means"] + np.float32(0.1)})
+    client.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+    kept = client.backward(gradients, context_id=context_id, release=True).arrays
+    assert {name: array.tobytes() for name, array in kept.items()} == {
+        name: array.tobytes() for name, array in expected.items()
+    }
+    error = failure(lambda: client.backward(gradients, context_id=context_id))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert detail(error, errors_pb2.ContextLost).context_id == context_id
+
+
+def test_scenes_in_one_are_rendered_as_if_alone(client: RawClient) -> None:
+    cloud = gaussian_cloud(2, 60, seed=5)
+    cameras = [camera_of(x=0.1 * index) for index in range(4)]
+    spec = gaussian_spec(*cameras, scene_id=client.put(cloud).scene.scene_id)
+    gradients = upstream(4, 48, 64, 3)
+    color = client.render(spec).arrays["color"]
+    together = client.backward(gradients, spec=spec).arrays
+    for scene, views in enumerate((slice(0, 2), slice(2, 4))):
+        alone = {name: array[scene] for name, array in cloud.items()}
+        part = gaussian_spec(*cameras[views])
+        assert client.render(part, cloud=alone).arrays["color"].tobytes() == color[views].tobytes()
+        expected = client.backward({"color": gradients["color"][views]}, spec=part, cloud=alone).arrays
+        for name, array in expected.items():
+            assert together[name][scene].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("lead", [(70,), (2, 70)])
+def test_colors_may_differ_from_camera_to_camera(client: RawClient, lead: tuple[int, ...]) -> None:
+    each = 2 if len(lead) == 2 else 4
+    cloud = gaussian_cloud(*lead, coefficients=0, channels=2, views=each, seed=6)
+    spec = gaussian_spec(*[camera_of(x=0.1 * index) for index in range(4)])
+    same_bits(client.render(spec, cloud=cloud).arrays, kernel_forward(spec, cloud).outputs)
+    gradients = upstream(4, 48, 64, 2)
+    local = kernel_backward(spec, cloud, gradients, ("means", "colors")).gradients
+    wanted = ["means", "colors"]
+    same_bits(client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted).arrays, local)
+    # They have a row per camera, and stay as they are.
+    sparse = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted, format={"sparse": True}).arrays
+    assert sparse["means"].shape == (len(sparse["index"]), 3)
+    same_bits({"colors": sparse["colors"]}, {"colors": local["colors"]})
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_no_gaussians_are_the_background(client: RawClient, sparse: bool) -> None:
+    cloud = gaussian_cloud(0)
+    spec = gaussian_spec(background=[0.25, 0.5, 1.0])
+    color = client.render(spec, cloud=cloud).arrays["color"]
+    assert (color == np.array([0.25, 0.5, 1.0], np.float32)).all()
+    gradients = upstream(1, 48, 64, 3)
+    wanted = ["means", "background"]
+    arrays = client.backward(gradients, spec=spec, cloud=cloud, wanted=wanted, format={"sparse": sparse}).arrays
+    assert arrays["means"].shape == (0, 3)
+    assert np.allclose(arrays["background"], gradients["color"].sum((0, 1, 2)), rtol=1e-4, atol=1e-3)

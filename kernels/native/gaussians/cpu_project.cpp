@@ -54,9 +54,10 @@ void store_rectangles(const Projected<Pack>& g, PixelRectangle* to, int used) {
   truncate(zero_unless(g.visible, g.right)).store(x1);
   truncate(zero_unless(g.visible, g.top)).store(y0);
   truncate(zero_unless(g.visible, g.bottom)).store(y1);
+  const unsigned visible = to_bits(g.visible);
   for (int i = 0; i < used; ++i) {
     const bool empty = x1[i] <= x0[i] || y1[i] <= y0[i];
-    to[i] = empty ? PixelRectangle{0, 0, 0, 0}
+    to[i] = empty ? ((visible >> i & 1u) != 0 ? kNoPixels : kCulled)
                   : PixelRectangle{static_cast<uint16_t>(x0[i]), static_cast<uint16_t>(x1[i]),
                                    static_cast<uint16_t>(y0[i]), static_cast<uint16_t>(y1[i])};
   }
@@ -140,7 +141,7 @@ int project_chunk(const Target& t, const Pose& pose, int64_t local, int used, fl
   store_rectangles(g, t.data.rectangles + local, used);
   unsigned mask = to_bits(g.visible);
   for (int i = 0; i < used; ++i) {
-    if (t.data.rectangles[local + i].x1 == 0) mask &= ~(1u << i);
+    if (!has_pixels(t.data.rectangles[local + i])) mask &= ~(1u << i);
   }
   if (mask == 0) return 0;
   const Features& wanted = t.data.features;

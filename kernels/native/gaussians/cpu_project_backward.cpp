@@ -228,7 +228,7 @@ LG_INLINE unsigned receivers(const Task& t, int view, int64_t local, int used) {
   const bool extra = t.up.d_means2d != nullptr;
   for (int i = 0; i < used; ++i) {
     const bool touched = t.rows[view].touched[local + i] != 0;
-    const bool visible = t.data[view].rectangles[local + i].x1 != 0;
+    const bool visible = !is_culled(t.data[view].rectangles[local + i]);
     mask |= static_cast<unsigned>(touched || (extra && visible)) << i;
   }
   return mask;

@@ -9,6 +9,13 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
+// Rectangles of Gaussians that are culled, and of those that are not but reach no pixel: nothing is drawn of either,
+// yet the latter have a projected mean, which may be given a gradient.
+inline constexpr PixelRectangle kCulled{0, 0, 0, 0}, kNoPixels{0, 0, 0, 1};
+
+LG_INLINE bool is_culled(const PixelRectangle& r) { return r.y1 == 0; }
+LG_INLINE bool has_pixels(const PixelRectangle& r) { return r.x1 != 0; }
+
 // Where a view's state lies.
 struct ViewData {
   Features features;

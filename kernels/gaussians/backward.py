@@ -129,7 +129,7 @@ def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor])
     arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in sums.items()}
     of_poses, found = pose_gradient.PoseSums.of(arrays["poses"]), {}
     if "cameras" in names:
-        film = arrays.get("intrinsics", arrays.get("projection"))
+        film = arrays["intrinsics" if "intrinsics" in arrays else "projection"]
         found.update(pose_gradient.of_cameras(state.cameras, state.slices, of_poses, film))
     if "transforms" in names:
         found["transforms"] = pose_gradient.of_transforms(state.cameras, state.slices, of_poses)

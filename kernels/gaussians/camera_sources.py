@@ -56,7 +56,8 @@ class InriaSource:
     @property
     def translation(self) -> Array:
         """[3]."""
-        return self.view[3, :3].copy()
+        row: Array = self.view[3, :3]
+        return row
 
     @property
     def eye(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -49,6 +50,18 @@ def check_size(width: int, height: int) -> None:
     for name, value in (("width", width), ("height", height)):
         if not is_whole(value) or not 1 <= value <= MAX_EXTENT:
             raise ArgumentError(name, f"1 to {MAX_EXTENT} pixels", f"{value}")
+
+
+def finite_range(name: str, tensor: torch.Tensor) -> tuple[float, float]:
+    """The smallest and the largest value of a tensor that has some; one pass, which NaN does not escape.
+
+    Raises:
+        ArgumentError: One is not finite.
+    """
+    low, high = (float(value) for value in torch.aminmax(tensor))
+    if not (-math.inf < low and high < math.inf):
+        raise ArgumentError(name, "finite values", "NaN or infinity among them")
+    return low, high
 
 
 def check_tensor(

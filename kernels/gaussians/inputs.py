@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from lumigrad.kernels.checks import check_tensor
+from lumigrad.kernels.checks import check_tensor, finite_range
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.settings import Settings
@@ -158,17 +158,14 @@ def check_values(gaussians: Gaussians) -> None:
     Raises:
         ArgumentError: A value is not finite, an opacity outside [0, 1], a scale or a variance negative.
     """
-    tensors = gaussians.tensors()
-    for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise ArgumentError(name, "finite values", "NaN or infinity among them")
+    ranges = {name: finite_range(name, tensor) for name, tensor in gaussians.tensors().items() if tensor.numel()}
     if gaussians.count == 0:
         return
-    low, high = float(gaussians.opacities.min()), float(gaussians.opacities.max())
+    low, high = ranges["opacities"]
     if not (low >= 0.0 and high <= 1.0):
         raise ArgumentError("opacities", "values in [0, 1]", f"values from {low} to {high}")
-    if gaussians.scales is not None and float(gaussians.scales.min()) < 0.0:
-        raise ArgumentError("scales", "values >= 0", f"values from {float(gaussians.scales.min())}")
+    if gaussians.scales is not None and ranges["scales"][0] < 0.0:
+        raise ArgumentError("scales", "values >= 0", f"values from {ranges['scales'][0]}")
     if gaussians.covariances is not None:
         low = float(gaussians.covariances[..., [0, 3, 5]].min())
         if low < 0.0:

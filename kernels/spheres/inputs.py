@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lumigrad.kernels.checks import check_tensor
+from lumigrad.kernels.checks import check_tensor, finite_range
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
 from lumigrad.kernels.spheres.settings import Settings
@@ -108,13 +108,12 @@ def check_values(
     if radii.numel() == 0:
         return
     for name, tensor in (("positions", positions), ("colors", colors)):
-        if not bool(torch.isfinite(tensor).all()):
-            raise ArgumentError(name, "finite values", "NaN or infinity among them")
-    low, high = float(radii.min()), float(radii.max())
+        finite_range(name, tensor)
+    low, high = (float(value) for value in torch.aminmax(radii))
     if not (low > float(_FEPS) and high < float("inf")):
         raise ArgumentError("radii", "finite values above 1e-6", f"values from {low} to {high}")
     if opacities is not None:
-        low, high = float(opacities.min()), float(opacities.max())
+        low, high = (float(value) for value in torch.aminmax(opacities))
         if not (low >= 0.0 and high <= 1.0):
             raise ArgumentError("opacities", "values in [0, 1]", f"values from {low} to {high}")
 

@@ -1,0 +1,111 @@
+"""What a caller may rely on beside the numbers: to be asked before each view, times by stage, what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, backward, forward
+
+STAGES = {"project", "sort", "bin", "blend"}
+BACKWARD_STAGES = {"blend_backward", "project_backward"}
+
+
+def scene(**changes: torch.Tensor | None) -> Gaussians:
+    random = torch.Generator().manual_seed(3)
+    tensors: dict[str, torch.Tensor | None] = {
+        "means": torch.rand(40, 3, generator=random) + torch.tensor([-0.5, -0.5, 4.0]),
+        "quats": torch.rand(40, 4, generator=random),
+        "scales": 0.1 * torch.rand(40, 3, generator=random),
+        "opacities": torch.rand(40, generator=random),
+        "sh": torch.rand(40, 4, 3, generator=random),
+    }
+    return Gaussians(**{**tensors, **changes})  # type: ignore[arg-type]
+
+
+def cameras(count: int) -> list[Camera]:
+    return [Camera.opencv(30.0, 30.0, 16.0, 12.0, np.eye(3), [0.1 * i, 0.0, 0.0], 32, 24) for i in range(count)]
+
+
+def retained(gaussians: Gaussians, views: int) -> State:
+    state = forward(gaussians, cameras(views), Settings(), retain=True).state
+    assert state is not None
+    return state
+
+
+class Gone(Exception):
+    """Nobody waits any more."""
+
+
+def leave_at(last: int) -> tuple[list[int], Callable[[], None]]:
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(len(asked))
+        if len(asked) == last:
+            raise Gone
+
+    return asked, ask
+
+
+def test_each_view_can_be_the_last() -> None:
+    asked, ask = leave_at(3)
+    with pytest.raises(Gone):
+        forward(scene(), cameras(4), Settings(), before_view=ask)
+    assert len(asked) == 3
+    upstream = {"color": torch.ones(4, 24, 32, 3)}
+    state = retained(scene(), 4)
+    asked, ask = leave_at(2)
+    with pytest.raises(Gone):
+        backward(state, upstream, before_view=ask)
+    assert len(asked) == 2
+    # What was left half done does not show in what follows.
+    again = backward(state, upstream)
+    for name, gradient in backward(retained(scene(), 4), upstream).gradients.items():
+        assert torch.equal(again.gradients[name], gradient), name
+
+
+def test_stages_are_timed() -> None:
+    result = forward(scene(), cameras(2), Settings(), retain=True)
+    assert set(result.stages()) <= STAGES
+    assert sum(result.stages().values()) > 0.0
+    assert result.state is not None
+    times = backward(result.state, {"color": torch.ones(2, 24, 32, 3)}).stages()
+    assert set(times) <= BACKWARD_STAGES
+    assert sum(times.values()) > 0.0
+
+
+def test_all_tensors_of_the_scene_are_differentiated_if_nothing_is_said() -> None:
+    upstream = {"alpha": torch.ones(1, 24, 32)}
+    found = backward(retained(scene(), 1), upstream).gradients
+    assert set(found) == {"means", "quats", "scales", "opacities", "sh"}
+    covariances = torch.tensor([0.01, 0.0, 0.0, 0.01, 0.0, 0.01]).repeat(40, 1)
+    other = scene(quats=None, scales=None, covariances=covariances, sh=None, colors=torch.rand(40, 2))
+    found = backward(retained(other, 1), upstream).gradients
+    assert set(found) == {"means", "covariances", "opacities", "colors"}
+
+
+def test_a_gradient_has_the_shape_of_what_was_given() -> None:
+    views, upstream = cameras(2), {"color": torch.ones(2, 24, 32, 3)}
+    sums = {}
+    for name, background in (("shared", torch.rand(3)), ("each", torch.rand(2, 3)), ("none", None)):
+        state = forward(scene(), views, Settings(), background=background, retain=True).state
+        assert state is not None
+        sums[name] = backward(state, upstream, ("background",)).gradients["background"]
+    assert sums["shared"].shape == sums["none"].shape == (3,)
+    assert sums["each"].shape == (2, 3)
+    torch.testing.assert_close(sums["each"].sum(0), sums["shared"])
+
+
+def test_nothing_is_kept_that_was_not_asked_for() -> None:
+    assert forward(scene(), cameras(1), Settings()).state is None
+
+
+def test_depths_can_be_had_without_colours() -> None:
+    both = forward(scene(), cameras(1), Settings(), outputs=("color", "depth")).outputs["depth"]
+    alone = forward(scene(), cameras(1), Settings(), outputs=("depth",)).outputs
+    assert set(alone) == {"depth"}
+    assert torch.equal(alone["depth"], both)

@@ -40,13 +40,18 @@ __global__ void starts_kernel(const unsigned* keys, unsigned keys_count, unsigne
   starts[i] = low;
 }
 
+}  // namespace
+
 void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
                  cudaStream_t stream) {
   launch(starts_kernel, blocks_for(count, kThreads), kThreads, 0, stream, keys.data(),
          static_cast<unsigned>(keys.size()), first, count, starts);
 }
 
-}  // namespace
+void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream) {
+  launch(number_kernel, blocks_for(numbers.size(), kThreads), kThreads, 0, stream,
+         static_cast<unsigned>(numbers.size()), numbers.data());
+}
 
 TileLists tile_grid(int views, int width, int height) {
   TileLists lists{};
@@ -64,7 +69,7 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lis
   buffers.order = DeviceBuffer<unsigned>(n, stream);
   buffers.view_ranks = DeviceBuffer<unsigned>(views + 1, stream);
   unsigned* ranks = buffers.view_ranks.data();
-  launch(number_kernel, blocks_for(n, kThreads), kThreads, 0, stream, count, numbers.data());
+  number(numbers, stream);
   sort_pairs(keys.data(), sorted.data(), numbers.data(), buffers.order.data(), static_cast<int>(n), 0, 32, stream);
   if (views == 1) {
     check(cudaMemsetAsync(ranks, 0, sizeof(*ranks), stream), "clearing a rank");

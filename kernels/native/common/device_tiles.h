@@ -35,6 +35,11 @@ struct TileBuffers {
 
 // The grid of tiles that covers images of this size.
 TileLists tile_grid(int views, int width, int height);
+// starts[i] becomes how many of the sorted keys are below `first` + i, for i < count.
+void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
+                 cudaStream_t stream);
+// numbers[i] becomes i.
+void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream);
 // Fills in the order. `keys` are [views * items]: unsigned numbers that ascend with the depth, kBehindAll for items
 // that are not drawn. Items of equal keys keep the order of their numbers.
 void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,

@@ -105,14 +105,17 @@ LG_INLINE Pack abs(Pack x) {
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
 LG_INLINE Pack fma(Pack x, Pack y, Pack z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+LG_INLINE Pack fnma(Pack x, Pack y, Pack z) {
+  return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)};
+}
 // Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
 LG_INLINE Pack quick_inverse(Pack a) {
   const Pack x = {_mm256_rcp_ps(a.a), _mm256_rcp_ps(a.b)};
-  return fma(x, fma(-a, x, Pack(1.0f)), x);
+  return fma(x, fnma(a, x, Pack(1.0f)), x);
 }
 LG_INLINE Pack quick_inverse_sqrt(Pack a) {
   const Pack x = {_mm256_rsqrt_ps(a.a), _mm256_rsqrt_ps(a.b)};
-  return fma(x * Pack(0.5f), fma(-(a * x), x, Pack(1.0f)), x);
+  return fma(x * Pack(0.5f), fnma(a * x, x, Pack(1.0f)), x);
 }
 LG_INLINE IntPack bits(Pack x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
 LG_INLINE Pack from_bits(IntPack x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
@@ -167,6 +170,12 @@ LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {
   const __m256 low = _mm256_permute2f128_ps(a, b, 0x20);
   const __m256 high = _mm256_permute2f128_ps(a, b, 0x31);
   _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_add_ps(low, high)));
+}
+
+// out[k] += sum of rows[k] for k = 0..15.
+LG_INLINE void add_sums_of_16(const Pack rows[16], float* out) {
+  add_sums_of_8(rows, out);
+  add_sums_of_8(rows + 8, out + 8);
 }
 
 LG_END

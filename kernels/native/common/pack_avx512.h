@@ -62,14 +62,15 @@ LG_INLINE Pack min(Pack a, Pack b) { return _mm512_min_ps(a.v, b.v); }
 LG_INLINE Pack max(Pack a, Pack b) { return _mm512_max_ps(a.v, b.v); }
 LG_INLINE Pack abs(Pack a) { return _mm512_abs_ps(a.v); }
 LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return _mm512_fmadd_ps(a.v, b.v, c.v); }
+LG_INLINE Pack fnma(Pack a, Pack b, Pack c) { return _mm512_fnmadd_ps(a.v, b.v, c.v); }
 // Estimates refined by one step of Newton's method: off the divider, which is the bottleneck of the formulas.
 LG_INLINE Pack quick_inverse(Pack a) {
   const Pack x = _mm512_rcp14_ps(a.v);
-  return fma(x, fma(-a, x, Pack(1.0f)), x);
+  return fma(x, fnma(a, x, Pack(1.0f)), x);
 }
 LG_INLINE Pack quick_inverse_sqrt(Pack a) {
   const Pack x = _mm512_rsqrt14_ps(a.v);
-  return fma(x * Pack(0.5f), fma(-(a * x), x, Pack(1.0f)), x);
+  return fma(x * Pack(0.5f), fnma(a * x, x, Pack(1.0f)), x);
 }
 LG_INLINE IntPack bits(Pack a) { return _mm512_castps_si512(a.v); }
 LG_INLINE Pack from_bits(IntPack a) { return _mm512_castsi512_ps(a.v); }
@@ -104,6 +105,25 @@ LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {
   const __m256 low = _mm256_permute2f128_ps(a, b, 0x20);
   const __m256 high = _mm256_permute2f128_ps(a, b, 0x31);
   _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_add_ps(low, high)));
+}
+
+// out[k] += sum of rows[k] for k = 0..15; `out` is aligned.
+LG_INLINE void add_sums_of_16(const Pack rows[16], float* out) {
+  // Quarters of four packs, added up: quarter k of the result holds what is left of pack k.
+  const auto fold = [](__m512 a, __m512 b, __m512 c, __m512 d) {
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  };
+  const __m512 a = fold(rows[0].v, rows[4].v, rows[8].v, rows[12].v);
+  const __m512 b = fold(rows[1].v, rows[5].v, rows[9].v, rows[13].v);
+  const __m512 c = fold(rows[2].v, rows[6].v, rows[10].v, rows[14].v);
+  const __m512 d = fold(rows[3].v, rows[7].v, rows[11].v, rows[15].v);
+  const __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+  const __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+  const __m512 sums =
+      _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+  _mm512_store_ps(out, _mm512_add_ps(_mm512_load_ps(out), sums));
 }
 
 LG_END

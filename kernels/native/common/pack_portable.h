@@ -80,6 +80,7 @@ LG_INLINE IntPack bits(Pack a) { return reinterpret_cast<Int16Lanes>(a.v); }
 LG_INLINE Pack from_bits(IntPack a) { return reinterpret_cast<Float16Lanes>(a.v); }
 LG_INLINE Pack abs(Pack a) { return from_bits(bits(a).v & 0x7fffffff); }
 LG_INLINE Pack fma(Pack a, Pack b, Pack c) { return a.v * b.v + c.v; }
+LG_INLINE Pack fnma(Pack a, Pack b, Pack c) { return c.v - a.v * b.v; }
 LG_INLINE Pack quick_inverse(Pack a) { return 1.0f / a.v; }
 LG_INLINE Pack quick_inverse_sqrt(Pack a) { return 1.0f / sqrt(a).v; }
 LG_INLINE IntPack truncate(Pack a) { return __builtin_convertvector(a.v, Int16Lanes); }
@@ -114,6 +115,12 @@ LG_INLINE float sum(Pack a) {
 // out[k] += sum of rows[k] for k = 0..7.
 LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {
   for (int k = 0; k < 8; ++k) out[k] += sum(rows[k]);
+}
+
+// out[k] += sum of rows[k] for k = 0..15.
+LG_INLINE void add_sums_of_16(const Pack rows[16], float* out) {
+  add_sums_of_8(rows, out);
+  add_sums_of_8(rows + 8, out + 8);
 }
 
 LG_END

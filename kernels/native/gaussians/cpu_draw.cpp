@@ -84,11 +84,11 @@ template <int kFeatures>
 LG_INLINE MaskPack careful_visit(const Source& source, int number, const Limits& limits, Pixels& pixels,
                                  Sums<kFeatures>& sums) {
   Pack alpha = alpha_at(source.record(number), pixels, limits);
-  const MaskPack ends = ended(fma(-alpha, pixels.transmittance, pixels.transmittance), limits);
+  const MaskPack ends = ended(fnma(alpha, pixels.transmittance, pixels.transmittance), limits);
   pixels.x = select(ends, Pack(kNowhere), pixels.x);
   alpha = zero_unless(~ends, alpha);
   const Pack weight = alpha * pixels.transmittance;
-  pixels.transmittance = fma(-alpha, pixels.transmittance, pixels.transmittance);
+  pixels.transmittance = fnma(alpha, pixels.transmittance, pixels.transmittance);
   sums.add(weight, source.template features<kFeatures>(number));
   return alpha > Pack(0.0f);
 }
@@ -108,7 +108,7 @@ LG_INLINE int draw_list(const Source& source, const uint8_t* list, int length, c
           const int number = list[i + k];
           const Pack alpha = alpha_at(source.record(number), pixels, limits);
           const Pack weight = alpha * pixels.transmittance;
-          pixels.transmittance = fma(-alpha, pixels.transmittance, pixels.transmittance);
+          pixels.transmittance = fnma(alpha, pixels.transmittance, pixels.transmittance);
           sums.add(weight, source.template features<kFeatures>(number));
         }
         // Transmittance only falls: if no pixel has ended now, none has on the way.
@@ -159,12 +159,10 @@ void draw_block(const Source& source, int block, const TileOrigin& tile, const L
 }
 
 struct Drawing {
-  const View* views;
-  int view;
+  const View& view;
   const Settings& settings;
-  const Scene& scene;
-  const Outputs& outputs;
   const ViewData& data;
+  const TileImages& images;
 };
 
 void clear_block(float* state, int total, const TileOrigin& tile, int block) {
@@ -181,7 +179,7 @@ LG_INLINE bool is_done(const float* state) {
 
 template <int kFeatures, bool kCount>
 void draw_tile(const Drawing& d, int tile_x, int tile_y, Batch& batch, float* states, int state_floats) {
-  const View& view = d.views[d.view];
+  const View& view = d.view;
   const TileOrigin tile = {tile_x * kTileWidth, tile_y * kTileHeight, d.settings.pixel_center,
                            log2_positive(d.settings.alpha_min)};
   const Limits limits = {Pack(tile.log2_alpha_min), Pack(d.settings.alpha_max), Pack(d.settings.transmittance_min),
@@ -208,12 +206,12 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, Batch& batch, float* st
     }
   }
   for (int b = 0; b < kBlocks; ++b) {
-    const int x = tile.left + block_left(b), y = tile.top + block_top(b);
-    if (x >= view.width || y >= view.height) continue;
+    if (tile.left + block_left(b) >= view.width || tile.top + block_top(b) >= view.height) continue;
     const float* state = states + b * state_floats;
-    write_block({d.outputs, d.scene, view, d.view, d.data.features}, x, y, Pack::load(state + kTransmittance * kLanes),
+    write_block(d.images.tile(), block_left(b), block_top(b), Pack::load(state + kTransmittance * kLanes),
                 Pack::load(state + kContributors * kLanes), state + kSums * kLanes);
   }
+  d.images.write(tile.left, tile.top);
 }
 
 using DrawTile = void (*)(const Drawing&, int, int, Batch&, float*, int);
@@ -238,7 +236,10 @@ DrawTile choose(int features, bool count) {
 
 void draw_view(const View* views, int view, const Settings& settings, const Scene& scene, const Outputs& outputs,
                const ViewData& data, Workspace& w) {
-  const Drawing drawing{views, view, settings, scene, outputs, data};
+  const int channels = data.features.colors;
+  const float* background =
+      scene.background != nullptr ? scene.background + static_cast<int64_t>(view) * channels : nullptr;
+  const ImageTarget images{outputs, views[view], view, data.features, background};
   const DrawTile draw = choose(data.features.total(), outputs.contributors != nullptr);
   // Neighbouring tiles share ellipses: a thread draws some in a row.
   constexpr int kRun = 4;
@@ -247,13 +248,17 @@ void draw_view(const View* views, int view, const Settings& settings, const Scen
   const int threads = thread_count();
   const int total = runs * data.tiles_y;
   const int parts = total < threads ? total : threads;
-  const std::size_t part_floats = sizeof(Batch) / sizeof(float) + static_cast<std::size_t>(kBlocks) * state_floats;
+  const std::size_t batch_floats = sizeof(Batch) / sizeof(float);
+  const std::size_t states_floats = static_cast<std::size_t>(kBlocks) * state_floats;
+  const std::size_t part_floats = batch_floats + states_floats + TileImages::floats(channels);
   float* memory = w.scratch.ensure<float>(part_floats * parts);
   std::atomic<int> next{0};
   for_parts(parts, [&](int p) {
     float* own = memory + p * part_floats;
     Batch& batch = *reinterpret_cast<Batch*>(own);
-    float* states = own + sizeof(Batch) / sizeof(float);
+    float* states = own + batch_floats;
+    const TileImages tile_images(images, states + states_floats);
+    const Drawing drawing{views[view], settings, data, tile_images};
     for (int run = next++; run < total; run = next++) {
       const int y = run / runs, first = run % runs * kRun;
       for (int x = first; x < first + kRun && x < data.tiles_x; ++x) draw(drawing, x, y, batch, states, state_floats);

@@ -37,19 +37,24 @@ struct Moments {
   }
   LG_INLINE void reduce(float* row) const {
     const Pack zero = Pack(0.0f);
-    const Pack low[8] = {one, x, y, xx, xy, yy, kAbsolute ? abs_x : zero, kAbsolute ? abs_y : zero};
-    add_sums_of_8(low, row);
-    if constexpr (kFeatures > 0) {
-      const Pack high[8] = {a,
-                            kFeatures > 1 ? b : zero,
-                            kFeatures > 2 ? c : zero,
-                            kFeatures > 3 ? d : zero,
-                            kFeatures > 4 ? e : zero,
-                            zero,
-                            zero,
-                            zero};
-      add_sums_of_8(high, row + gradient_row::kFeatures);
-    }
+    // Fields in the order of record.h.
+    const Pack fields[kRecordFloats] = {one,
+                                        x,
+                                        y,
+                                        xx,
+                                        xy,
+                                        yy,
+                                        kAbsolute ? abs_x : zero,
+                                        kAbsolute ? abs_y : zero,
+                                        kFeatures > 0 ? a : zero,
+                                        kFeatures > 1 ? b : zero,
+                                        kFeatures > 2 ? c : zero,
+                                        kFeatures > 3 ? d : zero,
+                                        kFeatures > 4 ? e : zero,
+                                        zero,
+                                        zero,
+                                        zero};
+    add_sums_of_16(fields, row);
   }
 };
 
@@ -85,22 +90,23 @@ LG_INLINE void visit(const Visitor& g, const Limits& limits, float* block, Momen
   const Pack before = Pack::load(block + kUpTransmittance * kLanes);
   MaskPack live = power >= limits.log2_alpha_min;
   Pack alpha = zero_unless(live, min(raw, limits.alpha_max));
-  Pack after = fma(-alpha, before, before);
+  Pack after = fnma(alpha, before, before);
   const MaskPack ends = limits.strict ? after < limits.transmittance_min : after <= limits.transmittance_min;
   if (__builtin_expect(any(ends), 0)) {
     select(ends, Pack(kNowhere), px).store(block + kUpX * kLanes);
     live = live & ~ends;
     alpha = zero_unless(live, alpha);
-    after = fma(-alpha, before, before);
+    after = fnma(alpha, before, before);
   }
   const float* v = block + kUpFeatures * kLanes;
   const Pack weight = alpha * before, own = light<kFeatures>(g.features, v, g.total);
-  const Pack rest = fma(-weight, own, Pack::load(block + kUpRest * kLanes));
-  const Pack v_alpha = fma(before, own, -(rest * quick_inverse(Pack(1.0f) - alpha)));
+  const Pack rest = fnma(weight, own, Pack::load(block + kUpRest * kLanes));
+  // Minus the gradient of alpha.
+  const Pack against = fnma(before, own, rest * quick_inverse(Pack(1.0f) - alpha));
   after.store(block + kUpTransmittance * kLanes);
   rest.store(block + kUpRest * kLanes);
   const MaskPack moves = limits.passing ? live : live & (raw <= limits.alpha_max);
-  const Pack v_sigma = zero_unless(moves, -raw * v_alpha);
+  const Pack v_sigma = zero_unless(moves, raw * against);
   const Pack vx = v_sigma * dx, vy = v_sigma * dy;
   sums.one = sums.one + v_sigma;
   sums.x = sums.x + vx;

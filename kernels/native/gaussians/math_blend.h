@@ -24,7 +24,7 @@ LG_INLINE Ellipse<F> ellipse_of(const float* r) {
 template <class F>
 LG_INLINE F log2_alpha(const Ellipse<F>& e, F dx, F dy) {
   const F u = fma(e.ux, dx, e.uy * dy), v = e.vy * dy;
-  return fma(-v, v, fma(-u, u, e.log2_opacity));
+  return fnma(v, v, fnma(u, u, e.log2_opacity));
 }
 
 // How steeply the two edges of a rectangle that face the centre are cut where the ellipse is closest to them.

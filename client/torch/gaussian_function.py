@@ -202,4 +202,4 @@ def _coordinates(gradient: torch.Tensor, rendering: Rendering) -> torch.Tensor:
     scenes = math.prod(leading[:-1])
     seen = (radii > 0).all(dim=-1).reshape(scenes, -1, leading[-1]).any(dim=1).reshape(leading)
     indices = seen.nonzero().T
-    return torch.sparse_coo_tensor(indices, gradient[seen], gradient.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(indices, gradient[seen], gradient.shape, is_coalesced=True, check_invariants=False)

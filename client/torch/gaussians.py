@@ -140,6 +140,9 @@ def render_gaussians(
         client: the way to the worker; None: the shared client of the default target.
     """
     wanted = _outputs(outputs)
+    if gradient_dtype not in get_args(WireFormat):
+        expected = ", ".join(get_args(WireFormat))
+        raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],

@@ -39,7 +39,8 @@ def test_torch_is_not_imported_by_the_client():
 
 
 def test_operators_without_torch_say_what_to_install():
-    for module in ("lumigrad.client.torch", "lumigrad.client.compat.pulsar"):
+    modules = ("torch", "compat.pulsar", "compat.gsplat", "compat.diff_gaussian_rasterization")
+    for module in (f"lumigrad.client.{name}" for name in modules):
         said = run(f"try: import {module}\nexcept ImportError as error: print(error)\n", ("torch",))
         assert 'needs the package "torch"; install it with: pip install "lumigrad[torch]"' in said
 

@@ -1,0 +1,203 @@
+"""What the drop-in for gsplat computes without a worker: tiles, the dictionary, and refusals of options."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import InvalidArgument
+from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization
+from lumigrad.client.compat.gsplat.meta import Meta
+from lumigrad.client.compat.gsplat.tiles import Projected, intersect
+
+# gsplat 1.6's, in order.
+PARAMETERS = (
+    "means quats scales opacities colors viewmats Ks width height near_plane far_plane radius_clip eps2d sh_degree "
+    "packed tile_size backgrounds render_mode sparse_grad absgrad rasterize_mode channel_chunk distributed "
+    "camera_model segmented covars with_ut with_eval3d return_normals global_z_order rays radial_coeffs "
+    "tangential_coeffs thin_prism_coeffs ftheta_coeffs lidar_coeffs external_distortion_coeffs rolling_shutter "
+    "viewmats_rs ut_params extra_signals extra_signals_sh_degree renderer_config"
+)
+DEFAULTS = {
+    "near_plane": 0.01,
+    "far_plane": 1e10,
+    "radius_clip": 0.0,
+    "eps2d": 0.3,
+    "sh_degree": None,
+    "packed": True,
+    "tile_size": None,
+    "backgrounds": None,
+    "render_mode": "RGB",
+    "sparse_grad": False,
+    "absgrad": False,
+    "rasterize_mode": "classic",
+    "channel_chunk": 32,
+    "camera_model": "pinhole",
+    "segmented": False,
+    "covars": None,
+    "global_z_order": True,
+}
+TENSORS = (torch.zeros(3, 3), torch.ones(3, 4), torch.ones(3, 3), torch.ones(3), torch.ones(3, 3), torch.eye(4)[None],
+           torch.eye(3)[None], 8, 6)  # fmt: skip
+
+
+def test_the_signature_is_the_original_s():
+    parameters = inspect.signature(rasterization).parameters
+    positional = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
+    assert " ".join(positional) == PARAMETERS
+    assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS
+    assert parameters["target"].default is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("distributed", True),
+        ("with_ut", True),
+        ("with_eval3d", True),
+        ("return_normals", True),
+        ("global_z_order", False),
+        *((name, torch.zeros(1, 6)) for name in ("rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")),
+        ("ftheta_coeffs", object()),
+        ("lidar_coeffs", object()),
+        ("external_distortion_coeffs", object()),
+        ("rolling_shutter", 2),
+        ("viewmats_rs", torch.eye(4)[None]),
+        ("ut_params", object()),
+        ("extra_signals", torch.zeros(3, 2)),
+        ("extra_signals_sh_degree", 3),
+        ("renderer_config", object()),
+    ],
+)
+def test_options_that_are_not_supported_are_named_with_what_to_do(name, value):
+    with pytest.raises(NotImplementedError, match=rf"^{name}(=\w+)? is not supported here; \w+"):
+        rasterization(*TENSORS, **{name: value}, target="localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"render_mode": "Ed"}, NotImplementedError, r'render_mode="Ed" is not supported here; use one of RGB, D, ED'),
+        ({"render_mode": "rgb"}, GsplatArgumentError, "render_mode: expected one of RGB, D, ED, .* got 'rgb'"),
+        ({"camera_model": "ftheta"}, NotImplementedError, r'camera_model="ftheta" is not supported here; use one of'),
+        ({"camera_model": "round"}, GsplatArgumentError, "camera_model: expected one of pinhole, ortho, fisheye, got"),
+        ({"rasterize_mode": "fast"}, GsplatArgumentError, "rasterize_mode: expected one of classic, antialiased, got"),
+        ({"tile_size": 0}, GsplatArgumentError, "tile_size: expected a whole number from 1"),
+        ({"backgrounds": torch.zeros(2, 3)}, AssertionError, r"backgrounds: expected shape \[1, 3\], got \[2, 3\]"),
+        ({"covars": torch.zeros(3, 6)}, AssertionError, r"covars: expected shape \[3, 3, 3\], got \[3, 6\]"),
+        ({"sh_degree": 1}, InvalidArgument, r"colors: expected shape \[3, K, D\], got \[3, 3\]"),
+        ({"near_plane": "here"}, InvalidArgument, "near_plane: expected a number, got 'here'"),
+        ({"speed": 3}, TypeError, "rasterization.* got an unexpected keyword argument 'speed'"),
+    ],
+)
+def test_wrong_arguments_are_explained(options, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        rasterization(*TENSORS, **options, target="localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "text"),
+    [
+        (0, torch.zeros(3), r"means: expected shape \[.., N, 3\], got \[3\]"),
+        (4, None, "colors: expected a tensor"),
+        (5, torch.zeros(1, 3, 4), r"viewmats: expected shape \[C, 4, 4\], got \[1, 3, 4\]"),
+        (6, torch.zeros(1, 3, 3), "Ks: expected a focal length in pixels > 0, got 0.0"),
+        (2, -torch.ones(3, 3), "scales: expected values >= 0"),
+        (7, 0, "width: expected a whole number of pixels >= 1, got 0"),
+    ],
+)
+def test_wrong_tensors_are_explained(position, value, text):
+    with pytest.raises(GsplatArgumentError, match=f"^{text}"):
+        rasterization(*TENSORS[:position], value, *TENSORS[position + 1 :], target="localhost:1")
+
+
+def projected(count: int, images: int) -> Projected:
+    generator = np.random.default_rng(7)
+    turn, spread = generator.uniform(0, np.pi, count), np.exp(generator.uniform(0, 2.5, (count, 2)))
+    axes = np.stack([np.cos(turn), np.sin(turn), -np.sin(turn), np.cos(turn)], -1).reshape(-1, 2, 2)
+    conics = np.linalg.inv(np.swapaxes(axes, 1, 2) @ (axes * spread[:, :, None] ** 2))
+    radii = generator.integers(0, 3, (count, 2))
+    return Projected(
+        torch.from_numpy(np.sort(generator.integers(0, images, count))),
+        torch.from_numpy(generator.uniform(-20, 120, (count, 2)).astype(np.float32)),
+        torch.from_numpy(radii.astype(np.int32)),
+        torch.from_numpy(conics[:, (0, 0, 1), (0, 1, 1)].astype(np.float32)),
+        torch.from_numpy(generator.uniform(0, 1, count).astype(np.float32)),
+        torch.from_numpy(generator.uniform(1, 2, count).astype(np.float32).round(1)),
+    )
+
+
+def touched(gaussians: Projected, index: int, left: float, top: float, size: int) -> bool:
+    """Whether the ellipse has a point in the square, by trying many of the square's points."""
+    steps = np.linspace(0, size, 81)
+    x = left + steps[None] - float(gaussians.means2d[index, 0])
+    y = top + steps[:, None] - float(gaussians.means2d[index, 1])
+    a, b, c = gaussians.conics[index].double().tolist()
+    level = min(3.33**2, 2 * np.log(255 * float(gaussians.opacities[index])))
+    return bool((a * x * x + 2 * b * x * y + c * y * y <= level).any())
+
+
+def test_lists_have_every_tile_that_an_ellipse_touches_in_the_order_of_depth():
+    count, images, size, width, height = 120, 3, 16, 6, 5
+    gaussians = projected(count, images)
+    lists = intersect(gaussians, images, size, width, height)
+    seen = (gaussians.radii > 0).all(-1) & (gaussians.opacities > 1 / 255)
+    offsets = [*lists.offsets.flatten().tolist(), len(lists.flatten_ids)]
+    counts = torch.zeros(count, dtype=torch.int32)
+    for tile in range(images * width * height):
+        found = lists.flatten_ids[offsets[tile] : offsets[tile + 1]].tolist()
+        image, place = divmod(tile, width * height)
+        row, column = divmod(place, width)
+        for index in range(count):
+            inside = bool(seen[index]) and int(gaussians.images[index]) == image
+            if inside and touched(gaussians, index, column * size, row * size, size):
+                assert index in found
+            if index in found:
+                assert inside and touched(gaussians, index, column * size - 0.5, row * size - 0.5, size + 1)
+                counts[index] += 1
+        assert found == sorted(found, key=lambda index: (float(gaussians.depths[index]), index))
+        keys = lists.isect_ids[offsets[tile] : offsets[tile + 1]]
+        assert (keys >> 32 == (image << 5) + place).all()
+        bits = (keys & 0xFFFFFFFF).int().view(torch.float32)
+        assert torch.equal(bits, gaussians.depths[found])
+    assert torch.equal(lists.tiles_per_gauss, counts)
+    assert counts.sum() > 100
+    assert lists.offsets.shape == (images, height, width)
+    assert lists.offsets.dtype == lists.flatten_ids.dtype == lists.tiles_per_gauss.dtype == torch.int32
+
+
+def test_no_gaussians_have_no_tiles():
+    empty = Projected(
+        torch.zeros(0).long(), *(torch.zeros(0, size) for size in (2, 2, 3)), torch.zeros(0), torch.zeros(0)
+    )
+    lists = intersect(empty, 2, 16, 3, 2)
+    assert not len(lists.isect_ids) and not lists.offsets.any() and lists.offsets.shape == (2, 2, 3)
+
+
+def test_later_values_are_computed_once_and_only_if_read():
+    computed = []
+
+    def made() -> dict:
+        computed.clear()
+        return Meta({"a": 1, "b": None}, {"b": lambda: computed.append("b") or 2})
+
+    meta = made()
+    assert list(meta) == ["a", "b"] and "b" in meta and len(meta) == 2 and not computed
+    assert meta["b"] == 2 and meta["b"] == 2 and computed == ["b"]
+    for read in (
+        lambda: made().get("b"),
+        lambda: made().pop("b"),
+        lambda: dict(made())["b"],
+        lambda: {**made()}["b"],
+        lambda: list(made().values())[1],
+        lambda: dict(made().items())["b"],
+        lambda: made().copy()["b"],
+        lambda: (made() | {})["b"],
+    ):
+        assert read() == 2
+    assert made().get("c", 3) == 3 and made().pop("c", 3) == 3
+    with pytest.raises(KeyError):
+        made()["c"]

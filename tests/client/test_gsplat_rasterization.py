@@ -1,0 +1,199 @@
+"""gsplat's function on a worker: shapes, the dictionary, and gradients as strategies of densification read them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lumigrad.client.compat.gsplat import rasterization
+from support.worker import WorkerProcess
+
+WIDTH, HEIGHT, COUNT, CAMERAS = 40, 30, 50, 2
+KEYS = (
+    "batch_ids camera_ids gaussian_ids radii means2d depths conics opacities tile_width tile_height tiles_per_gauss "
+    "isect_ids flatten_ids isect_offsets width height tile_size n_batches n_cameras"
+)
+
+
+def scene(*batch: int, channels: int = 3, cameras: int = CAMERAS) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    uniform = lambda *shape: torch.rand(*batch, *shape, generator=generator)  # noqa: E731
+    views = torch.eye(4).repeat(*batch, cameras, 1, 1)
+    views[..., 0, 3] = torch.linspace(0, 0.5, cameras)
+    tensors = {
+        "means": torch.cat([3 * uniform(COUNT, 2) - 1.5, 6 * uniform(COUNT, 1) - 1], dim=-1),
+        "quats": uniform(COUNT, 4) - 0.5,
+        "scales": 0.05 + 0.2 * uniform(COUNT, 3),
+        "opacities": 0.2 + 0.7 * uniform(COUNT),
+        "colors": uniform(COUNT, channels),
+        "viewmats": views,
+        "Ks": torch.tensor([[40.0, 0, 20], [0, 40, 15], [0, 0, 1]]).repeat(*batch, cameras, 1, 1),
+    }
+    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+
+
+@pytest.fixture
+def rasterize(worker_process: WorkerProcess):
+    def call(tensors, **options):
+        return rasterization(**tensors, width=WIDTH, height=HEIGHT, target=worker_process.target, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 1)], ids=str)
+def test_results_and_the_dictionary_have_their_shapes(rasterize, batch, packed):
+    colors, alphas, meta = rasterize(scene(*batch), packed=packed, tile_size=8)
+    assert colors.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 3)
+    assert alphas.shape == (*batch, CAMERAS, HEIGHT, WIDTH, 1)
+    assert " ".join(meta) == KEYS
+    views = (*batch, CAMERAS)
+    rows = (len(meta["gaussian_ids"]),) if packed else (*views, COUNT)
+    shapes = {"radii": (2,), "means2d": (2,), "depths": (), "conics": (3,), "opacities": (), "tiles_per_gauss": ()}
+    for name, last in shapes.items():
+        assert meta[name].shape == (*rows, *last), name
+    assert meta["isect_offsets"].shape == (*views, 4, 5)
+    assert len(meta["isect_ids"]) == len(meta["flatten_ids"]) == meta["tiles_per_gauss"].sum() > 0
+    numbers = ("width", "height", "tile_size", "tile_width", "tile_height", "n_batches", "n_cameras")
+    scenes = max(1, len(batch) and 2)
+    assert [meta[name] for name in numbers] == [WIDTH, HEIGHT, 8, 5, 4, scenes, CAMERAS]
+    assert meta["radii"].dtype == torch.int32
+
+
+@pytest.mark.parametrize("batch", [(), (2, 1)], ids=str)
+def test_packed_results_are_the_visible_dense_ones(rasterize, batch):
+    dense_colors, dense_alphas, dense = rasterize(scene(*batch), packed=False)
+    colors, alphas, packed = rasterize(scene(*batch))
+    assert torch.equal(colors, dense_colors) and torch.equal(alphas, dense_alphas)
+    assert dense["batch_ids"] is dense["camera_ids"] is dense["gaussian_ids"] is None
+    visible = (dense["radii"] > 0).all(-1).reshape(-1, CAMERAS, COUNT)
+    assert 0 < visible.sum() < visible.numel()
+    ids = [packed[name] for name in ("batch_ids", "camera_ids", "gaussian_ids")]
+    assert torch.equal(torch.stack(ids, -1), visible.nonzero())
+    assert all(values.dtype == torch.int64 for values in ids)
+    for name in ("radii", "means2d", "depths", "conics", "opacities", "tiles_per_gauss"):
+        assert torch.equal(packed[name], dense[name].reshape(-1, CAMERAS, COUNT, *packed[name].shape[1:])[visible]), (
+            name
+        )
+    assert torch.equal(packed["isect_ids"], dense["isect_ids"])
+    assert torch.equal(packed["isect_offsets"], dense["isect_offsets"])
+    rows = visible.flatten().nonzero().flatten()
+    assert torch.equal(rows[packed["flatten_ids"]], dense["flatten_ids"].long())
+
+
+def test_depths_are_the_last_channel(rasterize):
+    background = {"backgrounds": torch.full((CAMERAS, 3), 0.5)}
+    color, alpha, _ = rasterize(scene(), **background)
+    depth, _, _ = rasterize({**scene(), "colors": None}, render_mode="D")
+    expected, _, _ = rasterize(scene(), render_mode="ED", **background)
+    assert depth.shape == expected.shape == (CAMERAS, HEIGHT, WIDTH, 1)
+    torch.testing.assert_close(expected, depth / alpha.clamp_min(1e-10))
+    assert torch.equal(rasterize(scene(), render_mode="RGB+D", **background)[0], torch.cat([color, depth], -1))
+    assert torch.equal(rasterize(scene(), render_mode="RGB+ED", **background)[0], torch.cat([color, expected], -1))
+
+
+def gradients(rasterize, packed: bool, batch: tuple[int, ...] = (), **options):
+    tensors = scene(*batch)
+    colors, alphas, meta = rasterize(tensors, packed=packed, **options)
+    meta["means2d"].retain_grad()
+    (colors.square().sum() + alphas.sum()).backward()
+    return {name: tensor.grad for name, tensor in tensors.items()}, meta
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 1)], ids=str)
+def test_packed_and_sparse_gradients_are_the_dense_ones(rasterize, batch):
+    dense, meta = gradients(rasterize, False, batch, absgrad=True)
+    assert all(gradient.abs().max() > 0 for gradient in dense.values())
+    visible = (meta["radii"] > 0).all(-1)
+    for options in ({}, {"absgrad": True}, {"sparse_grad": True}):
+        packed, packed_meta = gradients(rasterize, True, batch, **options)
+        assert torch.equal(packed_meta["means2d"].grad, meta["means2d"].grad[visible])
+        if "absgrad" in options:
+            assert torch.equal(packed_meta["means2d"].absgrad, meta["means2d"].absgrad[visible])
+        for name, gradient in packed.items():
+            sparse = "sparse_grad" in options and name in ("means", "quats", "scales")
+            assert gradient.is_sparse == sparse, name
+            torch.testing.assert_close(gradient.to_dense(), dense[name], msg=name)
+            if sparse:
+                assert gradient.dense_dim() == 1
+                assert torch.equal(gradient.coalesce().indices().T, visible.any(dim=-2).nonzero())
+    assert (meta["means2d"].absgrad >= meta["means2d"].grad.abs() - 1e-4).all()
+
+
+def test_sparse_gradients_step_a_sparse_optimizer(rasterize):
+    tensors = scene()
+    optimizer = torch.optim.SparseAdam([tensors[name] for name in ("means", "quats", "scales")], lr=0.01)
+    before = tensors["means"].detach().clone()
+    colors, _, meta = rasterize(tensors, sparse_grad=True)
+    colors.sum().backward()
+    optimizer.step()
+    moved = (tensors["means"] != before).any(-1)
+    assert moved.any() and not moved[torch.isin(torch.arange(COUNT), meta["gaussian_ids"], invert=True)].any()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_loss_on_the_projected_centres_has_its_gradient(rasterize, packed):
+    tensors = scene()
+    _, _, meta = rasterize(tensors, packed=packed)
+    meta["means2d"][..., 0].sum().backward()
+    gaussian = meta["gaussian_ids"] if packed else (meta["radii"] > 0).all(-1).nonzero()[:, 1]
+    # x = 40 X / Z + 20, and these cameras are not turned.
+    expected = torch.zeros(COUNT).index_add_(0, gaussian, 40 / tensors["means"].detach()[gaussian, 2])
+    torch.testing.assert_close(tensors["means"].grad[:, 0], expected)
+    assert not tensors["means"].grad[:, 1].any() and tensors["colors"].grad is None
+
+
+def test_what_has_no_gradient_says_so_instead_of_giving_none(rasterize):
+    for name in ("depths", "conics", "opacities"):
+        _, _, meta = rasterize(scene())
+        with pytest.raises(
+            NotImplementedError, match=rf'^meta\["{name}"\] has no gradient here; pass it on with .deta'
+        ):
+            meta[name].sum().backward()
+    with torch.no_grad():
+        assert not rasterize(scene())[2]["depths"].requires_grad
+
+
+def test_colors_may_be_per_camera_and_harmonics_shared_by_scenes(rasterize):
+    tensors = scene(2)
+    per_camera = {**tensors, "colors": torch.stack([tensors["colors"], 2 * tensors["colors"]], dim=1)}
+    single, both = rasterize(tensors)[0], rasterize(per_camera)[0]
+    torch.testing.assert_close(both[:, 0], single[:, 0])
+    torch.testing.assert_close(both[:, 1], 2 * single[:, 1])
+    shared = torch.rand(COUNT, 9, 3).requires_grad_()
+    color = rasterize({**tensors, "colors": shared}, sh_degree=1)[0]
+    each = rasterize({**tensors, "colors": shared.expand(2, -1, -1, -1)}, sh_degree=1)[0]
+    assert torch.equal(color, each)
+    color.sum().backward()
+    assert shared.grad[:, :4].any() and not shared.grad[:, 4:].any()
+
+
+def test_any_number_of_channels_and_covariances(rasterize):
+    tensors = scene(channels=37)
+    turned = torch.nn.functional.normalize(tensors["quats"], dim=-1)
+    w, x, y, z = turned.unbind(-1)
+    rotation = torch.stack(
+        [
+            *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+            *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+            *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+        ],
+        dim=-1,
+    ).reshape(COUNT, 3, 3)
+    root = rotation * tensors["scales"][:, None]
+    covars = root @ root.transpose(-1, -2)
+    color = rasterize(tensors, channel_chunk=8)[0]
+    assert color.shape[-1] == 37
+    color.square().sum().backward()
+    direct = {name: tensors[name].grad for name in ("quats", "scales")}
+    for name in direct:
+        tensors[name].grad = None
+    from_covars = rasterize({**tensors, "quats": None, "scales": None}, covars=covars)[0]
+    torch.testing.assert_close(from_covars, color, rtol=1e-4, atol=1e-4)
+    from_covars.square().sum().backward()
+    for name, gradient in direct.items():
+        torch.testing.assert_close(tensors[name].grad, gradient, rtol=1e-3, atol=1e-3 * float(gradient.abs().max()))
+
+
+def test_a_near_plane_of_zero_is_accepted(rasterize):
+    assert torch.equal(rasterize(scene(), near_plane=0.0)[0], rasterize(scene(), near_plane=1e-6)[0])

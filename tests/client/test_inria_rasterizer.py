@@ -1,0 +1,224 @@
+"""Inria's module on a worker: shapes, arguments, and what gets a gradient. Its numbers are tested end to end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import Camera, Client, Gaussians, InvalidArgument
+from lumigrad.client.compat.diff_gaussian_rasterization import GaussianRasterizationSettings, GaussianRasterizer
+from support.worker import WorkerProcess
+
+WIDTH, HEIGHT, COUNT = 36, 28, 40
+TANGENTS = (0.5, 0.5 * HEIGHT / WIDTH)
+FIELDS = (
+    "image_height image_width tanfovx tanfovy bg scale_modifier viewmatrix projmatrix sh_degree campos prefiltered "
+    "debug antialiasing"
+)
+
+
+def settings(**changes) -> GaussianRasterizationSettings:
+    view = torch.eye(4)
+    view[3, :3] = torch.tensor([0.1, -0.2, 0.5])
+    film = torch.zeros(4, 4)
+    film[0, 0], film[1, 1], film[2, 2], film[3, 2], film[2, 3] = 1 / TANGENTS[0], 1 / TANGENTS[1], 1.0001, -0.01, 1
+    values = GaussianRasterizationSettings(
+        image_height=HEIGHT,
+        image_width=WIDTH,
+        tanfovx=TANGENTS[0],
+        tanfovy=TANGENTS[1],
+        bg=torch.tensor([0.2, 0.5, 0.1]),
+        scale_modifier=1.0,
+        viewmatrix=view,
+        projmatrix=view @ film,
+        sh_degree=1,
+        campos=-view[3, :3],
+        prefiltered=False,
+        debug=False,
+    )
+    return values._replace(**changes)
+
+
+def scene() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    tensors = {
+        "means3D": torch.cat([2 * uniform(COUNT, 2) - 1, 5 * uniform(COUNT, 1) - 0.5], dim=-1),
+        "means2D": torch.zeros(COUNT, 3),
+        "shs": uniform(COUNT, 16, 3),
+        "opacities": 0.2 + 0.7 * uniform(COUNT, 1),
+        "scales": 0.05 + 0.1 * uniform(COUNT, 3),
+        "rotations": torch.nn.functional.normalize(uniform(COUNT, 4) - 0.5),
+    }
+    return {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+
+
+@pytest.fixture
+def rasterizer(worker_process: WorkerProcess):
+    return lambda raster_settings=None, **options: GaussianRasterizer(
+        settings() if raster_settings is None else raster_settings, worker_process.target, **options
+    )
+
+
+def test_settings_have_the_original_s_fields_in_its_order():
+    assert " ".join(GaussianRasterizationSettings._fields) == FIELDS
+    assert settings().antialiasing is False
+
+
+def test_results_have_their_shapes_and_inputs_their_gradients(rasterizer):
+    tensors = scene()
+    color, radii, depth = rasterizer()(**tensors)
+    assert color.shape == (3, HEIGHT, WIDTH) and color.is_contiguous()
+    assert depth.shape == (2, HEIGHT, WIDTH)
+    assert radii.shape == (COUNT,) and radii.dtype == torch.int32 and not radii.requires_grad
+    (color.sum() + depth.sum()).backward()
+    for name, tensor in tensors.items():
+        assert tensor.grad.shape == tensor.shape and tensor.grad.any(), name
+    assert not tensors["means2D"].grad[:, 2].any()
+    hidden = radii == 0
+    assert hidden.any() and not any(tensor.grad[hidden].any() for tensor in tensors.values())
+    # Twelve coefficients are not in use.
+    assert not tensors["shs"].grad[:, 4:].any()
+
+
+def test_the_second_plane_is_the_share_of_the_background(rasterizer):
+    tensors = scene()
+    _, _, (_, transmittance) = rasterizer()(**tensors)
+    black = rasterizer(settings(bg=torch.zeros(3)))(**tensors)[0]
+    white = rasterizer(settings(bg=torch.ones(3)))(**tensors)[0]
+    torch.testing.assert_close(white - black, transmittance.expand(3, -1, -1), atol=1e-6, rtol=0)
+
+
+def test_optional_arguments_may_be_left_out(rasterizer):
+    tensors = scene()
+    expected = rasterizer()(**tensors)[0]
+    assert torch.equal(rasterizer()(**{**tensors, "means2D": None})[0], expected)
+    assert torch.equal(rasterizer()(**{**tensors, "opacities": tensors["opacities"][:, 0]})[0], expected)
+    del tensors["shs"]
+    one = rasterizer()(colors_precomp=torch.full((COUNT, 3), 0.3), **tensors)[0]
+    two = rasterizer()(colors_precomp=torch.full((COUNT, 3), 0.6), **tensors)[0]
+    background = rasterizer()(colors_precomp=torch.zeros(COUNT, 3), **tensors)[0]
+    torch.testing.assert_close(two - background, 2 * (one - background), atol=1e-6, rtol=0)
+
+
+def test_the_projected_gradient_is_in_device_coordinates(rasterizer, client: Client):
+    tensors = scene()
+    rasterizer()(**tensors)[0].sum().backward()
+    raster = settings()
+    camera = Camera.inria(raster.viewmatrix, raster.projmatrix, raster.campos, *TANGENTS, WIDTH, HEIGHT)
+    arrays = {"means": "means3D", "quats": "rotations", "scales": "scales", "sh": "shs"}
+    gaussians = Gaussians(**{name: tensors[key] for name, key in arrays.items()}, opacities=tensors["opacities"][:, 0])
+    options = {"semantics": "inria_depth", "near": 0.2, "sh_degree": 1, "background": raster.bg}
+    frame = client.render(gaussians, camera, **options)
+    pixels = frame.backward(np.ones_like(frame.color), wanted=("means2d",)).means2d
+    expected = pixels * [WIDTH / 2, HEIGHT / 2]
+    np.testing.assert_allclose(tensors["means2D"].grad[:, :2], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_inverse_depth_on_request(rasterizer):
+    tensors = scene()
+    color, _, inverse = rasterizer(inverse_depth=True)(**tensors)
+    assert inverse.shape == (1, HEIGHT, WIDTH)
+    torch.testing.assert_close(color, rasterizer()(**tensors)[0])
+    inverse.sum().backward()
+    assert tensors["means3D"].grad.any()
+
+
+def test_cameras_get_gradients_only_where_derivatives_are_true(rasterizer):
+    for semantics in ("inria_depth", "inria_exact"):
+        raster = settings()
+        camera = [raster.viewmatrix, raster.projmatrix, raster.campos]
+        camera = [tensor.clone().requires_grad_() for tensor in camera]
+        names = ("viewmatrix", "projmatrix", "campos")
+        raster = raster._replace(bg=raster.bg.clone().requires_grad_(), **dict(zip(names, camera, strict=True)))
+        rasterizer(raster, semantics=semantics)(**scene())[0].sum().backward()
+        assert raster.bg.grad.any()
+        for tensor in camera:
+            assert (tensor.grad is not None and bool(tensor.grad.any())) == (semantics == "inria_exact")
+
+
+def test_the_camera_of_the_client_draws_the_same_picture(rasterizer, client: Client):
+    tensors = {name: tensor.detach() for name, tensor in scene().items()}
+    raster = settings(scale_modifier=0.8, antialiasing=True)
+    color, radii, depth = rasterizer(raster)(**tensors)
+    camera = Camera.inria(raster.viewmatrix, raster.projmatrix, raster.campos, *TANGENTS, WIDTH, HEIGHT)
+    frame = client.render(
+        Gaussians(
+            tensors["means3D"], tensors["rotations"], tensors["scales"], tensors["opacities"][:, 0], tensors["shs"]
+        ),
+        camera,
+        semantics="inria_exact",
+        near=0.2,
+        sh_degree=1,
+        scale_modifier=0.8,
+        antialiased=True,
+        background=raster.bg,
+        outputs=("color", "depth", "transmittance", "radii"),
+    )
+    np.testing.assert_array_equal(frame.color.transpose(2, 0, 1), color)
+    np.testing.assert_array_equal(np.stack([frame.depth, frame.transmittance]), depth)
+    np.testing.assert_array_equal(frame.radii[:, 0], radii)
+
+
+def test_mark_visible_tells_what_is_in_front(rasterizer):
+    positions = torch.tensor([[0.0, 0, -1], [0, 0, -0.4], [0, 0, -0.2], [9, 9, 3]])
+    # The camera moves everything by 0.5 along z; the near plane is at 0.2.
+    assert rasterizer().markVisible(positions).tolist() == [False, False, True, True]
+
+
+def test_without_gradients_nothing_is_kept(rasterizer, client: Client):
+    before = client.info().contexts
+    with torch.no_grad():
+        assert not rasterizer()(**scene())[0].requires_grad
+    assert client.info().contexts == before
+
+
+def test_nothing_to_draw_shows_the_background(rasterizer):
+    tensors = {name: tensor[:0] for name, tensor in scene().items()}
+    color, radii, depth = rasterizer()(**tensors)
+    torch.testing.assert_close(color[:, 3, 4], settings().bg)
+    assert radii.shape == (0,) and not depth[0].any() and (depth[1] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"shs": None}, "shs: expected either shs or colors_precomp, got neither"),
+        ({"colors_precomp": torch.zeros(COUNT, 3)}, "shs: expected either shs or colors_precomp, got both"),
+        ({"scales": None}, "scales: expected scales and rotations together, got one of them"),
+        (
+            {"cov3D_precomp": torch.ones(COUNT, 6)},
+            "cov3D_precomp: expected either scales and rotations or cov3D_precomp, got both",
+        ),
+        ({"means3D": torch.zeros(COUNT, 2)}, r"means3D: expected shape \[N, 3\], got \[40, 2\]"),
+        ({"rotations": torch.zeros(3, 4)}, r"rotations: expected shape \[40, 4\], got \[3, 4\]"),
+        ({"opacities": torch.full((COUNT, 1), 1.5)}, r"opacities: expected values in \[0, 1\]"),
+        ({"means2D": torch.zeros(3, 3)}, r"means2D: expected shape \[40, 3\], got \[3, 3\]"),
+        ({"shs": torch.zeros(COUNT, 3)}, r"shs: expected shape \[40, K, D\], got \[40, 3\]"),
+    ],
+)
+def test_refusals_name_the_argument(rasterizer, change, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        rasterizer()(**{**scene(), **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"tanfovx": 0.0}, "raster_settings.tanfovx: expected the tangent of half an angle, > 0, got 0.0"),
+        ({"viewmatrix": torch.eye(3)}, r"raster_settings.viewmatrix: expected finite numbers of shape \[4, 4\]"),
+        ({"bg": torch.zeros(2)}, "raster_settings.bg: "),
+        ({"sh_degree": 7}, "raster_settings.sh_degree: expected a whole number from 0 to 4, got 7"),
+        ({"image_width": 0}, "raster_settings.image_width: expected a whole number of pixels >= 1, got 0"),
+        ({"scale_modifier": -1.0}, "raster_settings.scale_modifier: "),
+    ],
+)
+def test_refusals_name_the_setting(rasterizer, change, text):
+    with pytest.raises(InvalidArgument, match=f"^{text}"):
+        rasterizer(settings(**change))(**scene())
+
+
+def test_other_semantics_are_refused(rasterizer):
+    with pytest.raises(InvalidArgument, match=r'^semantics: expected one of "inria_depth", "inria_exact", got .exact.'):
+        rasterizer(semantics="exact")

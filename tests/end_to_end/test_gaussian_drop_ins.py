@@ -1,0 +1,227 @@
+"""The drop-ins for Gaussians through a real worker: oracle files, and training loops in which one line changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client.compat.diff_gaussian_rasterization import GaussianRasterizationSettings, GaussianRasterizer
+from lumigrad.client.compat.gsplat import rasterization
+from support.closeness import assert_image, assert_relative
+from support.gaussian_drop_ins import ABSENT, Archive, files, run_gsplat, run_inria
+from support.worker import WorkerProcess
+
+GSPLAT, INRIA = files("g*"), files("i*")
+
+
+def compare(name: str, found: np.ndarray, expected: np.ndarray, stable: np.ndarray, tolerance: float) -> None:
+    """Where no branch is near."""
+    mask = np.broadcast_to(stable, expected.shape)
+    assert_image(np.where(mask, found, 0), np.where(mask, expected, 0), tolerance)
+    assert np.isfinite(found).all(), name
+
+
+@pytest.mark.skipif(not GSPLAT, reason=ABSENT)
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "dense"])
+@pytest.mark.parametrize("path", GSPLAT, ids=lambda path: path.stem)
+def test_gsplat_is_reproduced(path: Path, packed: bool, running: WorkerProcess) -> None:
+    archive = Archive.load(path)
+    arrays = archive.arrays
+    result = run_gsplat(archive, running.target, packed=packed)
+    np.testing.assert_array_equal(result.radii, arrays["radii"])
+    visible = (arrays["radii"] > 0).all(-1, keepdims=True)
+    assert_image(result.images["means2d"] * visible, arrays["means2d"] * visible, 1e-3)
+    depth = float(np.abs(arrays["depths"]).max()) if archive.options["mode"] != "RGB" else 1.0
+    compare("image", result.images["image"], arrays["out_image"], arrays["stable"][..., None], 1e-5 * max(1.0, depth))
+    compare("alpha", result.images["alpha"], arrays["out_alpha"], arrays["stable"][..., None], 1e-5)
+    for name, gradient in result.gradients.items():
+        expected = arrays.get({"absgrad": "absgrad_means2d_px"}.get(name, f"grad_{name}"))
+        if expected is not None:
+            # A single round Gaussian does not turn: its gradient is rounding.
+            noise = 1e-5 if (path.stem, name) == ("g01_single", "quats") else 0.0
+            assert_relative(f"{path.stem} {name}", gradient, expected, noise=noise)
+
+
+@pytest.mark.skipif(not INRIA, reason=ABSENT)
+@pytest.mark.parametrize("semantics", ["inria_depth", "inria_exact"])
+@pytest.mark.parametrize("path", INRIA, ids=lambda path: path.stem)
+def test_inria_is_reproduced(path: Path, semantics: str, running: WorkerProcess) -> None:
+    archive = Archive.load(path)
+    arrays, kind = archive.arrays, "gradcompat" if semantics == "inria_depth" else "grad"
+    result = run_inria(archive, running.target, semantics)
+    np.testing.assert_array_equal(result.radii, arrays["radii"])
+    for name, image in result.images.items():
+        depth = float(np.abs(arrays["view_depth"]).max()) if name == "depth" else 1.0
+        compare(name, image, arrays[f"out_{name}"], arrays["stable"], 1e-5 * max(1.0, depth))
+    compared = 0
+    for name, gradient in result.gradients.items():
+        expected = arrays.get(f"{kind}_{name}")
+        if expected is not None:
+            columns = expected.shape[-1] if name == "means2D" else None
+            assert_relative(f"{path.stem} {name}", gradient[..., :columns], expected)
+            compared += 1
+    # The version with depth has no antialiasing, so that there is nothing to compare its gradients with.
+    assert compared or (semantics == "inria_depth" and archive.options["antialiasing"])
+
+
+WIDTH, HEIGHT = 48, 36
+
+
+def target_picture() -> torch.Tensor:
+    """[H, W, 3] two discs."""
+    y, x = torch.meshgrid(torch.arange(HEIGHT) + 0.5, torch.arange(WIDTH) + 0.5, indexing="ij")
+    picture = torch.zeros(HEIGHT, WIDTH, 3)
+    picture[(x - 17) ** 2 + (y - 17) ** 2 < 81] = torch.tensor([0.9, 0.2, 0.1])
+    picture[(x - 31) ** 2 + (y - 21) ** 2 < 49] = torch.tensor([0.1, 0.3, 0.9])
+    return picture
+
+
+def parameters(count: int) -> dict[str, torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    uniform = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    return {
+        "means": torch.nn.Parameter(torch.cat([3 * uniform(count, 2) - 1.5, 3.5 + uniform(count, 1)], dim=-1)),
+        "scales": torch.nn.Parameter(torch.full((count, 3), -1.8)),
+        "quats": torch.nn.Parameter(uniform(count, 4) - 0.5),
+        "opacities": torch.nn.Parameter(torch.full((count,), -0.5)),
+        "sh0": torch.nn.Parameter(uniform(count, 1, 3) - 0.5),
+        "shN": torch.nn.Parameter(torch.zeros(count, 3, 3)),
+    }
+
+
+class Densification:
+    """Keeps the books that gsplat's default strategy keeps: image-plane gradients and how often each was seen."""
+
+    def __init__(self, *, absgrad: bool, packed: bool) -> None:
+        self.absgrad, self.packed = absgrad, packed
+        self.gradient: torch.Tensor | None = None
+
+    def step_pre_backward(self, info: dict) -> None:
+        info["means2d"].retain_grad()
+
+    def step_post_backward(self, count: int, info: dict) -> None:
+        for key in ("width", "height", "n_cameras", "radii", "gaussian_ids", "means2d"):
+            assert key in info
+        grads = info["means2d"].absgrad.clone() if self.absgrad else info["means2d"].grad.clone()
+        grads[..., 0] *= info["width"] / 2.0 * info["n_cameras"]
+        grads[..., 1] *= info["height"] / 2.0 * info["n_cameras"]
+        if self.gradient is None:
+            self.gradient, self.seen = torch.zeros(count), torch.zeros(count)
+            self.radii = torch.zeros(count)
+        if self.packed:
+            ids, radii = info["gaussian_ids"], info["radii"].max(dim=-1).values
+        else:
+            selected = (info["radii"] > 0.0).all(dim=-1)
+            ids, grads = torch.where(selected)[1], grads[selected]
+            radii = info["radii"][selected].max(dim=-1).values
+        self.gradient.index_add_(0, ids, grads.norm(dim=-1))
+        self.seen.index_add_(0, ids, torch.ones_like(ids, dtype=torch.float32))
+        self.radii[ids] = torch.maximum(self.radii[ids], radii / float(max(info["width"], info["height"])))
+
+
+@pytest.mark.parametrize(("packed", "absgrad"), [(False, False), (True, True)], ids=["dense", "packed-absgrad"])
+def test_a_training_loop_of_gsplat_runs_as_it_is(
+    packed: bool, absgrad: bool, running: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LUMIGRAD_TARGET", running.target)
+    picture, splats = target_picture()[None], parameters(80)
+    optimizers = {name: torch.optim.Adam([value], lr=0.02) for name, value in splats.items()}
+    strategy = Densification(absgrad=absgrad, packed=packed)
+    camera_to_world = torch.eye(4)[None]
+    intrinsics = torch.tensor([[[40.0, 0, WIDTH / 2], [0, 40.0, HEIGHT / 2], [0, 0, 1]]])
+    losses = []
+    for step in range(120):
+        renders, alphas, info = rasterization(
+            means=splats["means"],
+            quats=splats["quats"],
+            scales=torch.exp(splats["scales"]),
+            opacities=torch.sigmoid(splats["opacities"]),
+            colors=torch.cat([splats["sh0"], splats["shN"]], 1),
+            viewmats=torch.linalg.inv(camera_to_world),
+            Ks=intrinsics,
+            width=WIDTH,
+            height=HEIGHT,
+            packed=packed,
+            absgrad=absgrad,
+            sparse_grad=False,
+            rasterize_mode="antialiased" if step % 2 else "classic",
+            sh_degree=min(step // 60, 1),
+            near_plane=0.01,
+            far_plane=1e10,
+            render_mode="RGB+ED",
+        )
+        colors, depths = renders[..., 0:3], renders[..., 3:4]
+        assert depths.shape == alphas.shape == (1, HEIGHT, WIDTH, 1)
+        strategy.step_pre_backward(info)
+        loss = torch.nn.functional.l1_loss(colors, picture)
+        loss.backward()
+        for optimizer in optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        strategy.step_post_backward(80, info)
+        losses.append(loss.item())
+    assert np.mean(losses[-5:]) < 0.3 * losses[0]
+    assert strategy.gradient is not None and (strategy.gradient > 0).sum() > 60
+    assert strategy.seen.max() == 120 and 0 < strategy.radii.max() <= 1
+
+
+def test_a_training_loop_of_inria_runs_as_it_is(running: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TARGET", running.target)
+    picture, model = target_picture().permute(2, 0, 1), parameters(80)
+    tangents = (WIDTH / 80, HEIGHT / 80)
+    world_view = torch.eye(4).T
+    projection = torch.zeros(4, 4)
+    projection[0, 0], projection[1, 1], projection[3, 2] = 1 / tangents[0], 1 / tangents[1], 1.0
+    projection[2, 2], projection[2, 3] = 100 / 99.99, -1 / 99.99
+    full_projection = world_view @ projection.T
+    optimizer = torch.optim.Adam(list(model.values()), lr=0.02, eps=1e-15)
+    gathered, denominator = torch.zeros(80, 1), torch.zeros(80, 1)
+    largest = torch.zeros(80)
+    losses = []
+    for _ in range(120):
+        means = model["means"]
+        screenspace_points = torch.zeros_like(means, dtype=means.dtype, requires_grad=True) + 0
+        screenspace_points.retain_grad()
+        raster_settings = GaussianRasterizationSettings(
+            image_height=HEIGHT,
+            image_width=WIDTH,
+            tanfovx=tangents[0],
+            tanfovy=tangents[1],
+            bg=torch.zeros(3),
+            scale_modifier=1.0,
+            viewmatrix=world_view,
+            projmatrix=full_projection,
+            sh_degree=1,
+            campos=torch.zeros(3),
+            prefiltered=False,
+            debug=False,
+        )
+        rasterizer = GaussianRasterizer(raster_settings=raster_settings)
+        image, radii, depth = rasterizer(
+            means3D=means,
+            means2D=screenspace_points,
+            shs=torch.cat([model["sh0"], model["shN"]], dim=1),
+            colors_precomp=None,
+            opacities=torch.sigmoid(model["opacities"])[:, None],
+            scales=torch.exp(model["scales"]),
+            rotations=torch.nn.functional.normalize(model["quats"]),
+            cov3D_precomp=None,
+        )
+        loss = (image - picture).abs().mean() + 0.001 * depth[1].mean()
+        loss.backward()
+        with torch.no_grad():
+            visibility_filter = radii > 0
+            largest[visibility_filter] = torch.max(largest[visibility_filter], radii[visibility_filter])
+            gathered[visibility_filter] += torch.norm(
+                screenspace_points.grad[visibility_filter, :2], dim=-1, keepdim=True
+            )
+            denominator[visibility_filter] += 1
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+    assert np.mean(losses[-5:]) < 0.3 * losses[0]
+    assert (gathered / denominator.clamp_min(1) > 0).sum() > 60
+    assert denominator.max() == 120 and largest.max() > 1

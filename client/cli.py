@@ -20,8 +20,8 @@ _EPILOG = """\
 examples:
   lumigrad serve                                        start a worker on localhost:50051
   lumigrad info                                         ask it for its device and load
-  lumigrad render cloud.ply -o cloud.png                a picture of a point cloud
-  lumigrad render cloud.ply --camera "orbit 120,-10" --size 1280x720 -o side.png
+  lumigrad render scene.ply -o scene.png                a picture of Gaussians, or of a point cloud
+  lumigrad render scene.ply --orbit 120 -o turn.mp4     a turn around them
 
 exit status: 0 done, 1 failed, 2 wrong usage
 """

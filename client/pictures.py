@@ -49,5 +49,10 @@ def write_depth(path: Path, depth: Array) -> None:
 def write_png(path: Path, picture: Array) -> None:
     """Writes [H, W] or [H, W, 1 | 3 | 4] values from 0 to 1; others are clipped."""
     image = require("PIL.Image", "io", "writing PNG files")
-    levels = np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0).astype(np.uint8)
+    levels = levels_of(picture)
     image.fromarray(levels[..., 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels).save(path)
+
+
+def levels_of(picture: Array) -> Array:
+    """0..1 as 0..255, rounded; what lies outside is clipped, what is no number is 0."""
+    return np.asarray(np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0), np.uint8)

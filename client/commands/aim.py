@@ -5,22 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
 from lumigrad.client.camera import Camera
+from lumigrad.client.commands.framing import Extent, enclosing_ball
 from lumigrad.client.commands.options import numbers
+from lumigrad.client.datasets import Capture
+from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.rotations import unit
 from lumigrad.client.spheres import Spheres
 
 HELP = """\
-"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; fits the cloud into the picture if no distance is given),
-"look-at X,Y,Z X,Y,Z" (eye and target), or a JSON file with either of "eye" and "target"; "fx", "fy", "cx", "cy",
-"rotation" and "translation" (OpenCV, world to camera); "parameters" (Pulsar) (default: "orbit 30,20")"""
+"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; fits the scene into the picture if no distance is given),
+"look-at X,Y,Z X,Y,Z" (eye and target), a JSON file with either of "eye" and "target"; "fx", "fy", "cx", "cy",
+"rotation" and "translation" (OpenCV, world to camera); "parameters" (Pulsar); or a data set: cameras.json (Inria),
+transforms.json (nerfstudio) or a folder with them or with COLMAP's files (default: "orbit 30,20")"""
 
 
 @dataclass(frozen=True)
@@ -36,34 +42,46 @@ class View:
 class Aim(Protocol):
     """One way to choose a camera."""
 
-    def camera(self, spheres: Spheres, view: View) -> Camera:
-        """The camera for a cloud."""
+    def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
+        """The camera for a scene."""
 
 
 @dataclass(frozen=True)
 class Orbit:
-    """Around the middle of the cloud."""
+    """Around the middle of the scene."""
 
     azimuth_degrees: float
     elevation_degrees: float
     distance: float | None = None
 
-    def camera(self, spheres: Spheres, view: View) -> Camera:
-        """At the distance given, or where the cloud fills the picture."""
-        center, radius = enclosing_ball(spheres)
-        half_angle = math.radians(view.fov_degrees) / 2
-        narrow = min(half_angle, math.atan(math.tan(half_angle) * view.width / view.height))
-        distance = self.distance if self.distance is not None else 1.1 * radius / math.sin(narrow)
-        return Camera.orbit(
-            center,
-            distance,
-            self.azimuth_degrees,
-            self.elevation_degrees,
-            view.up,
-            fov_degrees=view.fov_degrees,
-            width=view.width,
-            height=view.height,
-        )
+    def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
+        """At the distance given, or where the scene fills the picture."""
+        return self.turn(scene, view, (0.0,))[0]
+
+    def turn(self, scene: Spheres | Gaussians, view: View, angles_degrees: Sequence[float]) -> list[Camera]:
+        """The same further around the scene, by these angles."""
+        if isinstance(scene, Gaussians):
+            extent = Extent.of(scene, unit("up", np.asarray(view.up, np.float64)))
+            center = extent.center
+            fitting = extent.distance(self.elevation_degrees, view.fov_degrees, view.width, view.height)
+        else:
+            center, radius = enclosing_ball(scene)
+            half_angle = math.radians(view.fov_degrees) / 2
+            narrow = min(half_angle, math.atan(math.tan(half_angle) * view.width / view.height))
+            fitting = 1.1 * radius / math.sin(narrow)
+        return [
+            Camera.orbit(
+                center,
+                fitting if self.distance is None else self.distance,
+                self.azimuth_degrees + angle,
+                self.elevation_degrees,
+                view.up,
+                fov_degrees=view.fov_degrees,
+                width=view.width,
+                height=view.height,
+            )
+            for angle in angles_degrees
+        ]
 
 
 @dataclass(frozen=True)
@@ -73,8 +91,8 @@ class LookAt:
     eye: tuple[float, ...]
     target: tuple[float, ...]
 
-    def camera(self, spheres: Spheres, view: View) -> Camera:
-        """Does not depend on the cloud."""
+    def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
+        """Does not depend on the scene."""
         return Camera.look_at(
             self.eye, self.target, view.up, fov_degrees=view.fov_degrees, width=view.width, height=view.height
         )
@@ -82,11 +100,11 @@ class LookAt:
 
 @dataclass(frozen=True)
 class CameraFile:
-    """A JSON file."""
+    """A JSON file or a folder: of one camera, or of a data set."""
 
     path: Path
 
-    def camera(self, spheres: Spheres, view: View) -> Camera:
+    def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
         """What the file says; sizes, up and fov_degrees come from the options if it does not say them."""
         try:
             values: dict[str, Any] = json.loads(self.path.read_text())
@@ -97,6 +115,14 @@ class CameraFile:
             return Camera.look_at(**{**vars(view), **values})
         except (json.JSONDecodeError, TypeError) as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
+
+    def capture(self) -> Capture | None:
+        """The data set; None for a file of one camera."""
+        if self.path.is_dir():
+            return Capture.load(self.path)
+        values = read_json(self.path)
+        several = isinstance(values, list) or (isinstance(values, dict) and "frames" in values)
+        return Capture.load(self.path) if several else None
 
 
 def parse(text: str) -> Aim:
@@ -110,17 +136,8 @@ def parse(text: str) -> Aim:
         eye, target = (numbers(part) for part in rest)
         if len(eye) == len(target) == 3:
             return LookAt(eye, target)
-    if text.endswith(".json"):
+    if text.endswith(".json") or Path(text).is_dir():
         return CameraFile(Path(text))
-    raise argparse.ArgumentTypeError(f'expected "orbit 30,20", "look-at 0,1,5 0,0,0" or a .json file, got {text!r}')
-
-
-def enclosing_ball(spheres: Spheres) -> tuple[Float64, float]:
-    """Centre [3] and radius of a ball around nearly all spheres; strays count little."""
-    if not len(spheres):
-        return np.zeros(3), 1.0
-    positions = spheres.positions.astype(np.float64)
-    low, high = np.percentile(positions, [2, 98], axis=0)
-    center = (low + high) / 2
-    reach = np.linalg.norm(positions - center, axis=1) + spheres.radii
-    return center, float(np.percentile(reach, 98))
+    raise argparse.ArgumentTypeError(
+        f'expected "orbit 30,20", "look-at 0,1,5 0,0,0", a .json file or the folder of a data set, got {text!r}'
+    )

@@ -1,4 +1,4 @@
-"""Options that several subcommands share."""
+"""Options that several subcommands share, and the kinds of values that options have."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from lumigrad.client.client import Client
 
 # At a prompt it is better to hear soon that there is no worker.
 _RETRY_S = 1.0
+AXES = {
+    "x": (1.0, 0.0, 0.0),
+    "y": (0.0, 1.0, 0.0),
+    "z": (0.0, 0.0, 1.0),
+    "-x": (-1.0, 0.0, 0.0),
+    "-y": (0.0, -1.0, 0.0),
+    "-z": (0.0, 0.0, -1.0),
+}
 
 
-def add_connection(parser: argparse.ArgumentParser) -> None:
+def add_connection(parser: argparse._ActionsContainer) -> None:
     """Declares --target and --timeout."""
     parser.add_argument(
         "--target", metavar="HOST:PORT", help=f"the worker (default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})"
@@ -34,6 +42,13 @@ def positive_number(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    """A whole number >= 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text}")
+    return int(text)
+
+
 def picture_size(text: str) -> tuple[int, int]:
     """Width and height from "640x480"."""
     width, separator, height = text.partition("x")
@@ -48,3 +63,13 @@ def numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from None
+
+
+def direction(text: str) -> tuple[float, float, float]:
+    """A direction from "-y" or "0,-0.9,-0.4"."""
+    if text in AXES:
+        return AXES[text]
+    values = numbers(text) if "," in text else ()
+    if len(values) != 3 or not any(values):
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(AXES)}, or X,Y,Z such as 0,-0.9,-0.4, got {text}")
+    return values[0], values[1], values[2]

@@ -1,89 +1,216 @@
-"""`lumigrad render`: a picture of a PLY file."""
+"""`lumigrad render`: pictures and videos of scene files."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Any
 
+from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
-from lumigrad.client.commands.options import add_connection, connect, numbers, picture_size, positive_number
-from lumigrad.client.pictures import check_suffix, write_depth, write_picture
+from lumigrad.client.commands.content import NAMES, Content
+from lumigrad.client.commands.destination import destination_of, output_path
+from lumigrad.client.commands.options import (
+    add_connection,
+    connect,
+    count,
+    direction,
+    numbers,
+    picture_size,
+    positive_number,
+)
+from lumigrad.client.commands.pipeline import in_order, with_progress
+from lumigrad.client.commands.shots import Shot, shots_of
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.frame import Frame
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.pictures import write_depth
+from lumigrad.client.scene import SceneHandle
 from lumigrad.client.spheres import Spheres
 
-_AXES = {
-    "x": (1.0, 0.0, 0.0),
-    "y": (0.0, 1.0, 0.0),
-    "z": (0.0, 0.0, 1.0),
-    "-x": (-1.0, 0.0, 0.0),
-    "-y": (0.0, -1.0, 0.0),
-    "-z": (0.0, 0.0, -1.0),
-}
+_SPHERES_GAMMA = 1e-4
+_DESCRIPTION = """\
+Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog) or spheres (any
+other .ply with x, y, z and optional colours and radii).
+
+examples:
+  lumigrad render scene.ply -o scene.png                      fits the scene into the picture
+  lumigrad render scene.ply --orbit 120 -o turn.mp4           a turn around it
+  lumigrad render scene.ply --orbit 60 --camera "orbit 0,35" --up z --size 1920x1080 -o frames/
+  lumigrad render scene.ply --camera transforms.json -o views/           every view of a data set
+  lumigrad render scene.ply --camera colmap/ --view IMG_0042 --output expected_depth -o depth.png
+  lumigrad render scene.ply --camera cameras.json --orbit 240 -o turn.mp4    around what the cameras look at
+"""
 
 
 class RenderCommand:
-    """Renders a cloud of spheres from a file."""
+    """Renders a scene from a file."""
 
-    help = "render a PLY file with x, y, z and optional colours and radii"
+    help = "render a file of Gaussians or spheres as pictures or a video"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        parser.add_argument("cloud", metavar="CLOUD.ply", type=Path, help="the spheres")
+        parser.description = _DESCRIPTION
+        parser.set_defaults(parser=parser, path=None, show="color")
+        parser.add_argument("scene", metavar="SCENE", type=Path, help="the file, or the folder of an unbundled .sog")
         parser.add_argument(
-            "-o", "--output", type=_output, required=True, metavar="FILE", help=".png, .npy (colour) or .npz (all)"
-        )
-        parser.add_argument("--camera", type=aim.parse, default="orbit 30,20", metavar="AIM", help=aim.HELP)
-        parser.add_argument("--depth", type=_output, metavar="FILE", help="also write the depth: .png or .npy")
-        parser.add_argument("--size", type=picture_size, default=(640, 480), metavar="WxH", help="(default: 640x480)")
-        parser.add_argument(
-            "--fov", type=positive_number, default=40.0, metavar="DEGREES", help="vertical field of view (default: 40)"
-        )
-        parser.add_argument(
-            "--up", choices=sorted(_AXES), default="y", help="which way is up, e.g. --up=-y (default: y)"
-        )
-        parser.add_argument(
-            "--radius",
-            type=positive_number,
-            help="of every sphere (default: the file's, else so that neighbours touch)",
+            "-o",
+            "--output",
+            action=_Output,
+            required=True,
+            metavar="FILE",
+            help=f"where to: .png, .mp4, a folder for .png files, .npy (one output) or .npz (all); "
+            f"--output NAME says what, one of {', '.join(NAMES)} (default: color)",
         )
         parser.add_argument(
-            "--gamma", type=positive_number, default=1e-4, help="softness, 1e-5 to 1 (default: 1e-4, nearly opaque)"
+            "--as", dest="kind", choices=("spheres", "gaussians"), help="read it as (default: what the file holds)"
         )
-        parser.add_argument(
-            "--background", type=numbers, metavar="R,G,B", help="0 to 1, one per channel (default: white)"
-        )
-        add_connection(parser)
+        _add_views(parser.add_argument_group("views"))
+        _add_looks(parser.add_argument_group("looks"))
+        add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Reads, renders, writes."""
-        spheres = Spheres.load(arguments.cloud, radius=arguments.radius)
-        check_suffix(arguments.output, spheres.channels)
-        width, height = arguments.size
-        view = aim.View(width, height, arguments.fov, _AXES[arguments.up])
-        with connect(arguments) as client:
-            frame = client.render(
-                spheres,
-                arguments.camera.camera(spheres, view),
-                gamma=arguments.gamma,
-                background=arguments.background,
-                outputs=_outputs(arguments),
-            )
-        write_picture(arguments.output, frame)
-        if arguments.depth:
-            write_depth(arguments.depth, frame.depth)
-        print(f"{arguments.output}: {len(spheres):,} spheres, {frame.timings.round_trip_ms:.0f} ms")
+        if arguments.path is None:
+            arguments.parser.error("expected a file or folder as well: -o FILE")
+        scene, settings = _read(arguments)
+        shots = shots_of(arguments, scene)
+        if arguments.depth and len(shots) > 1:
+            raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --output depth")
+        content = Content.of(arguments.show, scene, shots)
+        everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
+        destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
+        with connect(arguments) as client, destination:
+            # Spheres in one picture need not be stored.
+            stored = scene if isinstance(scene, Spheres) and len(shots) == 1 else client.put(scene)
+            extra = (_depth_name(scene),) if arguments.depth else ()
+            outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))
+            times: list[float] = []
+
+            def job(shot: Shot) -> Array | None:
+                frame = _render(client, stored, shot, settings, outputs)
+                times.append(frame.timings.round_trip_ms)
+                if arguments.depth:
+                    write_depth(arguments.depth, frame[_depth_name(scene)])
+                return destination.encode(shot, frame)
+
+            for encoded in with_progress(in_order(job, shots), len(shots)):
+                destination.add(encoded)
+        pictures = f"{len(shots)} pictures, " if len(shots) > 1 else ""
+        noun = "Gaussians" if isinstance(scene, Gaussians) else "spheres"
+        print(f"{arguments.path}: {len(scene):,} {noun}, {pictures}{sum(times) / len(times):.0f} ms")
         return 0
 
 
-def _outputs(arguments: argparse.Namespace) -> tuple[str, ...]:
-    if arguments.output.suffix == ".npz":
-        return ("color", "alpha", "depth")
-    return ("color", "depth") if arguments.depth else ("color",)
+class _Output(argparse.Action):
+    """-o FILE, --output NAME, and --output FILE for what is no name."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        if option == "--output" and values in NAMES:
+            namespace.show = values
+            return
+        try:
+            namespace.path = output_path(values)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
 
 
-def _output(text: str) -> Path:
+def _add_views(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--camera", type=aim.parse, default="orbit 30,20", metavar="AIM", help=aim.HELP)
+    group.add_argument(
+        "--orbit",
+        type=count,
+        metavar="N",
+        help="N pictures of a whole turn around the scene, from the camera on",
+    )
+    group.add_argument("--view", metavar="NAME | INDEX", help="one camera of a data set (default: all)")
+    group.add_argument(
+        "--size",
+        type=picture_size,
+        metavar="WxH",
+        help="(default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)",
+    )
+    group.add_argument("--fov", type=positive_number, metavar="DEGREES", help="vertical field of view (default: 40)")
+    group.add_argument(
+        "--up",
+        type=direction,
+        metavar="AXIS",
+        help="which way is up: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, "
+        "or up in the photographs of a data set)",
+    )
+    group.add_argument("--fps", type=positive_number, default=30.0, help="pictures per second of an .mp4 (default: 30)")
+
+
+def _add_looks(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--background", type=numbers, metavar="R,G,B", help="0 to 1 (default: white for spheres, black for Gaussians)"
+    )
+    group.add_argument("--depth", type=_depth_path, metavar="FILE", help="also write the depth: .png or .npy")
+    group.add_argument("--radius", type=positive_number, help="of every sphere (default: the file's, else they touch)")
+    group.add_argument(
+        "--gamma", type=positive_number, help="softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
+    )
+    group.add_argument("--sh-degree", type=int, metavar="D", help="harmonics of Gaussians to use (default: all)")
+    group.add_argument(
+        "--antialiased",
+        action=argparse.BooleanOptionalAction,
+        help="Gaussians smaller than a pixel fade (default: what the file says)",
+    )
+    group.add_argument("--near", type=positive_number, help="least depth of Gaussians shown (default: 0.01)")
+    group.add_argument("--far", type=positive_number, help="largest depth of Gaussians shown (default: 1e10)")
+
+
+def _read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
+    """The scene, and settings for render; the client refuses those that belong to the other kind of scene."""
+    settings = {
+        "gamma": arguments.gamma,
+        "background": arguments.background,
+        "sh_degree": arguments.sh_degree,
+        "antialiased": arguments.antialiased,
+        "near": arguments.near,
+        "far": arguments.far,
+    }
+    kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
+    if kind == "spheres":
+        settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
+        return Spheres.load(arguments.scene, radius=arguments.radius), settings
+    if arguments.radius is not None:
+        raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
+    stored = read_scene(arguments.scene, skip_invalid=True)
+    if stored.skipped:
+        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    if arguments.antialiased is None and stored.antialiased:
+        settings["antialiased"] = True
+    return stored.gaussians(), settings
+
+
+def _render(
+    client: Client,
+    scene: Spheres | Gaussians | SceneHandle,
+    shot: Shot,
+    settings: dict[str, Any],
+    outputs: tuple[str, ...],
+) -> Frame:
+    return client.render(scene, shot.camera, outputs=outputs, **settings)
+
+
+def _depth_name(scene: Spheres | Gaussians) -> str:
+    return "expected_depth" if isinstance(scene, Gaussians) else "depth"
+
+
+def _depth_path(text: str) -> Path:
     path = Path(text)
-    if path.suffix not in (".png", ".npy", ".npz"):
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .png, .npy or .npz, got {text}")
+    if path.suffix not in (".png", ".npy"):
+        raise argparse.ArgumentTypeError(f"expected a file that ends in .png or .npy, got {text}")
     return path
 
 

@@ -29,6 +29,7 @@ class StoredScene:
         opacities: [N] float32 in [0, 1].
         sh: [N, K, 3] float32 coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25.
         antialiased: trained with antialiasing, and so best rendered with it.
+        skipped: how many Gaussians of the file were left out, see `keep`.
     """
 
     means: Float32
@@ -37,6 +38,7 @@ class StoredScene:
     opacities: Float32
     sh: Float32
     antialiased: bool = False
+    skipped: int = 0
 
     @staticmethod
     def of(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> StoredScene:
@@ -84,4 +86,5 @@ class StoredScene:
             scales=self.scales[mask],
             opacities=self.opacities[mask],
             sh=self.sh[mask],
+            skipped=self.skipped + int((~mask).sum()),
         )

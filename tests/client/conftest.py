@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from lumigrad.client import Client
-from support.worker import WorkerProcess, worker
+from support.gaussian_clouds import post
+from support.worker import LUMIGRAD, WorkerProcess, worker
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,20 @@ def worker_process() -> Iterator[WorkerProcess]:
 def client(worker_process: WorkerProcess) -> Iterator[Client]:
     with Client(worker_process.target) as connected:
         yield connected
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    post().save(tmp_path / "scene.ply")
+    return tmp_path / "scene.ply"
+
+
+@pytest.fixture
+def render(worker_process: WorkerProcess, scene: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `lumigrad render` on the scene, in its folder."""
+
+    def run(*arguments: str, file: str = "scene.ply") -> subprocess.CompletedProcess[str]:
+        command = [LUMIGRAD, "render", file, *arguments, "--target", worker_process.target]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=scene.parent)
+
+    return run

@@ -62,3 +62,12 @@ def assert_close(read: Gaussians, made: Cloud, *, means: float, scales: float, o
     np.testing.assert_allclose(read.sh, made.sh[:, : read.sh.shape[1]], rtol=0, atol=sh)
     assert same_rotations(read.quats, made.quats) < angle
     np.testing.assert_allclose(np.linalg.norm(read.quats, axis=1), 1.0, atol=1e-6)
+
+
+def post(count: int = 400) -> Gaussians:
+    """An upright post, red above (at negative y) and blue below, around the origin."""
+    generator = np.random.default_rng(0)
+    means = generator.uniform((-0.2, -1, -0.2), (0.2, 1, 0.2), (count, 3))
+    colors = np.where(means[:, 1:2] < 0, [[0.9, 0.1, 0.1]], [[0.1, 0.1, 0.9]])
+    quats = generator.normal(size=(count, 4))
+    return Gaussians(means, quats, np.full((count, 3), 0.08), np.full(count, 0.95), colors=colors)

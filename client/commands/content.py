@@ -1,0 +1,58 @@
+"""What a picture shows of a rendering: colours, depths or alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumigrad.client.commands.framing import depth_range
+from lumigrad.client.commands.shots import Shot
+from lumigrad.client.frame import Frame
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.ramp import ramp_colors
+from lumigrad.client.spheres import Spheres
+
+NAMES = ("color", "depth", "expected_depth", "alpha")
+
+
+@dataclass(frozen=True)
+class Content:
+    """One output, and how it becomes a picture.
+
+    Attributes:
+        name: one of `NAMES`.
+        nearest: the depth that is shown light, scene units; the same in all pictures, so that videos do not flicker.
+        farthest: the depth that is shown dark.
+    """
+
+    name: str
+    nearest: float = 0.0
+    farthest: float = 1.0
+
+    @staticmethod
+    def of(name: str, scene: Spheres | Gaussians, shots: Sequence[Shot]) -> Content:
+        """For the pictures of a scene."""
+        if not name.endswith("depth"):
+            return Content(name)
+        gaussians = isinstance(scene, Gaussians)
+        points = scene.means.reshape(-1, 3) if isinstance(scene, Gaussians) else scene.positions
+        opacities = scene.opacities.reshape(-1) if gaussians and scene.opacities is not None else None
+        return Content(name, *depth_range(points, opacities, [shot.camera for shot in shots]))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What must be rendered for a picture."""
+        return (self.name, "alpha") if self.name.endswith("depth") else (self.name,)
+
+    def picture(self, frame: Frame) -> Array:
+        """[H, W] or [H, W, K], 0 to 1. Depths are light where close; where nothing is, the picture is black."""
+        values = frame[self.name]
+        if not self.name.endswith("depth"):
+            return values
+        closeness = (self.farthest - values) / (self.farthest - self.nearest)
+        # Spheres have a depth of -1 where there is none.
+        share = np.where(values < 0, 0.0, frame.alpha)
+        return np.asarray(ramp_colors(closeness) * share[..., None], np.float32)

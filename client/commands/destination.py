@@ -1,0 +1,142 @@
+"""Where pictures go: into one file, into a folder, or into a video."""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from lumigrad.client.commands.content import Content
+from lumigrad.client.commands.shots import Shot
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.frame import Frame
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.pictures import check_suffix, levels_of, write_png
+from lumigrad.client.video import VideoWriter
+
+_SUFFIXES = (".png", ".npy", ".npz", ".mp4")
+
+
+class Destination(ABC):
+    """Takes pictures in order. Use it in a `with` block."""
+
+    # What has to be rendered.
+    outputs: tuple[str, ...]
+
+    def __enter__(self) -> Destination:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def encode(self, shot: Shot, frame: Frame) -> Array | None:
+        """Does what needs no order, in any thread; the result goes to `add`."""
+
+    @abstractmethod
+    def add(self, encoded: Array | None) -> None:
+        """Takes the next picture."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Completes what was written."""
+
+
+class Files(Destination):
+    """One file for each picture; their order does not matter."""
+
+    def __init__(self, path: Path, content: Content, everything: tuple[str, ...]) -> None:
+        """Writes to `path`, or if that has no suffix to .png files in a folder of that name.
+
+        Args:
+            path: a file that ends in .png, .npy or .npz, or a folder, which is made.
+            content: what is written; into an .npz everything.
+            everything: names of all outputs for an .npz.
+        """
+        self._path, self._content = path, content
+        self.outputs = everything if path.suffix == ".npz" else content.outputs
+        if path.suffix == ".npy":
+            self.outputs = (content.name,)
+        if not path.suffix:
+            path.mkdir(parents=True, exist_ok=True)
+
+    def encode(self, shot: Shot, frame: Frame) -> None:
+        """Writes the file."""
+        path = self._path if self._path.suffix else self._path / f"{shot.name}.png"
+        if path.suffix == ".npz":
+            np.savez(path, **dict(frame))  # type: ignore[arg-type]
+        elif path.suffix == ".npy":
+            np.save(path, frame[self._content.name])
+        else:
+            write_png(path, self._content.picture(frame))
+
+    def add(self, encoded: Array | None) -> None:
+        """The file is written already."""
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class Video(Destination):
+    """An .mp4 file."""
+
+    def __init__(self, path: Path, content: Content, width: int, height: int, frames_per_second: float) -> None:
+        """Starts the file, for pictures of one size."""
+        self._content = content
+        self.outputs = content.outputs
+        self._writer = VideoWriter(path, width, height, frames_per_second)
+
+    def encode(self, shot: Shot, frame: Frame) -> Array:
+        """uint8 [H, W, 3]."""
+        levels = levels_of(self._content.picture(frame))
+        levels = levels[..., None] if levels.ndim == 2 else levels
+        return np.broadcast_to(levels, (*levels.shape[:2], 3)) if levels.shape[2] == 1 else levels
+
+    def add(self, encoded: Array | None) -> None:
+        """Appends the picture."""
+        if encoded is not None:
+            self._writer.add(encoded)
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._writer.close()
+
+
+def destination_of(
+    path: Path, content: Content, shots: Sequence[Shot], channels: int, everything: tuple[str, ...], fps: float
+) -> Destination:
+    """What `path` stands for; InvalidArgument if it cannot take these pictures."""
+    if path.suffix and path.suffix != ".mp4":
+        if len(shots) > 1:
+            raise InvalidArgument.of(
+                "output",
+                f"expected a folder or an .mp4 file for {len(shots)} pictures, got {path}; "
+                "--view chooses one of a data set",
+            )
+        check_suffix(path, channels if content.name == "color" else 3)
+        return Files(path, content, everything)
+    if content.name == "color" and channels not in (1, 3):
+        raise InvalidArgument.of("output", f"expected 1 or 3 channels, got {channels}; write .npy or .npz")
+    if not path.suffix:
+        check_suffix(path / ".png", 3)
+        return Files(path, content, everything)
+    width, height = shots[0].camera.width, shots[0].camera.height
+    if any((shot.camera.width, shot.camera.height) != (width, height) for shot in shots):
+        raise InvalidArgument.of("size", "has to be given for a video of views that differ in size: --size WxH")
+    return Video(path, content, width, height, fps)
+
+
+def output_path(text: str) -> Path:
+    """The value of -o: a file of a known kind, or a folder."""
+    path = Path(text)
+    if path.suffix not in _SUFFIXES and (path.suffix and not text.endswith("/") and not path.is_dir()):
+        raise argparse.ArgumentTypeError(
+            f"expected a file that ends in {', '.join(_SUFFIXES)}, or a folder such as frames/, got {text}"
+        )
+    return path

@@ -1,0 +1,112 @@
+"""Which pictures are wanted: cameras with names, from the options --camera, --orbit, --view, --size, --fov and --up."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumigrad.client.camera import Camera
+from lumigrad.client.camera_models import OpenCVModel
+from lumigrad.client.commands import aim
+from lumigrad.client.commands.options import AXES
+from lumigrad.client.datasets import Capture, resized
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.rotations import axis_angle_rotation, unit
+from lumigrad.client.spheres import Spheres
+
+_SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
+_FOV_DEGREES = 40.0
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture to take.
+
+    Attributes:
+        name: of its file, without a suffix.
+        camera: sees it.
+    """
+
+    name: str
+    camera: Camera
+
+
+def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[Shot]:
+    """All pictures that the options ask for."""
+    aimed = arguments.camera
+    capture = aimed.capture() if isinstance(aimed, aim.CameraFile) else None
+    if arguments.view is not None and (capture is None or arguments.orbit):
+        raise InvalidArgument.of("view", "expected with --camera of a data set and without --orbit; leave it out")
+    if capture is not None:
+        return _ring(arguments, capture) if arguments.orbit else _views(arguments, capture)
+    small = _SPHERES_SIZE if isinstance(scene, Spheres) else _GAUSSIANS_SIZE
+    # Trained scenes have the axes of COLMAP's first photograph, y down.
+    up = arguments.up or AXES["y" if isinstance(scene, Spheres) else "-y"]
+    width, height = arguments.size or small
+    view = aim.View(width, height, arguments.fov or _FOV_DEGREES, up)
+    if not arguments.orbit:
+        return [Shot("frame", aimed.camera(scene, view))]
+    if not isinstance(aimed, aim.Orbit):
+        raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or with none')
+    return _numbered(aimed.turn(scene, view, _angles(arguments.orbit)))
+
+
+def _views(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
+    """The cameras of a data set, or the one that --view names."""
+    for name in ("fov", "up"):
+        if getattr(arguments, name) is not None:
+            raise InvalidArgument.of(name, "is what the cameras of the data set say; leave it out, or add --orbit")
+    views = capture.views if arguments.view is None else (capture.view(arguments.view),)
+    cameras = [resized(view.camera, *arguments.size) if arguments.size else view.camera for view in views]
+    # Names may contain folders.
+    names = [view.name.replace("/", "_") for view in views]
+    return [Shot(name, camera) for name, camera in zip(names, cameras, strict=True)]
+
+
+def _ring(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
+    """A turn around what the cameras of a data set look at, as high and as far away as they are."""
+    template = capture.views[0].camera
+    size = arguments.size or (template.width, template.height)
+    up = capture.up if arguments.up is None else unit("up", np.asarray(arguments.up, np.float64))
+    focus = capture.focus
+    offsets = np.array([view.camera.model.eye - focus for view in capture.views])
+    heights = offsets @ up
+    levels = offsets - heights[:, None] * up
+    height, reach = float(np.median(heights)), float(np.median(np.linalg.norm(levels, axis=1)))
+    start = reach * unit("camera", levels[0])
+    fov = arguments.fov or _vertical_fov(capture)
+    return _numbered(
+        [
+            Camera.look_at(
+                focus + height * up + axis_angle_rotation(math.radians(angle) * up) @ start,
+                focus,
+                up,
+                fov_degrees=fov,
+                width=size[0],
+                height=size[1],
+            )
+            for angle in _angles(arguments.orbit)
+        ]
+    )
+
+
+def _vertical_fov(capture: Capture) -> float:
+    """Degrees, of the first camera."""
+    camera = capture.views[0].camera
+    model = camera.model
+    assert isinstance(model, OpenCVModel)
+    return math.degrees(2 * math.atan(camera.height / 2 / model.fy))
+
+
+def _angles(count: int) -> list[float]:
+    """Degrees of a whole turn in so many steps."""
+    return [index * 360.0 / count for index in range(count)]
+
+
+def _numbered(cameras: Sequence[Camera]) -> list[Shot]:
+    return [Shot(f"frame_{index:04d}", camera) for index, camera in enumerate(cameras)]

@@ -1,0 +1,52 @@
+"""Pictures on their way: a few renderings at a time, in order, into a video."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from lumigrad.client.commands.pipeline import in_order
+from lumigrad.client.video import VideoWriter
+
+
+def test_a_few_jobs_at_a_time_in_order():
+    running, most, lock = 0, 0, threading.Lock()
+
+    def job(item: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02 if item % 2 else 0.001)
+        with lock:
+            running -= 1
+        return item
+
+    assert list(in_order(job, range(20))) == list(range(20))
+    assert most == 3
+
+
+def test_the_first_error_ends_the_jobs():
+    begun = []
+
+    def job(item: int) -> int:
+        begun.append(item)
+        if item == 4:
+            raise ValueError("four")
+        return item
+
+    results = in_order(job, range(1000))
+    with pytest.raises(ValueError, match="four"):
+        list(results)
+    assert len(begun) < 10
+
+
+def test_a_video_refuses_pictures_of_another_size(tmp_path):
+    with VideoWriter(tmp_path / "v.mp4", 16, 16, 30) as video:
+        video.add(np.zeros((16, 16, 3), np.uint8))
+        with pytest.raises(Exception, match=r"expected a picture of uint8 \[16, 16, 3\], got uint8 \(8, 16, 3\)"):
+            video.add(np.zeros((8, 16, 3), np.uint8))
+    assert (tmp_path / "v.mp4").stat().st_size > 500

@@ -1,4 +1,4 @@
-"""What users copy first works: the demo, and the code in the porting guide."""
+"""What users copy first works: the demo, and the code in the porting guides."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from support.worker import WorkerProcess
@@ -37,8 +38,13 @@ def run_code_of(document: Path) -> dict[str, object]:
     """Runs a document's Python blocks one after the other; returns the names they leave."""
     blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.S)
     names: dict[str, object] = {}
-    exec("\n".join(block for block in blocks if "from pytorch3d" not in block), names)
+    exec("\n".join(_after_porting(block) for block in blocks), names)
     return names
+
+
+def _after_porting(block: str) -> str:
+    """Without the lines that a guide says to replace."""
+    return block.partition("# after")[2] if block.startswith("# before") else block
 
 
 def test_the_code_of_the_porting_guide_runs(worker_process: WorkerProcess, monkeypatch):
@@ -47,6 +53,24 @@ def test_the_code_of_the_porting_guide_runs(worker_process: WorkerProcess, monke
     assert names["image"].shape == (256, 256, 3)
     assert names["result"].alpha.shape == (256, 256)
     assert names["positions"].grad.abs().max() > 0
+
+
+def test_the_code_of_the_guide_for_gsplat_runs(worker_process: WorkerProcess, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    names = run_code_of(ROOT / "docs" / "porting_gsplat.md")
+    assert names["image"].shape == (1, 200, 300, 3)
+    assert names["result"].expected_depth.shape == (1, 200, 300)
+    assert names["means"].grad.abs().max() > 0
+
+
+def test_the_code_of_the_guide_for_inria_runs(worker_process: WorkerProcess, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    torch.manual_seed(0)
+    names = run_code_of(ROOT / "docs" / "porting_inria.md")
+    assert names["color"].shape == (3, 200, 300)
+    seen = names["expected_depth"][names["depth"][1] < 0.5]
+    assert seen.min() > 2 and seen.max() < 8
+    assert names["screenspace_points"].grad.abs().max() > 0
 
 
 def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch, tmp_path: Path):

@@ -119,7 +119,8 @@ class DrawnGaussians(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one, and for the centres."""
         rendering: Rendering = ctx.rendering
-        centres = ctx.saved_tensors[-1] if ctx.with_centres else None
+        saved = ctx.saved_tensors
+        centres = saved[-1] if ctx.with_centres else None
         images = [name for name in IMAGES if name in rendering.frame]
         upstream = {name: value for name, value in zip(images, gradients, strict=True) if value is not None}
         _, centres_needed, echo_needed, *needed = ctx.needs_input_grad
@@ -155,11 +156,12 @@ class ProjectedGaussians(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         """Gradients of what was added to the gradient that `draw` sent, and gave to the inputs already."""
         rendering: Rendering = ctx.rendering
+        _ = ctx.saved_tensors
         nothing: tuple[None, ...] = (None,) * (1 + len(PROJECTED))
         wanted = [name for name, need in zip(PROJECTED, ctx.needs_input_grad[1:], strict=True) if need]
-        added = gradient if echoed is None or gradient is None else gradient - echoed
-        if gradient is None and echoed is not None:
-            added = -echoed
+        added = gradient
+        if echoed is not None:
+            added = -echoed if gradient is None else gradient - echoed
         if added is None or not wanted or not added.any():
             rendering.frame.release()
             return nothing
@@ -181,7 +183,6 @@ def _shaped(
     ctx: Any, rendering: Rendering, names: Sequence[str], wanted: Sequence[str], found: dict[str, torch.Tensor]
 ) -> list[torch.Tensor | None]:
     """The gradients in the order and shapes of the inputs."""
-    _ = ctx.saved_tensors
     gradients: list[torch.Tensor | None] = []
     for name, shape in zip(names, ctx.shapes, strict=True):
         gradient = None

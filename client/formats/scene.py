@@ -50,7 +50,7 @@ class StoredScene:
             raise malformed(
                 path,
                 f"expected one scene with 3 colour channels, got means {list(gaussians.means.shape)} "
-                f"and {gaussians.channels} channels; save scenes one by one, and as .npz what has other channels",
+                f"and {gaussians.channels} channels; save scenes one by one, and other channels with numpy.savez",
             )
         return StoredScene(gaussians.means, gaussians.quats, gaussians.scales, gaussians.opacities, sh, antialiased)
 

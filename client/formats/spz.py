@@ -97,7 +97,7 @@ def write_spz(
         # A fixed time stamp: the same scene gives the same bytes.
         Path(path).write_bytes(gzip.compress(content, mtime=0))
         return
-    compressor = require("zstandard", "io", "writing .spz files of version 4").ZstdCompressor(level=12)
+    compressor = require("zstandard", "io", "writing .spz files of version 4").ZstdCompressor(level=6)
     contents = list(parts.values())[: 6 if scene.degree else 5]
     streams = [compressor.compress(content) for content in contents]
     table = b"".join(struct.pack("<QQ", len(s), len(c)) for s, c in zip(streams, contents, strict=True))

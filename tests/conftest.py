@@ -1,19 +1,27 @@
-"""Fixtures that several layers share: the machines on which the sphere engine is tested."""
+"""Fixtures that several layers share: the machines on which the engines are tested."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pytest
 import torch
 
-from support.engines import ENGINES, Engine
+from support import engines, gaussian_engines
 
 
-def _machines() -> list[object]:
-    names = [name for name in ENGINES if name != "gpu" or torch.cuda.is_available()]
-    return [pytest.param(name, marks=pytest.mark.gpu) if name == "gpu" else name for name in names]
+def _machines(names: Iterable[str]) -> list[object]:
+    there = [name for name in names if name != "gpu" or torch.cuda.is_available()]
+    return [pytest.param(name, marks=pytest.mark.gpu) if name == "gpu" else name for name in there]
 
 
-@pytest.fixture(params=_machines())
-def engine(request: pytest.FixtureRequest) -> Engine:
-    """One machine after the other; a GPU only where there is one."""
-    return ENGINES[request.param]()
+@pytest.fixture(params=_machines(engines.ENGINES))
+def engine(request: pytest.FixtureRequest) -> engines.Engine:
+    """For spheres, one machine after the other; a GPU only where there is one."""
+    return engines.ENGINES[request.param]()
+
+
+@pytest.fixture(params=_machines(gaussian_engines.ENGINES))
+def gaussian_engine(request: pytest.FixtureRequest) -> gaussian_engines.Engine:
+    """For Gaussians, one machine after the other, and each instruction set of the CPU."""
+    return gaussian_engines.ENGINES[request.param]()

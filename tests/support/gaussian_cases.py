@@ -139,7 +139,8 @@ def extents() -> Iterator[GaussianCase]:
     level = opencv(rotation=np.eye(3), translation=np.zeros(3))
     yield build("ties", Cloud(count=30), means=ties, cameras=(level,), eps2d=0.05)
     yield build("odd_size", Cloud(count=80), width=37, height=53)
-    yield build("one_pixel", Cloud(count=30), width=1, height=1, cameras=(opencv(focal=20.0, width=1, height=1),))
+    large = Cloud(count=30, scales=(0.2, 0.9))
+    yield build("one_pixel", large, width=1, height=1, cameras=(opencv(focal=20.0, width=1, height=1),))
     yield build("one_row", Cloud(count=60), width=70, height=1, cameras=(opencv(70, 40),))
     yield build("radius_clip", Cloud(count=80), radius_clip=4.0)
 

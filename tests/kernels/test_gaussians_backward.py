@@ -1,0 +1,137 @@
+"""Every gradient against autograd through the float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from support.closeness import assert_relative
+from support.gaussian_case import Doubles, GaussianCase
+from support.gaussian_cases import build, gsplat_cases, inria_cases, random_of, upstream_of
+from support.gaussian_engines import Engine
+from support.gaussian_reference_runs import IMAGES, Reference, ReferenceScene
+from support.gaussian_runs import run
+
+CASES = {case.name: case for case in [*gsplat_cases(), *inria_cases()]}
+LOSSES = {
+    "color": ("color",),
+    "usual": ("color", "alpha", "depth"),
+    "all": IMAGES,
+}
+
+
+def along_the_group(case: GaussianCase, gradients: Doubles) -> Doubles:
+    """Gradients [T, 4, 4] of rigid matrices, for turning and shifting them: [T, 6]; the rest has no meaning."""
+    generators = np.cross(np.eye(3)[:, None, :], np.eye(3)[None, :, :]).transpose(0, 2, 1)
+    found = []
+    for piece, gradient in zip(case.slices, np.asarray(gradients, np.float64), strict=True):
+        turn, shift = piece.matrix[:3, :3], piece.matrix[:3, 3]
+        along = [(gradient[:3, :3] * (g @ turn)).sum() + (gradient[:3, 3] * (g @ shift)).sum() for g in generators]
+        found.append([*gradient[:3, 3], *along])
+    return np.array(found)
+
+
+def assert_gradients(case: GaussianCase, actual: dict[str, Doubles], reference: Reference) -> None:
+    expected = reference.gradients
+    assert set(actual) == set(expected)
+    for name, gradient in expected.items():
+        found, known = actual[name], gradient
+        if name == "transforms":
+            assert not found[:, 3].any()
+            found, known = along_the_group(case, found), along_the_group(case, known)
+        # A gradient that is nothing but rounding: a round Gaussian's rotation, what is not seen at all.
+        noise = 1e-6 * float(np.linalg.norm(expected["means2d_abs"])) if name == "quats" else 1e-7
+        assert_relative(f"{case.name} {name}", found, known, 1e-4, noise)
+
+
+@cache
+def reference_of(name: str, loss: str) -> tuple[dict[str, Doubles], Reference]:
+    """What comes from above, 0 at doubtful pixels, and what must come of it."""
+    scene = ReferenceScene(CASES[name])
+    upstream = scene.forward().masked(upstream_of(CASES[name], LOSSES[loss]))
+    return upstream, Reference([], scene.reference(upstream).gradients)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_the_references(name: str, loss: str, gaussian_engine: Engine) -> None:
+    upstream, reference = reference_of(name, loss)
+    result = run(gaussian_engine, CASES[name], outputs=LOSSES[loss], upstream=upstream)
+    assert_gradients(CASES[name], result.gradients, reference)
+
+
+@pytest.mark.parametrize("name", ["rgb", "three_cameras", "fisheye", "inria_degree_3"])
+def test_projected_means_may_have_gradients_of_their_own(name: str, gaussian_engine: Engine) -> None:
+    case = CASES[name]
+    scene = ReferenceScene(case)
+    frames = scene.forward()
+    upstream = frames.masked(upstream_of(case))
+    extra = random_of(name).standard_normal(frames.stacked("means2d").shape).astype(np.float32)
+    result = run(gaussian_engine, case, outputs=LOSSES["usual"], upstream={**upstream, "means2d": extra})
+    reference = scene.reference(upstream, extra)
+    # Those of the projected means themselves are all that came back to them.
+    visible = (frames.stacked("radii") > 0).all(-1)
+    reference.gradients["means2d"] += np.where(visible[..., None], extra, 0)
+    assert_gradients(case, result.gradients, reference)
+
+
+@pytest.mark.parametrize("name", ["rgb", "fisheye", "distorted", "three_cameras", "antialiased"])
+def test_gsplat_has_the_same_gradients_but_for_its_convention(name: str, gaussian_engine: Engine) -> None:
+    case = CASES[name]
+    scene = ReferenceScene(case)
+    upstream = scene.forward().masked(upstream_of(case))
+    result = run(gaussian_engine, case, outputs=LOSSES["usual"], upstream=upstream, semantics="gsplat")
+    assert_gradients(case, result.gradients, scene.reference(upstream))
+
+
+@pytest.mark.parametrize("name", ["rgb", "degree_3", "twenty_channels", "off_screen", "batch", "inria_tiles"])
+def test_touched_gaussians_are_those_that_a_pixel_blended(name: str, gaussian_engine: Engine) -> None:
+    case = CASES[name]
+    scene = ReferenceScene(case)
+    assert scene.forward().stacked("stable").mean() > 0.999
+    ones = {"alpha": np.ones((len(case.cameras), case.height, case.width))}
+    result = run(gaussian_engine, case, outputs=("alpha",), upstream=ones)
+    moved = np.abs(scene.reference(ones).gradients["opacities"]) > 0
+    assert result.touched is not None
+    assert result.touched.shape == case.opacities.shape
+    np.testing.assert_array_equal(result.touched != 0, moved)
+    assert set(np.unique(result.touched)) <= {0, 1}
+    for key, gradient in result.gradients.items():
+        if key in case.tensors and key != "colors":
+            assert not gradient[result.touched == 0].any(), key
+
+
+def test_gradients_of_a_batch_are_those_of_its_scenes(gaussian_engine: Engine) -> None:
+    case = CASES["batch"]
+    upstream = upstream_of(case)
+    together = run(gaussian_engine, case, outputs=LOSSES["usual"], upstream=upstream).gradients
+    for index in range(2):
+        tensors = {name: value[index] for name, value in case.tensors.items()}
+        views = slice(2 * index, 2 * index + 2)
+        alone = replace(case, cameras=case.cameras[views], **tensors)
+        part = {name: value[views] for name, value in upstream.items()}
+        gradients = run(gaussian_engine, alone, outputs=LOSSES["usual"], upstream=part).gradients
+        for name in tensors:
+            assert_relative(name, together[name][index], gradients[name], 1e-5)
+
+
+def test_sixty_four_channels_have_the_gradients_of_their_parts(gaussian_engine: Engine) -> None:
+    case = build("many channels")
+    colors = random_of("many").random((60, 64)).astype(np.float32)
+    wide = replace(case, colors=colors)
+    upstream = upstream_of(wide, ("color",))
+    together = run(gaussian_engine, wide, upstream=upstream)
+    sums: dict[str, Doubles] = {}
+    for first in range(0, 64, 16):
+        part = slice(first, first + 16)
+        gradient = {"color": upstream["color"][..., part]}
+        alone = run(gaussian_engine, replace(case, colors=np.ascontiguousarray(colors[:, part])), upstream=gradient)
+        np.testing.assert_allclose(together.outputs["color"][..., part], alone.outputs["color"], rtol=0, atol=1e-6)
+        assert_relative("colors", together.gradients["colors"][:, part], alone.gradients["colors"], 1e-5)
+        for name in ("means", "scales", "opacities"):
+            sums[name] = sums.get(name, 0) + alone.gradients[name].astype(np.float64)
+    for name, expected in sums.items():
+        assert_relative(name, together.gradients[name], expected, 1e-4)

@@ -1,0 +1,185 @@
+"""Whatever valid input comes, results are finite and keep the promises of their kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.closeness import assert_image, assert_relative
+from support.gaussian_case import GaussianCase, Options
+from support.gaussian_cases import Cloud, build, inria, opencv, random_of, upstream_of
+from support.gaussian_engines import Engine
+from support.gaussian_reference_runs import IMAGES
+from support.gaussian_runs import OUTPUTS, run
+from support.rotation import turned
+
+BLANK = build("blank", Cloud(count=0, degree=1), width=9, height=7)
+numbers = st.floats(-1, 1, width=32)
+common = settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def powers(low: float, high: float) -> st.SearchStrategy[float]:
+    """Numbers of every order of magnitude between two."""
+    return st.floats(np.log10(low), np.log10(high)).map(lambda exponent: float(np.float32(10**exponent)))
+
+
+@st.composite
+def gaussians(draw: st.DrawFn) -> list[list[float]]:
+    """Mean, quaternion, scales, opacity: many on the axis and in the camera, flat ones, quaternions of no length."""
+    size = draw(powers(1e-3, 1e4))
+    # Ahead of a camera that looks along +z, most of them.
+    x, y, z = draw(numbers), draw(numbers), draw(st.sampled_from([1.0, 1.0, 1.0, 0.0, -0.3]))
+    mean = draw(st.sampled_from([[0.0, 0.0, 1.0], [x, y, z], [0.3 * x, 0.3 * y, z]]))
+    quat = draw(st.sampled_from([[1.0, 0, 0, 0], [0.0] * 4]) | st.lists(numbers, min_size=4, max_size=4))
+    scales = draw(st.lists(st.just(0.0) | powers(1e-7, 1e4), min_size=3, max_size=3))
+    opacity = draw(st.sampled_from([0.0, 1.0]) | st.floats(0, 1, width=32))
+    return [[size * value for value in mean], quat, scales, [opacity]]
+
+
+@st.composite
+def options(draw: st.DrawFn, semantics: tuple[str, ...]) -> Options:
+    """Settings anywhere in their ranges."""
+    return Options(
+        semantics=draw(st.sampled_from(semantics)),
+        antialiased=draw(st.booleans()),
+        eps2d=draw(st.sampled_from([0.3, 0.0]) | powers(1e-4, 10)),
+        near=draw(powers(1e-4, 1)),
+        far=draw(powers(2, 1e10)),
+        radius_clip=draw(st.sampled_from([0.0, 2.0])),
+        alpha_min=draw(st.just(1 / 255) | powers(1e-5, 0.5)),
+        alpha_max=draw(st.floats(0.6, 0.9999)),
+        transmittance_min=draw(st.sampled_from([0.0, 1e-4, 0.3])),
+        scale_modifier=draw(powers(1e-2, 1e2)),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, semantics: tuple[str, ...]) -> GaussianCase:
+    """Up to six Gaussians before an arbitrary camera."""
+    rows = draw(st.lists(gaussians(), max_size=6))
+    columns = [np.array([row[k] for row in rows], np.float32).reshape(len(rows), n) for k, n in enumerate((3, 4, 3, 1))]
+    chosen = draw(options(semantics))
+    if chosen.inria:
+        camera, chosen = inria(9, 7, slope=draw(powers(0.05, 5))), replace(chosen, pixel_center=0.0)
+    else:
+        model = draw(st.sampled_from(["pinhole", "orthographic", "fisheye"]))
+        focal = draw(powers(1, 30) | powers(1e-2, 1e3))
+        turn = turned(0.0, draw(st.sampled_from([0.0, 0.1, 3.1415927])), draw(numbers) * 3)
+        shift = np.array(draw(st.sampled_from([[0.0] * 3, [0.1, -0.2, 0.3], [0.0, 0.0, 20.0]])))
+        centre = [draw(numbers) * 6 + 4.5, draw(numbers) * 5 + 3.5]
+        intrinsics = np.array([focal, focal * draw(powers(0.2, 5)), *centre])
+        bend = draw(st.sampled_from([(), (-0.3, 0.02, 0.0, 0.0), (0.3, -0.1, 0.002, 0.003, 0.02, 0.42, -0.05, 0.01)]))
+        camera = opencv(9, 7, rotation=turn, translation=shift, model=model, intrinsics=intrinsics)
+        camera = replace(camera, distortion=bend if model == "pinhole" else ())
+    return replace(
+        BLANK,
+        means=columns[0],
+        quats=columns[1],
+        scales=columns[2],
+        opacities=columns[3][:, 0],
+        sh=random_of("sh").standard_normal((len(rows), 4, 3)).astype(np.float32),
+        background=np.array(draw(st.lists(numbers, min_size=3, max_size=3)), np.float32),
+        cameras=(camera,),
+        options=chosen,
+    )
+
+
+def check(engine: Engine, case: GaussianCase) -> None:
+    result = run(engine, case, outputs=OUTPUTS, upstream=upstream_of(case, IMAGES))
+    for name, values in {**result.outputs, **result.gradients}.items():
+        assert np.isfinite(values).all(), name
+    alpha, transmittance = result.outputs["alpha"], result.outputs["transmittance"]
+    assert alpha.min() >= 0 and alpha.max() <= 1
+    assert_image(transmittance, 1 - alpha, 1e-6)
+    assert transmittance.min() >= min(case.options.transmittance_min, 1) * (1 - 1e-5)
+    contributors = result.outputs["contributors"]
+    assert contributors.min() >= 0 and contributors.max() <= case.count
+    assert (result.outputs["radii"] >= 0).all()
+    assert (alpha[contributors == 0] == 0).all()
+    assert (alpha[contributors > 0] >= case.options.alpha_min * (1 - 1e-4)).all()
+    culled = (result.outputs["radii"] == 0).all(-1)
+    for name in ("means2d", "depths", "conics", "projected_opacities"):
+        assert not result.outputs[name][culled].any(), name
+    assert result.touched is not None
+    assert set(np.unique(result.touched)) <= {0, 1}
+
+
+@common
+@given(case=cases(("exact", "gsplat")))
+def test_results_are_finite_for_every_valid_input(case: GaussianCase, gaussian_engine: Engine) -> None:
+    check(gaussian_engine, case)
+
+
+@common
+@given(case=cases(("inria_depth", "inria_exact")))
+def test_inria_is_finite_for_every_valid_input(case: GaussianCase, gaussian_engine: Engine) -> None:
+    check(gaussian_engine, case)
+
+
+@settings(common, max_examples=25)
+@given(seed=st.integers(0, 10**6))
+def test_order_of_gaussians_does_not_matter(seed: int, gaussian_engine: Engine) -> None:
+    case = build(f"permuted {seed}", Cloud(count=40, scales=(0.05, 0.5)), width=20, height=17)
+    order = random_of(f"order {seed}").permutation(40)
+    shuffled = replace(case, **{name: np.ascontiguousarray(value[order]) for name, value in case.tensors.items()})
+    # Depths may change places only where they are equal.
+    depths = np.sort(run(gaussian_engine, case, outputs=("depths",)).outputs["depths"][0])
+    if (np.diff(depths[depths > 0]) <= 1e-6).any():
+        return
+    upstream = upstream_of(case)
+    first = run(gaussian_engine, case, outputs=IMAGES, upstream=upstream)
+    second = run(gaussian_engine, shuffled, outputs=IMAGES, upstream=upstream)
+    for name in IMAGES:
+        assert_image(second.outputs[name], first.outputs[name], 1e-6 * max(1, np.abs(first.outputs[name]).max()))
+    for name in case.tensors:
+        assert_relative(name, second.gradients[name], first.gradients[name][order], 1e-5)
+
+
+@settings(common, max_examples=25)
+@given(seed=st.integers(0, 10**6), factor=st.floats(-8, 8))
+def test_gradients_are_linear_in_what_comes_from_above(seed: int, factor: float, gaussian_engine: Engine) -> None:
+    case = build(f"linear {seed}", Cloud(count=40, degree=1, scales=(0.05, 0.5)), width=20, height=17)
+    one, other = (upstream_of(replace(case, name=f"{case.name} {part}"), IMAGES) for part in ("one", "other"))
+    mixed = {name: one[name] + np.float32(factor) * other[name] for name in IMAGES}
+    runs = [run(gaussian_engine, case, outputs=IMAGES, upstream=each).gradients for each in (one, other, mixed)]
+    for name, gradient in runs[2].items():
+        if name == "means2d_abs":
+            continue  # A sum of absolute values.
+        expected = runs[0][name].astype(np.float64) + np.float32(factor) * runs[1][name].astype(np.float64)
+        size = float(np.linalg.norm(runs[0][name]) + abs(factor) * np.linalg.norm(runs[1][name]))
+        assert_relative(name, gradient, expected, 0, 1e-5 * size)
+
+
+@settings(common, max_examples=15)
+@given(seed=st.integers(0, 10**6), count=st.integers(2, 4))
+def test_many_cameras_are_as_many_calls(seed: int, count: int, gaussian_engine: Engine) -> None:
+    random = random_of(f"cameras {seed}")
+    views = tuple(
+        opencv(20, 17, rotation=turned(*random.uniform(-0.3, 0.3, 3)), translation=random.uniform(-0.3, 0.3, 3))
+        for _ in range(count)
+    )
+    case = build(f"views {seed}", Cloud(count=40, degree=2), width=20, height=17, cameras=views)
+    upstream = upstream_of(case)
+    together = run(gaussian_engine, case, outputs=OUTPUTS, upstream=upstream)
+    sums: dict[str, np.ndarray] = {}
+    for index, view in enumerate(views):
+        part = {name: value[index : index + 1] for name, value in upstream.items()}
+        alone = run(gaussian_engine, replace(case, cameras=(view,)), outputs=OUTPUTS, upstream=part)
+        for name in OUTPUTS:
+            np.testing.assert_array_equal(together.outputs[name][index], alone.outputs[name][0], err_msg=name)
+        for name, gradient in alone.gradients.items():
+            if name.startswith("camera") or name.startswith("means2d"):
+                assert_relative(name, together.gradients[name][index], gradient[0], 1e-5, 1e-7)
+            else:
+                sums[name] = sums.get(name, 0) + gradient.astype(np.float64)
+    for name, expected in sums.items():
+        assert_relative(name, together.gradients[name], expected, 1e-5)

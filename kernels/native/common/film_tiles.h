@@ -2,16 +2,12 @@
 #pragma once
 
 #include "common/pack.h"
+#include "common/pixel_rectangle.h"
 
 LG_BEGIN
 
 inline constexpr int kTileWidth = 32, kTileHeight = 16;
 inline constexpr int kBlocksX = kTileWidth / 4, kBlocksY = kTileHeight / 4, kBlocks = kBlocksX * kBlocksY;
-
-// Pixels [x0, x1) x [y0, y1); empty: x0 == x1 or y0 == y1.
-struct PixelRectangle {
-  uint16_t x0, x1, y0, y1;
-};
 
 // Coordinates of a block's pixels relative to its first one.
 LG_INLINE Pack lane_x() {

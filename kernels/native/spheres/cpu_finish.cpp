@@ -8,7 +8,7 @@ namespace {
 
 int row_width(int channels) { return channels == 3 ? kRowFields : (5 + channels + 7) / 8 * 8; }
 
-bool crosses(const Bands& bands, const Rectangle& r) {
+bool crosses(const Bands& bands, const PixelRectangle& r) {
   if (r.y1 <= r.y0) return false;
   for (int b = 1; b < bands.count; ++b) {
     const int edge = bands.first[b] * kTileHeight;

@@ -53,7 +53,7 @@ struct BandRows {
         bottom(bands.first[part + 1] * kTileHeight),
         crossing_rows(rows.crossing_rows + static_cast<std::size_t>(part) * rows.crossings * (rows.width + 8)) {}
 
-  LG_INLINE float* row(const Rows& rows, const Rectangle& r, uint32_t id, int touched) {
+  LG_INLINE float* row(const Rows& rows, const PixelRectangle& r, uint32_t id, int touched) {
     if (r.y0 >= top && r.y1 <= bottom) {
       if (rows.count_touched) rows.touched[id] += touched;
       return rows.rows + static_cast<std::size_t>(id) * rows.width;

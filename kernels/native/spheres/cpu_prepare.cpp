@@ -1,5 +1,5 @@
 // Setup, sort by distance and binning into tiles.
-#include "common/radix_sort.h"
+#include "common/tile_lists.h"
 #include "spheres/tiles.h"
 
 LG_BEGIN_ENGINE(spheres)
@@ -43,7 +43,7 @@ __attribute__((noinline)) void setup_chunk(const Camera& camera, const Settings&
 
 struct SetupTarget {
   float* records;
-  Rectangle* rectangles;
+  PixelRectangle* rectangles;
   float* area;
   uint64_t* pairs;
 };
@@ -81,20 +81,6 @@ int scatter(const Scene& scene, int count, const Chunk& k, const SetupTarget& to
   return visible;
 }
 
-constexpr int kMaxParts = 256;
-
-// Parts of a loop over the spheres; one for small scenes, where waking threads costs more than it saves.
-int parts_of(int64_t count) {
-  const int64_t useful = count / 2048 + 1;
-  const int threads = thread_count();
-  return static_cast<int>(useful < threads ? useful : threads);
-}
-
-struct Segments {
-  int parts;
-  int64_t begin[kMaxParts], length[kMaxParts];
-};
-
 template <bool kExact, bool kOrthogonal>
 void setup(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
            const SetupTarget& to, Segments& segments) {
@@ -124,25 +110,10 @@ void setup(const Camera& camera, const Settings& settings, const Scene& scene, c
   });
 }
 
-// Sorts by distance; afterwards all lie in one run, split evenly.
-const uint64_t* sort(uint64_t* pairs, Segments& segments, Workspace& w, int64_t n) {
-  uint64_t* swap = w.pairs_swap.ensure<uint64_t>(static_cast<std::size_t>(n));
-  uint32_t* histogram = w.histogram.ensure<uint32_t>(static_cast<std::size_t>(segments.parts) * kRadix);
-  const uint64_t* sorted = radix_sort(pairs, swap, segments.begin, segments.length, segments.parts, histogram);
-  int64_t total = 0;
-  for (int p = 0; p < segments.parts; ++p) total += segments.length[p];
-  segments.parts = parts_of(total);
-  for (int p = 0; p < segments.parts; ++p) {
-    segments.begin[p] = total * p / segments.parts;
-    segments.length[p] = total * (p + 1) / segments.parts - segments.begin[p];
-  }
-  return sorted;
-}
-
 // Tiles that a sphere reaches, at most four of them without a branch: spheres are small and in no order on the film,
 // so that a loop over their tiles would mispredict at each. What is not there goes to a tile that does not exist.
 template <class Visit>
-LG_INLINE void each_tile(const Rectangle& r, int tiles_x, int none, Visit&& visit) {
+LG_INLINE void each_tile(const PixelRectangle& r, int tiles_x, int none, Visit&& visit) {
   const int x0 = r.x0 / kTileWidth, x1 = (r.x1 - 1) / kTileWidth;
   const int y0 = r.y0 / kTileHeight, y1 = (r.y1 - 1) / kTileHeight;
   const int first = y0 * tiles_x + x0;
@@ -159,13 +130,10 @@ LG_INLINE void each_tile(const Rectangle& r, int tiles_x, int none, Visit&& visi
   }
 }
 
-// Counting sort of the spheres in the segments into tiles, keeping their order.
+// Lists by tile of the spheres in the segments, keeping their order.
 void bin(const uint64_t* pairs, const Segments& segments, Prepared& prepared, Workspace& w) {
-  const int tiles = prepared.tiles_x * prepared.tiles_y, slots = tiles + 1;
-  const int parts = segments.parts;
-  uint32_t* counts = w.tile_counts.ensure<uint32_t>(static_cast<std::size_t>(parts) * slots);
-  uint32_t* starts = w.tile_starts.ensure<uint32_t>(static_cast<std::size_t>(tiles) + 1);
-  const auto each_sphere = [&](int p, auto&& visit) {
+  const int tiles = prepared.tiles_x * prepared.tiles_y;
+  const auto each_sphere = [&](int p, const auto& visit, bool) {
     constexpr int kAhead = 16;
     const int64_t end = segments.begin[p] + segments.length[p];
     for (int64_t i = segments.begin[p]; i < end; ++i) {
@@ -174,35 +142,10 @@ void bin(const uint64_t* pairs, const Segments& segments, Prepared& prepared, Wo
       each_tile(prepared.rectangles[id], prepared.tiles_x, tiles, [&](int tile) { visit(tile, id); });
     }
   };
-  for_parts(parts, [&](int p) {
-    uint32_t* own = counts + static_cast<int64_t>(p) * slots;
-    for (int t = 0; t < slots; ++t) own[t] = 0;
-    each_sphere(p, [&](int tile, uint32_t) { ++own[tile]; });
-  });
-  uint32_t sum = 0;
-  for (int t = 0; t < tiles; ++t) {
-    starts[t] = sum;
-    for (int p = 0; p < parts; ++p) {
-      uint32_t& count = counts[static_cast<int64_t>(p) * slots + t];
-      const uint32_t here = count;
-      count = sum;
-      sum += here;
-    }
-  }
-  starts[tiles] = sum;
-  // Behind the lists, a place per part for what belongs to no tile.
-  uint32_t* entries = w.tile_entries.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
-  for_parts(parts, [&](int p) {
-    uint32_t* next = counts + static_cast<int64_t>(p) * slots;
-    next[tiles] = sum + static_cast<uint32_t>(p);
-    each_sphere(p, [&](int tile, uint32_t id) {
-      const uint32_t place = next[tile];
-      entries[place] = id;
-      next[tile] = place + (tile != tiles);
-    });
-  });
-  prepared.tile_starts = starts;
-  prepared.entries = entries;
+  const TileLists lists =
+      fill_tile_lists(tiles, segments.parts, w.tile_counts, w.tile_starts, w.tile_entries, each_sphere);
+  prepared.tile_starts = lists.starts;
+  prepared.entries = lists.entries;
 }
 
 }  // namespace
@@ -213,7 +156,7 @@ Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& w)
   prepared.tiles_x = (camera.width + kTileWidth - 1) / kTileWidth;
   prepared.tiles_y = (camera.height + kTileHeight - 1) / kTileHeight;
   prepared.records = w.records.ensure<float>(n * kRecordFloats);
-  prepared.rectangles = w.rectangles.ensure<Rectangle>(n);
+  prepared.rectangles = w.rectangles.ensure<PixelRectangle>(n);
   prepared.area = w.area.ensure<float>(n);
   prepared.tile_starts =
       w.tile_starts.ensure<uint32_t>(static_cast<std::size_t>(prepared.tiles_x) * prepared.tiles_y + 1);
@@ -227,7 +170,7 @@ Prepared prepare(const Camera& camera, const Settings& settings, const Scene& sc
   const std::size_t n = static_cast<std::size_t>(scene.count);
   SetupTarget to;
   to.records = w.records.ensure<float>(n * kRecordFloats);
-  to.rectangles = w.rectangles.ensure<Rectangle>(n);
+  to.rectangles = w.rectangles.ensure<PixelRectangle>(n);
   to.area = w.area.ensure<float>(n);
   to.pairs = w.pairs.ensure<uint64_t>(n);
   Segments segments;
@@ -239,7 +182,8 @@ Prepared prepare(const Camera& camera, const Settings& settings, const Scene& sc
                       : setup<false, false>(camera, settings, scene, only, to, segments);
   }
   clock.stage(kSetupStage);
-  const uint64_t* pairs = only != nullptr ? to.pairs : sort(to.pairs, segments, w, scene.count);
+  const uint64_t* pairs =
+      only != nullptr ? to.pairs : sort_by_key(to.pairs, scene.count, segments, w.pairs_swap, w.histogram);
   clock.stage(kSortStage);
   Prepared prepared = prepared_before(camera, scene, w);
   bin(pairs, segments, prepared, w);

@@ -40,7 +40,7 @@ __global__ void setup_kernel(Camera camera, Settings settings, Scene scene, Setu
     const float* r = s.record + 4 * quarter;
     to.records[4 * static_cast<int64_t>(i) + quarter] = make_float4(r[0], r[1], r[2], r[3]);
   }
-  const Rectangle& c = s.candidates;
+  const PixelRectangle& c = s.candidates;
   to.rectangles[i] =
       s.visible ? make_uint2(c.x0 | static_cast<unsigned>(c.x1) << 16, c.y0 | static_cast<unsigned>(c.y1) << 16)
                 : make_uint2(0, 0);

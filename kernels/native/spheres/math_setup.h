@@ -1,6 +1,7 @@
 // Once per sphere and view: is it visible, which pixels may it touch, and what drawing it will need (the record).
 #pragma once
 
+#include "common/pixel_rectangle.h"
 #include "common/trig.h"
 #include "spheres/params.h"
 
@@ -17,18 +18,13 @@ enum { kXHigh, kXLow, kYHigh, kYLow, kMaxSquare, kQz, kT, kR, kHigh, kLow, kScal
 }
 inline constexpr int kRecordFloats = 16;
 
-// Film pixels [x0, x1) x [y0, y1); empty if dropped.
-struct Rectangle {
-  uint16_t x0, x1, y0, y1;
-};
-
 struct SetupResult {
   float record[kRecordFloats];
   float near;  // Sort key; > 0.
   bool visible;
-  Rectangle candidates;  // Pixels that must look at the sphere.
-  float area;            // Compat: area of Pulsar's clipped rectangle, pixels.
-  bool wide;             // Compat: that rectangle is at least 3 x 3.
+  PixelRectangle candidates;  // Pixels that must look at the sphere.
+  float area;                 // Compat: area of Pulsar's clipped rectangle, pixels.
+  bool wide;                  // Compat: that rectangle is at least 3 x 3.
 };
 
 LG_INLINE float dot3(const float a[3], float x, float y, float z) { return (x * a[0] + y * a[1]) + z * a[2]; }

@@ -1,25 +1,23 @@
-// The film in tiles of 32 x 16 pixels, each of 8 x 4 blocks of 4 x 4 pixels: a block is a pack.
+// What each tile of the film must look at, and how its blocks share it.
 #pragma once
 
-#include "common/pack.h"
+#include "common/film_tiles.h"
 #include "spheres/cpu.h"
 #include "spheres/math_setup.h"
 
 LG_BEGIN_ENGINE(spheres)
 
-inline constexpr int kTileWidth = 32, kTileHeight = 16;
-inline constexpr int kBlocksX = kTileWidth / 4, kBlocksY = kTileHeight / 4, kBlocks = kBlocksX * kBlocksY;
 // Spheres of a tile's list that are drawn before the next are fetched: their records fit into the first-level cache.
 inline constexpr int kBatch = 256;
 
 // What `prepare` makes of a scene and a view: which spheres each tile must look at, nearest first.
 struct Prepared {
   int tiles_x, tiles_y;
-  const float* records;         // [N, 16]
-  const Rectangle* rectangles;  // [N] candidate pixels
-  const float* area;            // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3.
-  const uint32_t* tile_starts;  // [tiles + 1]
-  const uint32_t* entries;      // Sphere numbers.
+  const float* records;              // [N, 16]
+  const PixelRectangle* rectangles;  // [N] candidate pixels
+  const float* area;                 // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3.
+  const uint32_t* tile_starts;       // [tiles + 1]
+  const uint32_t* entries;           // Sphere numbers.
 };
 
 // What `prepare` left in the workspace.
@@ -50,7 +48,7 @@ struct TileSpan {
   int bx0, bx1, by0, by1;  // Blocks.
 };
 
-LG_INLINE TileSpan tile_span(const Rectangle& r, int tile_x, int tile_y) {
+LG_INLINE TileSpan tile_span(const PixelRectangle& r, int tile_x, int tile_y) {
   const int left = tile_x * kTileWidth, top = tile_y * kTileHeight;
   const int x0 = r.x0 > left ? r.x0 - left : 0, y0 = r.y0 > top ? r.y0 - top : 0;
   const int x1 = r.x1 - left < kTileWidth ? r.x1 - left : kTileWidth;
@@ -81,16 +79,6 @@ inline void fill_batch(Batch& batch, const Prepared& prepared, int tile_x, int t
       }
     }
   }
-}
-
-// Coordinates of a block's pixels relative to its first one.
-LG_INLINE Pack lane_x() {
-  alignas(64) static constexpr float kX[kLanes] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
-  return Pack::load(kX);
-}
-LG_INLINE Pack lane_y() {
-  alignas(64) static constexpr float kY[kLanes] = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
-  return Pack::load(kY);
 }
 
 LG_END

@@ -40,6 +40,7 @@ test: setup emulation
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks.spheres
+	$(BIN)/python -m tests.benchmarks.gaussians
 
 CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad

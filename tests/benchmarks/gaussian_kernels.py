@@ -1,0 +1,55 @@
+"""Times of the Gaussian kernels in this process: forward as a trainer calls it, and backward; and plain copying."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, backward, forward
+from tests.benchmarks.gaussian_scene import Scene, output_gradient
+from tests.benchmarks.measure import Measured, measure
+
+SEMANTICS = "exact"
+
+
+class KernelBenchmark:
+    """One scene on one film; forward keeps what backward needs, as in training."""
+
+    def __init__(self, case: str, scene: Scene) -> None:
+        self._case = case
+        self.gaussians = Gaussians(**{name: torch.from_numpy(value) for name, value in scene.tensors.items()})
+        pose = (scene.rotation, scene.translation)
+        self.cameras = [Camera.opencv(*scene.intrinsics, *pose, scene.width, scene.height)]
+        self._upstream = {"color": torch.from_numpy(output_gradient(scene.width, scene.height))}
+
+    def run(self) -> list[Measured]:
+        """Forward, then backward; of the state of the forward pass just before it, as in training."""
+        forward_times = measure(self._case, "forward", SEMANTICS, self.forward)
+        state = self.state()
+        return [forward_times, measure(self._case, "backward", SEMANTICS, lambda: self.backward(state))]
+
+    def state(self) -> State:
+        """Of one forward pass."""
+        state = forward(self.gaussians, self.cameras, Settings(), retain=True).state
+        assert state is not None
+        return state
+
+    def forward(self) -> float:
+        """Milliseconds in the kernel's stages."""
+        return sum(forward(self.gaussians, self.cameras, Settings(), retain=True).stages().values())
+
+    def backward(self, state: State) -> float:
+        """Milliseconds in the kernel's stages, for gradients of every tensor of the scene."""
+        return sum(backward(state, self._upstream).stages().values())
+
+
+def memory_copy() -> Measured:
+    """64 MiB from one place to another on as many threads as torch has: what memory lets through at most."""
+    source = torch.from_numpy(np.ones(1 << 24, np.float32))
+    target = torch.empty_like(source)
+
+    def call() -> float:
+        target.copy_(source)
+        return 0.0
+
+    return measure("64 MiB", "memory_copy", "none", call, seconds=0.5)

@@ -1,0 +1,130 @@
+"""Benchmark of the Gaussian engine: `python -m tests.benchmarks.gaussians [--readme] [CASE ...]` from the root."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.device import describe, resolve
+from tests.benchmarks.gaussian_kernels import SEMANTICS, KernelBenchmark, memory_copy
+from tests.benchmarks.gaussian_marks import BYTES_PER_PAIR, OPENSPLAT, REMOTE_OVERHEAD
+from tests.benchmarks.gaussian_memory import Memory, measure_memory
+from tests.benchmarks.gaussian_remote import remote_render
+from tests.benchmarks.gaussian_scene import Scene, scene, trained, trained_path
+from tests.benchmarks.measure import Measured, write
+from tests.benchmarks.readme import insert
+from tests.benchmarks.sphere_remote import socket_copy
+
+CASES = {
+    "10k@512x512": (10_000, 512, 512),
+    "100k@512x512": (100_000, 512, 512),
+    "100k@1920x1080": (100_000, 1920, 1080),
+    "500k@1920x1080": (500_000, 1920, 1080),
+}
+TRAINED = "biker@960x720"
+REMOTE = "100k@512x512"
+THREADS = 2
+RESULTS = Path("build/bench/gaussians.json")
+README_MARK = "benchmark gaussians"
+
+
+def main() -> None:
+    """Measures, prints the table and writes the results."""
+    available = [*CASES, TRAINED] if trained_path() else list(CASES)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"some of {', '.join(available)}; all if none is named"
+    )
+    arguments = parser.parse_args()
+    names = arguments.cases or available
+    unknown = sorted(set(names) - set(available))
+    if unknown:
+        parser.error(f"CASE: expected some of {', '.join(available)}, got {', '.join(unknown)}")
+    _native.set_thread_count(THREADS)
+    torch.set_num_threads(THREADS)
+    machine = describe(resolve("cpu"))
+    copy = memory_copy()
+    print(
+        f"{machine.device_name}, {machine.instruction_set}, {THREADS} threads, {2 * 64 / 1024 / copy.min_ms * 1e3:.0f} "
+        "GiB/s copying; milliseconds: median (least)\n"
+    )
+    print(f"{'scene':<16}{'forward':>18}{'backward':>18}{'OpenSplat':>14}{'faster':>16}{'peak MiB':>10}{'limit':>8}")
+    rows, table = [copy], []
+    for name in names:
+        one = _scene(name)
+        measured = KernelBenchmark(name, one).run()
+        rows += measured
+        print(_line(name, measured, measure_memory(one, THREADS)), flush=True)
+        table.append(_readme_row(name, measured))
+    overhead = _remote(rows) if REMOTE in names else ""
+    write(rows, RESULTS)
+    print(f"\nwrote {RESULTS}")
+    if arguments.readme:
+        insert(README_MARK, _readme(machine.device_name, machine.instruction_set, table, overhead))
+
+
+def _scene(name: str) -> Scene:
+    path = trained_path()
+    if name == TRAINED and path is not None:
+        return trained(path)
+    return scene(*CASES[name])
+
+
+def _line(name: str, measured: list[Measured], memory: Memory) -> str:
+    cells = [f"{row.median_ms:.1f} ({row.min_ms:.1f})".rjust(18) for row in measured]
+    other, faster = "", ""
+    if (name, "forward") in OPENSPLAT:
+        theirs = [OPENSPLAT[name, row.op] for row in measured]
+        other = " / ".join(f"{value:g}" for value in theirs)
+        faster = " / ".join(f"{value / row.median_ms:.0f}x" for value, row in zip(theirs, measured, strict=True))
+    verdict = "" if memory.peak <= memory.limit else f"  more than {BYTES_PER_PAIR} bytes per pair"
+    used = f"{memory.peak / 2**20:>10.0f}{memory.limit / 2**20:>8.0f}{verdict}"
+    return f"{name:<16}{''.join(cells)}{other:>14}{faster:>16}{used}"
+
+
+def _remote(rows: list[Measured]) -> str:
+    """Adds the rows, prints them, and says in a sentence what a remote call adds."""
+    count, width, height = CASES[REMOTE]
+    row, copy = remote_render(REMOTE, scene(count, width, height)), socket_copy(REMOTE, width * height * 3 * 4)
+    rows += [row, copy]
+    added = row.median_ms - row.kernel_ms
+    print(
+        f"\nremote render of {REMOTE}, scene already there: {row.median_ms:.2f} ({row.min_ms:.2f}), of which the "
+        f"kernel {row.kernel_ms:.2f}; added {added:.2f} (may be {REMOTE_OVERHEAD:g}), {added / copy.median_ms:.1f} "
+        "times a socket with the same bytes"
+    )
+    return (
+        "A whole remote call, `Client.render` of 100k stored Gaussians at 512² with a float32 image, takes "
+        f"{added:.1f} ms more than its kernels."
+    )
+
+
+def _readme_row(name: str, measured: list[Measured]) -> str:
+    known = (name, "forward") in OPENSPLAT
+    other = " / ".join(f"{OPENSPLAT[name, row.op]:,.0f}" for row in measured) if known else "-"
+    ours = " / ".join(f"{row.median_ms:.0f}" if row.median_ms >= 20 else f"{row.median_ms:.1f}" for row in measured)
+    count, size = name.split("@")
+    label = "a trained person, 153k" if name == TRAINED else count
+    return f"| {label}, {size.replace('x', ' x ')} | {other} | {ours} |"
+
+
+def _readme(device: str, instructions: str, table: list[str], overhead: str) -> str:
+    text = [
+        f"Medians in milliseconds, forward / backward to every tensor of the scene, `{SEMANTICS}`, degree 3 (the "
+        f"trained person: 0), in process, on {THREADS} cores of a {device} with {instructions}, warm; a busy machine "
+        "is slower. "
+        "OpenSplat's CPU rasterizer of August 2026 was measured once on such a machine.",
+        "",
+        "| Gaussians, size | OpenSplat | Lumigrad |",
+        "|---|---|---|",
+        *table,
+    ]
+    return "\n".join([*text, "", overhead] if overhead else text)
+
+
+if __name__ == "__main__":
+    main()

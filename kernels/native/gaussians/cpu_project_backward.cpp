@@ -1,22 +1,11 @@
 // From the sums over pixels to the gradients of the scene and of the views, sixteen Gaussians at a time: the views of a
 // scene are added up before anything is written.
-#include <cstring>
-
 #include "gaussians/cpu_bands.h"
-#include "gaussians/cpu_gaussians.h"
-#include "gaussians/math_project_backward.h"
+#include "gaussians/cpu_columns.h"
+#include "gaussians/cpu_view_sums.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
-
-// Sums per view and slice: the pose, as params.h orders it; per view: intrinsics and Inria's projection.
-constexpr int kIntrinsics = 4, kProjection = 12;
-
-struct ViewSums {
-  double* poses;       // [slices, kPoseFloats]
-  double* intrinsics;  // [4]
-  double* projection;  // [12]
-};
 
 struct Task {
   const View* views;
@@ -29,21 +18,6 @@ struct Task {
   const RowData* rows;   // [V]
   bool poses;            // Sums over the Gaussians are wanted.
 };
-
-// What sixteen Gaussians receive from all views, by column.
-struct Columns {
-  alignas(64) float mean[3 * kLanes], quat[4 * kLanes], scale[3 * kLanes], covariance[6 * kLanes], opacity[kLanes];
-  float* colors;  // [coefficients * channels or channels, 16]
-};
-
-LG_INLINE void add_column(float* columns, int f, MaskPack mask, Pack value) {
-  add_where(mask, column(columns, f), value).store(columns + f * kLanes);
-}
-LG_INLINE void add_triple(float* columns, MaskPack mask, const Triple<Pack>& v) {
-  add_column(columns, 0, mask, v.x);
-  add_column(columns, 1, mask, v.y);
-  add_column(columns, 2, mask, v.z);
-}
 
 // Rows of sums of the Gaussians in `mask`, by column; zero elsewhere.
 LG_INLINE void load_sums(const RowData& rows, int64_t local, unsigned mask, Pack fields[kRecordFloats]) {
@@ -135,30 +109,6 @@ Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& d, MaskPack mas
   return to;
 }
 
-LG_INLINE void add_sum(double* to, MaskPack mask, Pack value) {
-  *to += static_cast<double>(sum(zero_unless(mask, value)));
-}
-
-LG_INLINE void add_view_sums(const ViewSums& sums, int slice, MaskPack mask, const GaussianGradient<Pack>& g,
-                             const Triple<Pack>& v_direction, const Triple<Pack>& v_h, const Triple<Pack>& mean,
-                             bool projected) {
-  double* pose = sums.poses + slice * kPoseFloats;
-  const Matrix<Pack>& r = g.rotation;
-  const Pack rotation[9] = {r.x.x, r.x.y, r.x.z, r.y.x, r.y.y, r.y.z, r.z.x, r.z.y, r.z.z};
-  for (int i = 0; i < 9; ++i) add_sum(pose + i, mask, rotation[i]);
-  add_sum(pose + 9, mask, g.translation.x);
-  add_sum(pose + 10, mask, g.translation.y);
-  add_sum(pose + 11, mask, g.translation.z);
-  add_sum(pose + 12, mask, -v_direction.x);
-  add_sum(pose + 13, mask, -v_direction.y);
-  add_sum(pose + 14, mask, -v_direction.z);
-  const Pack intrinsics[kIntrinsics] = {g.fx, g.fy, g.cx, g.cy};
-  for (int i = 0; i < kIntrinsics; ++i) add_sum(sums.intrinsics + i, mask, intrinsics[i]);
-  if (!projected) return;
-  const Pack h[3] = {v_h.x, v_h.y, v_h.z}, point[4] = {mean.x, mean.y, mean.z, Pack(1.0f)};
-  for (int i = 0; i < kProjection; ++i) add_sum(sums.projection + i, mask, h[i / 4] * point[i % 4]);
-}
-
 LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair<Pack>& v) {
   const int64_t row = static_cast<int64_t>(s.view) * s.task.scene.count + s.local;
   const auto store = [&](Pack value, float* to) {
@@ -239,12 +189,6 @@ struct Part {
   double* sums;  // Of all views.
 };
 
-LG_INLINE ViewSums view_sums(const Task& t, double* sums, int view) {
-  const int per_view = t.scene.slices * kPoseFloats + kIntrinsics + kProjection;
-  double* own = sums + static_cast<int64_t>(view) * per_view;
-  return {own, own + t.scene.slices * kPoseFloats, own + t.scene.slices * kPoseFloats + kIntrinsics};
-}
-
 // Gradients of colours that are given for each view.
 void write_view_colors(const Sight& s, int used) {
   const Task& t = s.task;
@@ -258,20 +202,6 @@ void write_view_colors(const Sight& s, int used) {
   }
 }
 
-void write_rows(float* array, const float* columns, int64_t first, int used, int width) {
-  if (array == nullptr) return;
-  float* rows[kLanes];
-  for (int i = 0; i < kLanes; ++i) rows[i] = array + (first + (i < used ? i : 0)) * width;
-  const bool streaming = width % kLanes == 0 && reinterpret_cast<uintptr_t>(array) % 64 == 0;
-  scatter_columns(columns, width, rows, used, streaming);
-}
-
-// Colour gradients of Gaussians that receive none.
-void clear_rows(float* array, int64_t first, int used, int width) {
-  if (array == nullptr) return;
-  std::memset(array + first * width, 0, sizeof(float) * static_cast<std::size_t>(used) * width);
-}
-
 template <bool kCovariance>
 void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, int used, const Part& part) {
   const Scene& scene = t.scene;
@@ -280,6 +210,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
   const bool colors = scene.sh != nullptr ? t.to.sh != nullptr : t.to.colors != nullptr && !scene.colors_per_view;
   Columns columns;
   columns.colors = colors ? part.color_columns : nullptr;
+  columns.width = width;
   unsigned any_view = 0;
   Gaussian<Pack> gaussian;
   for (int v = 0; v < t.view_count; ++v) {
@@ -295,8 +226,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
     }
     if (any_view == 0) {
       gaussian = load_gaussians<kCovariance>(scene, first, used);
-      std::memset(&columns, 0, offsetof(Columns, colors));
-      if (colors) std::memset(columns.colors, 0, sizeof(float) * kLanes * static_cast<std::size_t>(width));
+      columns.clear();
     }
     any_view |= mask;
     unsigned touched = 0;
@@ -304,46 +234,16 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
     load_sums(t.rows[v], local, touched, fields);
     sight.mask = mask;
     with_lens(t.views[v], [&](auto lens) {
-      sight_backward<decltype(lens)::value, kCovariance>(sight, gaussian, used, view_sums(t, part.sums, v), columns);
+      sight_backward<decltype(lens)::value, kCovariance>(sight, gaussian, used, ViewSums(part.sums, scene, v), columns);
     });
     write_view_colors(sight, used);
   }
   if (t.to.touched != nullptr) {
     for (int i = 0; i < used; ++i) t.to.touched[first + i] = static_cast<int32_t>(any_view >> i & 1u);
   }
-  if (any_view == 0) {
-    clear_rows(t.to.means, first, used, 3);
-    clear_rows(t.to.quats, first, used, 4);
-    clear_rows(t.to.scales, first, used, 3);
-    clear_rows(t.to.covariances, first, used, 6);
-    clear_rows(t.to.opacities, first, used, 1);
-    if (colors) clear_rows(scene.sh != nullptr ? t.to.sh : t.to.colors, first, used, width);
-    return;
-  }
-  write_rows(t.to.means, columns.mean, first, used, 3);
-  write_rows(t.to.quats, columns.quat, first, used, 4);
-  write_rows(t.to.scales, columns.scale, first, used, 3);
-  write_rows(t.to.covariances, columns.covariance, first, used, 6);
-  write_rows(t.to.opacities, columns.opacity, first, used, 1);
-  if (colors) write_rows(scene.sh != nullptr ? t.to.sh : t.to.colors, columns.colors, first, used, width);
-}
-
-void write_sums(const Task& t, const double* sums, int parts, int part_doubles) {
-  const int poses = t.scene.slices * kPoseFloats, per_view = poses + kIntrinsics + kProjection;
-  for (int v = 0; v < t.view_count; ++v) {
-    const auto total = [&](int index) {
-      double sum = 0.0;
-      for (int p = 0; p < parts; ++p) sum += sums[static_cast<int64_t>(p) * part_doubles + v * per_view + index];
-      return sum;
-    };
-    for (int i = 0; t.to.poses != nullptr && i < poses; ++i) t.to.poses[v * poses + i] = total(i);
-    for (int i = 0; t.to.intrinsics != nullptr && i < kIntrinsics; ++i) {
-      t.to.intrinsics[v * kIntrinsics + i] = total(poses + i);
-    }
-    for (int i = 0; t.to.projection != nullptr && i < kProjection; ++i) {
-      t.to.projection[v * kProjection + i] = total(poses + kIntrinsics + i);
-    }
-  }
+  Gradients to = t.to;
+  if (!colors) to.sh = to.colors = nullptr;
+  write_columns(to, any_view != 0 ? &columns : nullptr, scene.sh != nullptr, width, first, used);
 }
 
 }  // namespace
@@ -362,7 +262,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
   const int parts = parts_of(scene.count);
   const int width = (scene.sh != nullptr ? scene.coefficients : 1) * scene.channels + kLanes;
   float* columns = w.scratch.ensure<float>(static_cast<std::size_t>(width) * kLanes * parts);
-  const int part_doubles = view_count * (scene.slices * kPoseFloats + kIntrinsics + kProjection) + 8;
+  const int part_doubles = view_count * ViewSums::doubles(scene) + 8;
   double* sums = w.sums.ensure<double>(static_cast<std::size_t>(part_doubles) * parts);
   const int64_t chunks = (scene.count + kLanes - 1) / kLanes;
   for_parts(parts, [&](int p) {
@@ -380,7 +280,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
       });
     }
   });
-  write_sums(task, sums, parts, part_doubles);
+  write_view_sums(scene, view_count, to, sums, parts, part_doubles);
   clock.stage(kBackProjectStage);
 }
 

@@ -136,11 +136,13 @@ LG_INLINE Pair<F> inria_tiles(F centre, F radius, int size) {
 }
 
 template <class F>
-LG_INLINE void inria_extent(const View& view, const Footprint<F>& f, Projected<F>& g) {
+LG_INLINE void inria_extent(const View& view, const Settings& settings, const Footprint<F>& f, Projected<F>& g) {
   const F mid = F(0.5f) * (f.a + f.c), half = F(0.5f) * (f.a - f.c);
   const F lambda = mid + sqrt(max(fma(half, half, f.b * f.b), F(0.1f)));
   g.radius_x = g.radius_y = ceil_whole(min(F(3.0f) * sqrt(lambda), F(1e6f)));
-  const Pair<F> columns = inria_tiles(g.x, g.radius_x, view.width), rows = inria_tiles(g.y, g.radius_y, view.height);
+  const F centre = F(settings.pixel_center);
+  const Pair<F> columns = inria_tiles(g.x - centre, g.radius_x, view.width);
+  const Pair<F> rows = inria_tiles(g.y - centre, g.radius_y, view.height);
   g.visible = g.visible & (columns.x < columns.y) & (rows.x < rows.y);
   g.left = max(g.left, columns.x);
   g.right = min(g.right, columns.y);
@@ -194,8 +196,9 @@ LG_INLINE Projected<F> project(const View& view, const Pose& pose, const Setting
   if (view.projected) {
     const Triple<F> h = inria_projection(view, gaussian.mean);
     const F one = F(1.0f), half = F(0.5f);
-    g.x = ((h.x * h.z + one) * F(1.0f * view.width) - one) * half;
-    g.y = ((h.y * h.z + one) * F(1.0f * view.height) - one) * half;
+    const F centre = F(settings.pixel_center);
+    g.x = ((h.x * h.z + one) * F(1.0f * view.width) - one) * half + centre;
+    g.y = ((h.y * h.z + one) * F(1.0f * view.height) - one) * half + centre;
   } else {
     const Pair<F> pixel = pixel_of<kLens>(view, p);
     g.x = pixel.x;
@@ -230,7 +233,7 @@ LG_INLINE Projected<F> project(const View& view, const Pose& pose, const Setting
   // Too faint for any pixel: it is still counted as seen by Inria's convention.
   g.right = select(above >= zero, g.right, g.left);
   if (settings.inria) {
-    inria_extent(view, f, g);
+    inria_extent(view, settings, f, g);
   } else {
     gsplat_extent(view, settings, g);
   }

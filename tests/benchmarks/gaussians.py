@@ -115,9 +115,8 @@ def _readme_row(name: str, measured: list[Measured]) -> str:
 def _readme(device: str, instructions: str, table: list[str], overhead: str) -> str:
     text = [
         f"Medians in milliseconds, forward / backward to every tensor of the scene, `{SEMANTICS}`, degree 3 (the "
-        f"trained person: 0), in process, on {THREADS} cores of a {device} with {instructions}, warm; a busy machine "
-        "is slower. "
-        "OpenSplat's CPU rasterizer of August 2026 was measured once on such a machine.",
+        f"trained person: 0), in process, on {THREADS} cores ({device}, {instructions}), warm; a busy machine is "
+        "slower. OpenSplat's CPU rasterizer of August 2026 was measured once on two such cores.",
         "",
         "| Gaussians, size | OpenSplat | Lumigrad |",
         "|---|---|---|",

@@ -13,7 +13,7 @@ from support.compat_setup import NativeCamera, native_camera
 from support.sphere_case import Expected, Floats, SphereCase
 
 VARIABLE = "LUMIGRAD_TEST_DATA"
-ABSENT = f"set {VARIABLE} to the folder that holds oracle/spheres/*.npz to compare with the original renderer"
+ABSENT = f"set {VARIABLE} to the folder that holds oracle/*/*.npz to compare with what was computed elsewhere"
 NO_LIMIT = 4294967295
 # Names of gradients in the files, and in the contract; the last four are the original's camera vectors.
 GRADIENTS = {

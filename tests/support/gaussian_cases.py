@@ -215,6 +215,10 @@ def inrias() -> Iterator[GaussianCase]:
     yield build("inria_behind", Cloud(count=90, z=(-3.0, 9.0)), **unit(90), **view)
     yield build("inria_antialiased", Cloud(scales=(5e-3, 0.2)), antialiased=True, **unit(), **view)
     yield build("inria_opaque", opacities=np.ones(60), **unit(), **view)
+    halves = {**small, "pixel_center": 0.5}
+    yield build("inria_half_pixels", Cloud(count=80), **unit(80), **halves)
+    # Another camera than Inria's own, off the centre.
+    yield build("inria_opencv", Cloud(count=80), **unit(80), **{**halves, "cameras": (opencv(37, 53),)})
     yield build("inria_two_views", Cloud(degree=2), **unit(), **{**view, "cameras": (inria(), inria(slope=0.7))})
 
 

@@ -171,5 +171,6 @@ def project(camera: Camera, means: Tensor, options: Options) -> Projected:
         ones = torch.cat([means, torch.ones_like(means[:, :1])], -1)
         clip = ones @ camera.projection.T
         ndc = clip[:, :2] / (torch.where(visible, clip[:, 3], 1.0) + 1e-7)[:, None]
-        means2d = ((ndc + 1) * torch.tensor([camera.width, camera.height]) - 1) / 2
+        # Pixels of Inria's film have their centres at whole numbers; elsewhere the film is moved along.
+        means2d = ((ndc + 1) * torch.tensor([camera.width, camera.height]) - 1) / 2 + options.pixel_center
     return Projected(safe, means2d, flat.jacobian, visible & flat.visible, undecided | (flat.undecided & visible))

@@ -114,7 +114,7 @@ def _extents(
     if options.inria:
         raw = _inria_radii(spread, determinant)
         radii = raw.ceil()
-        first, last, between = _tiles(seen.means2d, radii, size)
+        first, last, between = _tiles(seen.means2d - options.pixel_center, radii, size)
         visible = visible & ((last - first).clamp_min(0).prod(-1) > 0)
         undecided = between | _near_whole(raw, MARGIN)
         return radii, visible, ~(undecided | seen.undecided), undecided
@@ -156,10 +156,10 @@ def _degree(sh: Tensor, options: Options) -> int:
     return round(sh.shape[1] ** 0.5) - 1 if options.sh_degree is None else options.sh_degree
 
 
-def _reached(seen: Tensor, radii: Tensor, pixels: Tensor, camera: Camera) -> Tensor:
-    """[P, N]: pixels in tiles that Inria's squares touch."""
+def _reached(means2d: Tensor, radii: Tensor, pixels: Tensor, camera: Camera) -> Tensor:
+    """[P, N]: pixels in tiles that Inria's squares touch; pixels are counted in whole numbers."""
     size = torch.tensor([camera.width, camera.height], dtype=torch.float64)
-    first, last, _ = _tiles(seen, radii, size)
+    first, last, _ = _tiles(means2d, radii, size)
     tile = torch.floor(pixels / TILE)[:, None, :]
     return ((tile >= first) & (tile < last)).all(-1)
 
@@ -179,11 +179,11 @@ def render(parts: list[Part], background: Tensor, options: Options) -> Frame:
             color, near = seen_colors(part.sh, part.means, part.camera.eye, _degree(part.sh, options))
             colors.append(color)
             black.append(near)
-    means2d = torch.cat([view.means2d for view in seen])
+    means2d, centre = torch.cat([view.means2d for view in seen]), options.pixel_center
     depths = torch.cat([view.points[:, 2] for view in seen])
     visible = torch.cat([shape.visible for shape in shapes])
     radii = torch.cat([shape.radii for shape in shapes])
-    pixels = pixel_centres(camera.width, camera.height, 0.0 if options.inria else options.pixel_center)
+    pixels = pixel_centres(camera.width, camera.height, centre)
     # The fork's depth image moves no Gaussian by itself (spec section 6, item 1).
     depth_feature = depths.detach() if options.semantics == "inria_depth" else depths
     splats = Splats(
@@ -194,7 +194,7 @@ def render(parts: list[Part], background: Tensor, options: Options) -> Frame:
         features=torch.cat([torch.cat(colors), torch.stack([depth_feature, 1 / depths], -1)], -1),
         visible=visible,
         undecided=torch.cat([shape.undecided for shape in shapes]) | torch.cat(black),
-        reached=_reached(means2d.detach(), radii, pixels, camera) if options.inria else None,
+        reached=_reached(means2d.detach() - centre, radii, pixels - centre, camera) if options.inria else None,
     )
     sure = torch.cat([shape.sure for shape in shapes])
     return _frame(splats, blend(splats, pixels, options), radii, sure, background, camera)

@@ -74,6 +74,36 @@ class CpuEngine:
         return lambda: spent
 
 
+class CudaEngine:
+    """The kernels for a CUDA device; they run on the stream that is current when they are called, all views at once."""
+
+    def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
+        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        self._native = native
+        self._current_stream = current_stream
+        self.session = native.GaussianCudaSession(device)
+
+    def forward(
+        self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
+    ) -> tuple[Kept | None, Stages]:
+        """Queues the rendering of the views; with `retain` keeps what `backward` needs."""
+        before_view()
+        kept = self._native.GaussianCudaPass()
+        run = self._native.gaussian_cuda_forward
+        times = run(self.session, self._current_stream(), kept, views, settings, **arrays)
+        return kept if retain else None, _stages_of(times)
+
+    def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
+        """Queues the differentiation of the views."""
+        before_view()
+        run = self._native.gaussian_cuda_backward
+        return _stages_of(run(self.session, self._current_stream(), kept, views, settings, **arrays))
+
+
+def _stages_of(times: Any) -> Stages:
+    return Stages([lambda: dict(times.milliseconds())])
+
+
 @dataclass
 class _Local(threading.local):
     engines: dict[torch.device, Engine] = field(default_factory=dict)
@@ -96,6 +126,11 @@ def engine_for(device: torch.device) -> Engine:
 
 
 def _make(device: torch.device) -> Engine:
-    if device.type != "cpu":
-        raise ArgumentError("means", "tensors on the CPU", f"tensors on {device}")
-    return CpuEngine()
+    if device.type == "cpu":
+        return CpuEngine()
+    if device.type != "cuda":
+        raise ArgumentError("means", "tensors on the CPU or a CUDA device", f"tensors on {device}")
+    if not _native.CUDA_BUILT:
+        expected = "tensors on the CPU: this build has no CUDA kernels; install with nvcc present for a GPU"
+        raise ArgumentError("means", expected, f"tensors on {device}")
+    return CudaEngine(_native, device.index or 0, lambda: torch.cuda.current_stream(device).cuda_stream)

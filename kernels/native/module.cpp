@@ -13,6 +13,7 @@ namespace lumigrad {
 void bind_spheres(nb::module_& module);
 void bind_gaussians(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
+void bind_cuda_gaussians(nb::module_& module);
 }  // namespace lumigrad
 
 namespace {
@@ -38,6 +39,7 @@ NB_MODULE(_native, m) {
   lumigrad::bind_gaussians(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
+  lumigrad::bind_cuda_gaussians(m);
   m.attr("CUDA_BUILT") = true;
 #else
   m.attr("CUDA_BUILT") = false;

@@ -6,10 +6,12 @@
 
 namespace lumigrad {
 void bind_cuda_spheres(nanobind::module_& module);
-}
+void bind_cuda_gaussians(nanobind::module_& module);
+}  // namespace lumigrad
 
 NB_MODULE(_emulation, m) {
   lumigrad::bind_cuda_spheres(m);
+  lumigrad::bind_cuda_gaussians(m);
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
   m.def("fail_allocations", &lumigrad::emulation::fail_allocations);

@@ -1,0 +1,33 @@
+// Copies from the host to the device for which nobody waits: the bytes are first put where the device can fetch them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace lumigrad {
+
+// Belongs to one device; one call at a time.
+class DeviceStaging {
+ public:
+  DeviceStaging() = default;
+  DeviceStaging(const DeviceStaging&) = delete;
+  DeviceStaging& operator=(const DeviceStaging&) = delete;
+  ~DeviceStaging();
+
+  // Queues the copy; `from` may change as soon as this returns.
+  void copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream);
+
+ private:
+  struct Block {
+    void* data;
+    std::size_t bytes;
+    cudaEvent_t done;  // When the device has fetched what was put here last.
+  };
+  Block& take(std::size_t bytes);
+
+  std::vector<Block> blocks_;
+};
+
+}  // namespace lumigrad

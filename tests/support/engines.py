@@ -74,8 +74,8 @@ def _gpu() -> Engine:
     return Engine("gpu", torch.device("cuda", 0), False)
 
 
-def emulated(function: Callable[..., Result], engine: CudaEngine) -> Callable[..., Result]:
-    """`function` of the sphere engine's face with tensors on the CPU, as if that were the CUDA device of `engine`."""
+def emulated(function: Callable[..., Result], engine: object) -> Callable[..., Result]:
+    """`function` of an engine's face with tensors on the CPU, as if that were the CUDA device of `engine`."""
 
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> Result:

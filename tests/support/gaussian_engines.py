@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from lumigrad.kernels import _native, gaussians
+from lumigrad.kernels.gaussians.engine import CudaEngine
+from support import emulation
+from support.engines import emulated
 
 
 @dataclass(frozen=True)
@@ -82,5 +85,20 @@ def cpu() -> Engine:
     return Engine("cpu", torch.device("cpu"), True)
 
 
-# A name per machine; every instruction set of the CPU is one.
-ENGINES: dict[str, Callable[[], Engine]] = {f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()}
+def _emulation() -> Engine:
+    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
+    return Engine("emulation", torch.device("cpu"), False, forward, backward)
+
+
+def _gpu() -> Engine:
+    return Engine("gpu", torch.device("cuda", 0), False)
+
+
+# A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
+# runs the kernels for a GPU without one.
+ENGINES: dict[str, Callable[[], Engine]] = {
+    **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
+    "emulation": _emulation,
+    "gpu": _gpu,
+}

@@ -1,6 +1,8 @@
 // From primitives to lists by tile: sort by distance, then a counting sort that keeps the order.
 #pragma once
 
+#include <new>
+
 #include "common/film_tiles.h"
 #include "common/pool.h"
 #include "common/radix_sort.h"
@@ -65,16 +67,19 @@ TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& s
     for (int t = 0; t < slots; ++t) own[t] = 0;
     each(p, [own](int tile, uint32_t) { ++own[tile]; }, true);
   });
-  uint32_t sum = 0;
+  uint64_t total = 0;
   for (int t = 0; t < tiles; ++t) {
-    starts[t] = sum;
+    starts[t] = static_cast<uint32_t>(total);
     for (int p = 0; p < parts; ++p) {
       uint32_t& count = counts[static_cast<int64_t>(p) * slots + t];
       const uint32_t here = count;
-      count = sum;
-      sum += here;
+      count = static_cast<uint32_t>(total);
+      total += here;
     }
   }
+  // Places are 32-bit numbers: more than 16 GiB of lists is more than there is.
+  if (total > UINT32_MAX - kMaxParts) throw std::bad_alloc();
+  const uint32_t sum = static_cast<uint32_t>(total);
   starts[tiles] = sum;
   // Behind the lists, a place per part for what belongs to no tile.
   uint32_t* entries = entries_buffer.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import get_args
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels import _native, spheres
+from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
-from support import emulation
 from support.closeness import assert_of_maximum
+from support.cuda_devices import CudaDevice
 from support.engines import ENGINES, Engine, emulated
 from support.sphere_case import SphereCase
 from support.sphere_cases import POSE, Cloud, build
@@ -43,27 +42,20 @@ class Device:
     engine: Engine
 
 
-def _device(name: str, native: ModuleType, device: torch.device, current_stream: Callable[[], int]) -> Device:
-    cuda = CudaEngine(native, 0, current_stream)
-    forward, backward = emulated(spheres.forward, cuda), emulated(spheres.backward, cuda)
-    return Device(native, cuda, Engine(name, device, False, forward, backward))
+def _device(cuda: CudaDevice) -> Device:
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    forward, backward = emulated(spheres.forward, engine), emulated(spheres.backward, engine)
+    return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
 
 
 @pytest.fixture
-def emulation_device() -> Iterator[Device]:
-    native = emulation.load("_emulation")
-    yield _device("emulation", native, torch.device("cpu"), lambda: 0)
-    native.set_seed(0)
-    native.fail_allocations(0)
+def emulation_device(emulated_cuda: CudaDevice) -> Device:
+    return _device(emulated_cuda)
 
 
-@pytest.fixture(params=["emulation", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> Device:
-    if request.param == "emulation":
-        return request.getfixturevalue("emulation_device")  # type: ignore[no-any-return]
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
-    return _device("gpu", _native, torch.device("cuda", 0), lambda: torch.cuda.current_stream().cuda_stream)
+@pytest.fixture
+def device(cuda: CudaDevice) -> Device:
+    return _device(cuda)
 
 
 def everything(engine: Engine, semantics: Semantics, case: SphereCase = CROWD) -> Run:

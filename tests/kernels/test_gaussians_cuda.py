@@ -1,0 +1,215 @@
+"""What only the CUDA engine has: tile lists with room that is guessed, threads in any order, memory on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels import gaussians
+from lumigrad.kernels.gaussians.engine import CudaEngine
+from support.closeness import assert_image, assert_relative
+from support.cuda_devices import CudaDevice
+from support.engines import emulated
+from support.gaussian_case import GaussianCase
+from support.gaussian_cases import Cloud, build, inria, opencv, random_of, upstream_of
+from support.gaussian_engines import Engine, cpu
+from support.gaussian_runs import OUTPUTS, Run, cameras_of, run, scene_of
+
+LOSS = ("color", "alpha", "depth")
+TURN = opencv(67, 45, rotation=np.eye(3), translation=np.array([0.2, 0.1, 0.4]))
+# More Gaussians in a tile than a batch holds, in two views.
+CROWD = build(
+    "crowd",
+    Cloud(count=2500, scales=(0.02, 0.2), degree=1),
+    width=67,
+    height=45,
+    cameras=(opencv(67, 45), TURN),
+    background=(0.1, 0.3, 0.5),
+)
+# More features than a pixel keeps at a time.
+COLORFUL = build("colorful", Cloud(count=700, channels=21), background=np.linspace(-0.2, 0.9, 21))
+INRIA = build(
+    "inria crowd",
+    Cloud(count=700, scales=(0.02, 0.4)),
+    cameras=(inria(),),
+    semantics="inria_depth",
+    near=0.2,
+    pixel_center=0.0,
+)
+CASES = {case.name: case for case in (CROWD, COLORFUL, INRIA)}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@dataclass
+class Device:
+    """A CUDA device or the emulated one: its module, and a fresh engine on it."""
+
+    native: ModuleType
+    cuda: CudaEngine
+    engine: Engine
+
+
+def _device(cuda: CudaDevice) -> Device:
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
+    return Device(cuda.native, engine, Engine(cuda.name, cuda.device, False, forward, backward))
+
+
+@pytest.fixture
+def emulation_device(emulated_cuda: CudaDevice) -> Device:
+    return _device(emulated_cuda)
+
+
+@pytest.fixture
+def device(cuda: CudaDevice) -> Device:
+    return _device(cuda)
+
+
+def everything(engine: Engine, case: GaussianCase = CROWD, **changes: object) -> Run:
+    return run(engine, case, outputs=OUTPUTS, upstream=upstream_of(case, LOSS), **changes)
+
+
+def assert_same_outputs(actual: Run, expected: Run) -> None:
+    for name, value in expected.outputs.items():
+        np.testing.assert_array_equal(actual.outputs[name].view(np.int32), value.view(np.int32), err_msg=name)
+
+
+def assert_gradients(actual: Run, expected: Run, tolerance: float = 2e-5) -> None:
+    for name, gradient in expected.gradients.items():
+        assert_relative(name, actual.gradients[name], gradient, tolerance)
+
+
+def assert_same_touched(actual: Run, expected: Run) -> None:
+    assert actual.touched is not None and expected.touched is not None
+    np.testing.assert_array_equal(actual.touched, expected.touched)
+
+
+@every_case
+def test_the_cpu_sees_the_same(name: str, device: Device) -> None:
+    actual, expected = everything(device.engine, CASES[name]), everything(cpu(), CASES[name])
+    for output in ("color", "alpha", "depth"):
+        assert_image(actual.outputs[output], expected.outputs[output], 2e-5)
+    assert_gradients(actual, expected, 1e-4)
+
+
+@every_case
+def test_tiles_that_were_not_listed_look_the_same(name: str, device: Device) -> None:
+    listed = everything(device.engine, CASES[name])
+    device.cuda.session.set_pair_limit(0)
+    other = everything(device.engine, CASES[name])
+    assert_same_outputs(other, listed)
+    assert_gradients(other, listed)
+    assert_same_touched(other, listed)
+
+
+def test_a_view_with_more_pairs_than_the_last_looks_the_same(device: Device) -> None:
+    sparse = build("sparse", Cloud(count=2500, scales=(1e-3, 2e-3)), width=67, height=45, cameras=CROWD.cameras)
+    run(device.engine, sparse)
+    surprised = everything(device.engine)
+    prepared = everything(device.engine)
+    assert_same_outputs(surprised, prepared)
+    assert_gradients(surprised, prepared)
+
+
+@every_case
+@pytest.mark.parametrize("seed", [1, 77])
+def test_order_of_threads_does_not_matter(name: str, seed: int, emulation_device: Device) -> None:
+    device = emulation_device
+    expected, exactly = (
+        everything(device.engine, CASES[name]),
+        everything(device.engine, CASES[name], deterministic=True),
+    )
+    device.native.set_seed(seed)
+    actual = everything(device.engine, CASES[name])
+    assert_same_outputs(actual, expected)
+    assert_gradients(actual, expected)
+    assert_same_touched(actual, expected)
+    again = everything(device.engine, CASES[name], deterministic=True)
+    for gradient, value in exactly.gradients.items():
+        np.testing.assert_array_equal(again.gradients[gradient].view(np.int32), value.view(np.int32), err_msg=gradient)
+
+
+def test_views_of_different_lenses_are_rendered_in_one_call(device: Device) -> None:
+    lenses = ({}, {"distortion": (-0.1, 0.02, 0.0, 0.0)}, {"model": "fisheye"}, {"model": "orthographic"})
+    views = tuple(opencv(focal=0.3 if lens else 1.0, **lens) for lens in lenses)
+    colors = random_of("lenses").random((4, 60, 3))
+    together = build("lenses", cameras=views, colors=colors)
+    upstream = upstream_of(together, LOSS)
+    actual = run(device.engine, together, outputs=LOSS, upstream=upstream)
+    parts = []
+    for view, camera in enumerate(views):
+        alone = build("lenses", cameras=(camera,), colors=colors[view])
+        own = {name: value[view : view + 1] for name, value in upstream.items()}
+        parts.append(run(device.engine, alone, outputs=LOSS, upstream=own))
+    for name in LOSS:
+        np.testing.assert_array_equal(actual.outputs[name], np.concatenate([part.outputs[name] for part in parts]))
+    for name in ("means", "quats", "scales", "opacities"):
+        assert_relative(name, actual.gradients[name], sum(part.gradients[name] for part in parts), 1e-5)
+    for name in ("camera_pose", "camera_intrinsics", "means2d", "means2d_abs"):
+        assert_relative(name, actual.gradients[name], np.concatenate([part.gradients[name] for part in parts]), 1e-5)
+
+
+def test_a_steady_loop_allocates_nothing(device: Device) -> None:
+    def step() -> None:
+        everything(device.engine)
+        everything(device.engine, COLORFUL, deterministic=True)
+
+    for _ in range(3):
+        step()
+    before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
+    for _ in range(3):
+        step()
+    assert device.native.device_system_allocations() == before
+    assert device.native.device_bytes(0) == held
+
+
+def test_a_full_device_says_how_much_was_wanted(emulation_device: Device) -> None:
+    device = emulation_device
+    device.native.device_trim(0)
+    device.native.fail_allocations(2)
+    with pytest.raises(MemoryError, match=r"allocating \d+ bytes on the device: out of memory"):
+        everything(device.engine)
+    everything(device.engine)
+
+
+def test_deterministic_sums_say_when_there_are_too_many_pairs(device: Device) -> None:
+    device.cuda.session.set_pair_limit(1000)
+    with pytest.raises(MemoryError, match=r"\d+ pairs of tiles and Gaussians.* more than the 1000"):
+        everything(device.engine, deterministic=True)
+
+
+def test_stages_are_timed(device: Device) -> None:
+    result = emulated(gaussians.forward, device.cuda)(
+        gaussians.Gaussians(
+            **{name: value.to(device.engine.device) for name, value in scene_of(CROWD).tensors().items()}
+        ),
+        cameras_of(CROWD),
+        gaussians.Settings(),
+        retain=True,
+    )
+    assert result.outputs["color"].cpu().isfinite().all()  # Also waits for the device.
+    assert list(result.stages()) == ["project", "sort", "bin", "blend"]
+    upstream = {"color": torch.ones_like(result.outputs["color"])}
+    gradients = emulated(gaussians.backward, device.cuda)(result.state, upstream)
+    assert gradients.touched.cpu().any()
+    assert list(gradients.stages()) == ["blend_backward", "project_backward"]
+    assert all(milliseconds > 0 for milliseconds in gradients.stages().values())
+
+
+def test_memory_is_that_of_the_scene_the_images_and_the_pairs(device: Device) -> None:
+    case = build("memory", Cloud(count=20_000, scales=(0.02, 0.05)), width=256, height=256, cameras=(opencv(256, 256),))
+    device.native.device_trim(0)
+    scene = scene_of(case)
+    outputs = ("color", "radii")
+    results, state = device.engine.forward(scene, cameras_of(case), gaussians.Settings(), outputs=outputs, retain=True)
+    device.engine.backward(state, {"color": torch.ones((1, 256, 256, 3))}, None)
+    assert state is not None
+    inputs = sum(value.numel() * value.element_size() for value in scene.tensors().values())
+    images = 256 * 256 * 4 * 5
+    # Each Gaussian that is seen lies in a tile at the least.
+    pairs = int((results["radii"] > 0).all(-1).sum())
+    assert state.kept.bytes < device.native.device_bytes(0) < 2 * inputs + images + 64 * pairs

@@ -41,6 +41,17 @@ LG_INLINE F exp2_bounded(F x) {
   return scale_power(p, n);
 }
 
+// A GPU has an instruction for it.
+LG_INLINE float exp2_bounded(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return exp2_bounded<float>(x);
+#endif
+}
+
 // log2(a) for normal a > 0, absolute error below 2e-7 where |log2 a| < 1, else relative.
 template <class F>
 LG_INLINE F log2_positive(F a) {

@@ -56,7 +56,15 @@ LG_INLINE float fma(float a, float b, float c) {
 // c - a * b, as one operation where the machine can.
 LG_INLINE float fnma(float a, float b, float c) { return fma(-a, b, c); }
 // 1 / a and 1 / sqrt(a) for a > 0, relative error below 3e-7: for where the last bit does not matter.
-LG_INLINE float quick_inverse(float a) { return 1.0f / a; }
+LG_INLINE float quick_inverse(float a) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+  return result;
+#else
+  return 1.0f / a;
+#endif
+}
 LG_INLINE float quick_inverse_sqrt(float a) {
 #if defined(__CUDA_ARCH__)
   return rsqrtf(a);

@@ -43,7 +43,7 @@ struct VisitGradient {
 // gradient on, as in the depth fork (spec section 6, item 4).
 template <class F>
 LG_INLINE VisitGradient<F> visit_backward(F full, F alpha_max, bool fork, F toward, PixelBackward<F>& pixel) {
-  const F alpha = min(full, alpha_max), inverse = F(1.0f) / (F(1.0f) - alpha);
+  const F alpha = min(full, alpha_max), inverse = quick_inverse(F(1.0f) - alpha);
   const F transmittance = pixel.transmittance * inverse, weight = alpha * transmittance;
   const F v_alpha = fma(transmittance, toward, -pixel.behind * inverse);
   pixel.transmittance = transmittance;

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from support.dataset_files import shots, write_cameras_json
 from support.worker import WorkerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -73,22 +74,53 @@ def test_the_code_of_the_guide_for_inria_runs(worker_process: WorkerProcess, mon
     assert names["screenspace_points"].grad.abs().max() > 0
 
 
-def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch, tmp_path: Path):
+def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch, scene: Path):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    monkeypatch.chdir(scene.parent)
+    names = run_code_of(ROOT / "README.md")
+    assert names["frame"].alpha.max() > 0.9
+    for name in ("means", "opacities", "sh", "camera_pose"):
+        assert np.abs(names["gradients"][name]).max() > 0, name
+    for name in ("means", "quats", "log_scales", "logits", "colors", "viewmats", "Ks"):
+        assert names[name].grad.abs().max() > 0, name
+
+
+def test_the_code_about_gaussians_runs(worker_process: WorkerProcess, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    names = run_code_of(ROOT / "docs" / "gaussians.md")
+    assert names["frame"].expected_depth.max() > 4
+    for name in ("means", "quats", "scales", "opacities", "sh", "camera_pose"):
+        assert np.abs(names["gradients"][name]).max() > 0, name
+    assert names["backward"].gradients["means2d_abs"].max() > 0
+
+
+def test_the_code_about_spheres_runs(worker_process: WorkerProcess, monkeypatch, tmp_path: Path):
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     monkeypatch.chdir(tmp_path)
-    names = run_code_of(ROOT / "README.md")
+    names = run_code_of(ROOT / "docs" / "spheres.md")
     assert (tmp_path / "cloud.ply").exists()
     assert np.abs(names["gradients"].positions).max() > 0
     assert names["cam_params"].grad.abs().max() > 0
     assert names["backward"].gradients["radii"].abs().max() > 0
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/operations.md"])
+def test_the_code_about_files_runs(monkeypatch, scene: Path):
+    monkeypatch.chdir(scene.parent)
+    Path("garden").mkdir()
+    write_cameras_json(Path("garden/cameras.json"), shots(), 64, 48, (50.0, 50.0))
+    names = run_code_of(ROOT / "docs" / "formats.md")
+    assert len(names["capture"].views) == len(shots())
+    assert Path("scene.spz").exists()
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/operations.md", "docs/formats.md", "docs/gaussians.md"])
 def test_the_documents_name_options_that_exist(document: str):
-    usage = subprocess.run(
-        [Path(sys.executable).with_name("lumigrad"), "serve", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    commands = re.findall(r"lumigrad serve (.*)|^\|.*`(--[a-z-]+)", (ROOT / document).read_text(), re.M)
-    options = {option for words in commands for option in re.findall(r"--[a-z-]+", " ".join(words))}
+    lumigrad = Path(sys.executable).with_name("lumigrad")
+    usage = "".join(
+        subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, check=True).stdout
+        for command in ("serve", "render", "info")
+    )
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / document).read_text()))
     assert options
-    assert not [option for option in sorted(options) if option not in usage]
+    known = set(re.findall(r"--[a-z][a-z-]*", usage))
+    assert not sorted(options - known)

@@ -55,10 +55,11 @@ std::align_val_t alignment_of(std::size_t bytes) {
   return std::align_val_t(bytes >= 2 * kHugePage ? kHugePage : kAlignment);
 }
 
-void* system_memory(std::size_t bytes) {
+// Huge pages only for what is used at once: a page is touched whole, also where it is spare.
+void* system_memory(std::size_t bytes, std::size_t used) {
   void* memory = ::operator new(bytes, alignment_of(bytes));
   // A wish; without huge pages everything works, only slower.
-  if (bytes >= 2 * kHugePage) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  if (bytes >= 2 * kHugePage) madvise(memory, used / kHugePage * kHugePage, MADV_HUGEPAGE);
   return memory;
 }
 
@@ -69,8 +70,8 @@ void release(State& s, Header* header) {
 
 }  // namespace
 
-void* pool_take(std::size_t bytes) {
-  const std::size_t wanted = rounded(bytes);
+void* pool_take(std::size_t bytes, std::size_t spare) {
+  const std::size_t wanted = rounded(bytes + spare);
   const int size_class = std::bit_width(wanted) - 1;
   State& s = state();
   std::lock_guard lock(s.mutex);
@@ -82,7 +83,7 @@ void* pool_take(std::size_t bytes) {
       return header + 1;
     }
   }
-  auto* header = static_cast<Header*>(system_memory(sizeof(Header) + wanted));
+  auto* header = static_cast<Header*>(system_memory(sizeof(Header) + wanted, sizeof(Header) + bytes));
   header->bytes = wanted;
   header->size_class = size_class;
   s.system_allocations += 1;
@@ -130,9 +131,9 @@ void* Buffer::ensure_bytes(std::size_t bytes) {
     data_ = nullptr;
     capacity_ = 0;
     // A quarter more than asked, so that slowly growing scenes do not reallocate at each call.
-    const std::size_t wanted = bytes + bytes / 4;
-    data_ = pool_take(wanted);
-    capacity_ = wanted;
+    const std::size_t spare = bytes / 4;
+    data_ = pool_take(bytes, spare);
+    capacity_ = bytes + spare;
   }
   return data_;
 }

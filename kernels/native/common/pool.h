@@ -6,8 +6,9 @@
 
 namespace lumigrad {
 
-// A block of at least `bytes` bytes, aligned to 64; contents are undefined. Thread-safe. Throws std::bad_alloc.
-void* pool_take(std::size_t bytes);
+// A block of at least `bytes` and `spare` bytes, aligned to 64; contents are undefined. Thread-safe. Throws
+// std::bad_alloc.
+void* pool_take(std::size_t bytes, std::size_t spare = 0);
 // Gives a block back. Null is ignored.
 void pool_give(void* block) noexcept;
 // Blocks asked of the system since the process started.

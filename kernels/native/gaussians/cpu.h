@@ -53,9 +53,11 @@ class Pass {
   // Room for `count` views; states that are there stay, with their memory.
   void prepare(int count, bool retained) {
     retained_ = retained;
+    count_ = count;
     const std::size_t states = retained ? count : 1;
     while (views_.size() < states) views_.push_back(std::make_unique<ViewState>());
   }
+  int count() const { return count_; }
   ViewState& view(int index) { return *views_[retained_ ? index : 0]; }
   std::size_t bytes() const {
     std::size_t sum = 0;
@@ -65,6 +67,7 @@ class Pass {
 
  private:
   bool retained_ = false;
+  int count_ = 0;
   std::vector<std::unique_ptr<ViewState>> views_;
 };
 

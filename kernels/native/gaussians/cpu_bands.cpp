@@ -81,7 +81,7 @@ void merge_bands(const Bands& bands, const RowData& rows, const ViewData& data, 
       if (bands.crossing_touched[index] == 0) continue;
       const float* row = bands.crossing_rows + index * bands.row_floats;
       const bool first = rows.touched[id] == 0;
-      add(rows.rows + id * kRecordFloats, row, kRecordFloats, first);
+      add(rows.row(id), row, kRecordFloats, first);
       if (rows.feature_rows != nullptr) add(rows.feature_rows + id * total, row + kRecordFloats, total, first);
       rows.touched[id] = 1;
     }

@@ -35,17 +35,32 @@ struct RowTarget {
 };
 
 struct RowData {
-  float* rows;          // [N, kRecordFloats]
+  float* rows;  // [N, stride], of which the first kRecordFloats are used
+  int64_t stride;
   float* feature_rows;  // [N, features] or null
   uint8_t* touched;     // [N]
+
+  LG_INLINE float* row(int64_t id) const { return rows + id * stride; }
 };
 
-inline RowData row_data(ViewState& state, int64_t count) {
-  const std::size_t n = static_cast<std::size_t>(count);
-  const int total = state.features.total();
-  return {state.rows.ensure<float>(n * kRecordFloats),
-          total > kInlineFeatures ? state.feature_rows.ensure<float>(n * total) : nullptr,
-          state.touched.ensure<uint8_t>(n)};
+// The rows of the only view of a call lie where the gradients of its harmonics will be written, if they are wanted and
+// wide enough: each Gaussian's row is read before those are, and scenes are large.
+inline RowData row_data(Pass& pass, int view, const Scene& scene, const Gradients& to) {
+  ViewState& state = pass.view(view);
+  const std::size_t n = static_cast<std::size_t>(scene.count);
+  const int total = state.features.total(), width = scene.coefficients * scene.channels;
+  RowData data;
+  data.feature_rows = total > kInlineFeatures ? state.feature_rows.ensure<float>(n * total) : nullptr;
+  data.touched = state.touched.ensure<uint8_t>(n);
+  const bool fits = width >= kRecordFloats && width % kRecordFloats == 0;
+  if (pass.count() == 1 && to.sh != nullptr && fits && reinterpret_cast<uintptr_t>(to.sh) % 64 == 0) {
+    data.rows = to.sh;
+    data.stride = width;
+  } else {
+    data.rows = state.rows.ensure<float>(n * kRecordFloats);
+    data.stride = kRecordFloats;
+  }
+  return data;
 }
 
 LG_INLINE RowTarget row_target(const Bands& bands, const RowData& rows, const ViewData& data, int band, uint32_t id) {
@@ -56,8 +71,7 @@ LG_INLINE RowTarget row_target(const Bands& bands, const RowData& rows, const Vi
     float* row = bands.crossing_rows + index * bands.row_floats;
     return {row, rows.feature_rows != nullptr ? row + kRecordFloats : nullptr, bands.crossing_touched + index};
   }
-  return {rows.rows + static_cast<int64_t>(id) * kRecordFloats,
-          rows.feature_rows != nullptr ? rows.feature_rows + static_cast<int64_t>(id) * total : nullptr,
+  return {rows.row(id), rows.feature_rows != nullptr ? rows.feature_rows + static_cast<int64_t>(id) * total : nullptr,
           rows.touched + id};
 }
 

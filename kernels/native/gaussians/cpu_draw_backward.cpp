@@ -163,9 +163,9 @@ void differentiate_tile(const Differentiation& d, int band, int tile, float* blo
   for (uint32_t i = d.data.tile_starts[tile]; i < end; ++i) {
     if (i + kAhead < end) {
       // The ellipses of a tile, and their rows, lie anywhere in memory.
-      const int64_t ahead = static_cast<int64_t>(d.data.entries[i + kAhead]) * kRecordFloats;
-      __builtin_prefetch(d.data.records + ahead);
-      __builtin_prefetch(d.rows.rows + ahead, 1);
+      const int64_t ahead = d.data.entries[i + kAhead];
+      __builtin_prefetch(d.data.records + ahead * kRecordFloats);
+      __builtin_prefetch(d.rows.row(ahead), 1);
     }
     uint32_t mask = d.data.masks[i];
     if (mask == 0) continue;
@@ -219,7 +219,7 @@ void blend_backward(const View* views, int view, const Settings& settings, const
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
   const ViewData data = view_data(state, scene.count);
-  const RowData rows = row_data(state, scene.count);
+  const RowData rows = row_data(pass, view, scene, gradients);
   clear_touched(rows.touched, scene.count);
   const Bands bands = make_bands(data, scene.count, w);
   const int total = data.features.total(), block_floats = (kUpFeatures + total) * kLanes;

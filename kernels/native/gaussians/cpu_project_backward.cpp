@@ -22,7 +22,7 @@ struct Task {
 // Rows of sums of the Gaussians in `mask`, by column; zero elsewhere.
 LG_INLINE void load_sums(const RowData& rows, int64_t local, unsigned mask, Pack fields[kRecordFloats]) {
   for (int i = 0; i < kLanes; ++i) {
-    fields[i] = (mask >> i & 1u) != 0 ? Pack::load(rows.rows + (local + i) * kRecordFloats) : Pack(0.0f);
+    fields[i] = (mask >> i & 1u) != 0 ? Pack::load(rows.row(local + i)) : Pack(0.0f);
   }
   transpose_16(fields);
 }
@@ -255,7 +255,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
   std::vector<RowData> rows;
   for (int v = 0; v < view_count; ++v) {
     data.push_back(view_data(pass.view(v), scene.count));
-    rows.push_back(row_data(pass.view(v), scene.count));
+    rows.push_back(row_data(pass, v, scene, to));
   }
   const bool sums_wanted = to.poses != nullptr || to.intrinsics != nullptr || to.projection != nullptr;
   const Task task{views, view_count, settings, scene, up, to, data.data(), rows.data(), sums_wanted};

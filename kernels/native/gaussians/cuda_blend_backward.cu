@@ -96,12 +96,6 @@ struct PixelRound {
   }
 };
 
-// A Gaussian as a thread visits it.
-struct Visited {
-  const float* record;
-  unsigned item;
-};
-
 // What a block needs to know all along, and a thread of its pixel.
 template <int kFeatures>
 struct Tile {
@@ -123,25 +117,25 @@ struct Tile {
 
 // The exponent's gradient with all features taken into account.
 template <int kFeatures>
-__device__ inline float whole_gradient(const Tile<kFeatures>& tile, const Visited& visited, float full, float toward,
-                                       bool fork, PixelRound<kFeatures>& pixel) {
-  const float* features = tile.records.features_of(visited.item);
+__device__ inline float whole_gradient(const Tile<kFeatures>& tile, int i, float full, float toward, bool fork,
+                                       PixelRound<kFeatures>& pixel) {
+  const float* features = tile.records.features_of(tile.batch.item(i));
   for (int f = kFeatures; f < tile.records.features.total(); ++f) {
     toward = fma(features[f], tile.upstream.gradient(f), toward);
   }
   return visit_backward(full, tile.limits.alpha_max, fork, toward, pixel.whole).v_sigma;
 }
 
-// One Gaussian in one pixel; returns whether it took part. `geometry` is laid out as gradient_row.
+// Number `i` of the batch in one pixel; returns whether it took part. `geometry` is laid out as gradient_row.
 template <int kFeatures>
-__device__ inline bool visit(const Tile<kFeatures>& tile, const Visited& visited, PixelRound<kFeatures>& pixel,
+__device__ inline bool visit(const Tile<kFeatures>& tile, int i, PixelRound<kFeatures>& pixel,
                              float (&geometry)[gradient_row::kFeatures], float& weight) {
   using namespace gradient_row;
-  const Ellipse<float> e = ellipse_of<float>(visited.record);
+  const Ellipse<float> e = ellipse_of<float>(tile.batch.record(i));
   const float dx = e.x - tile.at.x, dy = e.y - tile.at.y, power = log2_alpha(e, dx, dy);
   if (!(power >= tile.limits.log2_alpha_min)) return false;
   float features[kFeatures], toward = 0.0f;
-  load_features<kFeatures>(tile.records, visited.record, visited.item, tile.first, features);
+  load_features<kFeatures>(tile.records, tile.batch, i, tile.first, features);
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) toward = fma(features[c], pixel.gradient[c], toward);
   const bool fork = tile.call.settings.fork_gradients != 0;
@@ -155,7 +149,7 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, const Visited& visited
   geometry[kDxDy] = geometry[kDx] * dy;
   geometry[kDyDy] = geometry[kDy] * dy;
   if (!tile.rows.wants_abs || tile.first > 0) return true;
-  const float v_sigma = tile.wants_whole() ? whole_gradient(tile, visited, full, toward, fork, pixel) : v.v_sigma;
+  const float v_sigma = tile.wants_whole() ? whole_gradient(tile, i, full, toward, fork, pixel) : v.v_sigma;
   const auto slope = exponent_slope(e, dx, dy);
   geometry[kAbsX] = abs(v_sigma * slope.x);
   geometry[kAbsY] = abs(v_sigma * slope.y);
@@ -172,7 +166,7 @@ __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int c
     float geometry[gradient_row::kFeatures] = {}, weight = 0.0f;
     bool took_part = false;
     if (tile.batch.place(i) < tile.last) {
-      took_part = visit(tile, {tile.batch.record(i), tile.batch.item(i)}, pixel, geometry, weight);
+      took_part = visit(tile, i, pixel, geometry, weight);
     }
     if (__ballot_sync(kWholeWarp, took_part) == 0) continue;
     float shares[RowSums<kFeatures>::kFeaturesRoom] = {};

@@ -12,29 +12,31 @@ struct Pixel {
   float transmittance = 1.0f;
   float sums[kFeatures] = {};
   int contributors = 0;
-  int last = 0;  // Behind the last place in the list that took part.
+  int recent = -1;  // Number in the batch of the last one that took part.
+  int last = 0;     // Behind the last place in the list that took part, of the batches before.
   bool active;
 };
 
 template <int kFeatures>
-__device__ inline void visit(const CudaRecords& records, const float* record, unsigned item, int place, int first,
-                             const PixelPlace& at, const Limits& limits, Pixel<kFeatures>& pixel) {
+__device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, int i, int first, const PixelPlace& at,
+                             const Limits& limits, Pixel<kFeatures>& pixel) {
+  const float* record = batch.record(i);
   const Ellipse<float> e = ellipse_of<float>(record);
   const float power = log2_alpha(e, e.x - at.x, e.y - at.y);
   if (!(power >= limits.log2_alpha_min)) return;
   const float alpha = min(exp2_bounded(power), limits.alpha_max);
   const float next = fma(-alpha, pixel.transmittance, pixel.transmittance);
-  if (limits.ends(next)) {
+  if (next < limits.ends_below) {
     pixel.active = false;
     return;
   }
   const float weight = alpha * pixel.transmittance;
   float features[kFeatures];
-  load_features<kFeatures>(records, record, item, first, features);
+  load_features<kFeatures>(records, batch, i, first, features);
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) pixel.sums[c] = fma(weight, features[c], pixel.sums[c]);
   pixel.transmittance = next;
-  pixel.last = place + 1;
+  pixel.recent = i;
   ++pixel.contributors;
 }
 
@@ -86,10 +88,11 @@ __global__ void __launch_bounds__(kTilePixels)
       for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
         for (unsigned rest = batch.reaching(begin, count, at, limits); rest != 0; rest &= rest - 1) {
           const int i = begin + __ffs(static_cast<int>(rest)) - 1;
-          if (!pixel.active) continue;
-          visit(records, batch.record(i), batch.item(i), batch.place(i), first, at, limits, pixel);
+          if (pixel.active) visit(records, batch, i, first, at, limits, pixel);
         }
       }
+      if (pixel.recent >= 0) pixel.last = batch.place(pixel.recent) + 1;
+      pixel.recent = -1;
       if (__syncthreads_and(!pixel.active)) break;
     }
     if (place.on_film) write_pixel(call, records.features, outputs, lasts, place.view, at.index, first, pixel);

@@ -11,17 +11,13 @@ inline constexpr int kChunk = 16;
 
 // When a Gaussian takes part in a pixel, and when the pixel ends.
 struct Limits {
-  float log2_alpha_min, alpha_max, transmittance_min;
-  bool strict;  // The pixel ends below the limit, not at it.
+  float log2_alpha_min, alpha_max;
+  float ends_below;  // The transmittance; Inria's pixels end below the limit that is set, gsplat's also at it.
 
   __device__ explicit Limits(const Settings& s)
       : log2_alpha_min(log2_positive(s.alpha_min)),
         alpha_max(s.alpha_max),
-        transmittance_min(s.transmittance_min),
-        strict(s.inria != 0) {}
-  __device__ bool ends(float transmittance) const {
-    return strict ? transmittance < transmittance_min : transmittance <= transmittance_min;
-  }
+        ends_below(s.inria ? s.transmittance_min : __uint_as_float(__float_as_uint(s.transmittance_min) + 1)) {}
 };
 
 // Where a pixel's centre is, and its index in the images.
@@ -71,15 +67,16 @@ struct GaussianBatch {
   }
 };
 
-// kFeatures of a Gaussian from number `first` on: of the record in shared memory, or those in an array of their own.
+// kFeatures of a Gaussian of the batch from feature `first` on: of its record, or those in an array of their own.
 template <int kFeatures>
-__device__ inline void load_features(const CudaRecords& records, const float* record, unsigned item, int first,
+__device__ inline void load_features(const CudaRecords& records, GaussianBatch& batch, int i, int first,
                                      float (&to)[kFeatures]) {
   if constexpr (kFeatures <= kInlineFeatures) {
+    const float* from = batch.record(i) + record::kFeatures;
 #pragma unroll
-    for (int c = 0; c < kFeatures; ++c) to[c] = record[record::kFeatures + c];
+    for (int c = 0; c < kFeatures; ++c) to[c] = from[c];
   } else {
-    const float* from = records.more_features + item * static_cast<int64_t>(records.stride) + first;
+    const float* from = records.more_features + batch.item(i) * static_cast<int64_t>(records.stride) + first;
 #pragma unroll
     for (int c = 0; c < kFeatures; c += 4) {
       const bool there = first + c < records.stride;

@@ -71,7 +71,8 @@ sanitize: setup
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 -g1" -DLUMIGRAD_CUDA=OFF \
 		-DLUMIGRAD_EMULATION=ON -DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
 	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
-	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py
+	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py \
+		tests/kernels/test_gaussians_limits.py
 	$(SANITIZERS) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q tests/kernels/test_emulation.py \
 		-k "not large_frame"
 

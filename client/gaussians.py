@@ -24,7 +24,7 @@ class Gaussians:
 
     Attributes:
         means: [N, 3] or [S, N, 3] centres, scene units.
-        quats: [.., N, 4] rotations (w, x, y, z), of any length > 0; None with covariances.
+        quats: [.., N, 4] rotations (w, x, y, z), of any length (0: no rotation); None with covariances.
         scales: [.., N, 3] standard deviations along the turned axes, scene units, >= 0; None with covariances.
         opacities: [.., N] in [0, 1].
         sh: [.., N, K, D] coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25, of D channels; None with colors.

@@ -38,7 +38,8 @@ def write_depth(path: Path, depth: Array) -> None:
     if path.suffix == ".npy":
         np.save(path, depth)
         return
-    seen = depth >= 0
+    # Spheres say -1 where nothing is, Gaussians 0.
+    seen = depth > 0
     shade = np.zeros(depth.shape, np.float32)
     if seen.any():
         near, far = float(depth[seen].min()), float(depth[seen].max())

@@ -24,7 +24,7 @@ class Settings:
         antialiased: Opacities shrink by what the blur adds to a Gaussian's area (spec section 1.4).
         eps2d: Blur, added to the diagonal of the projected covariance, square pixels.
         near: Gaussians whose depth is below are left out, scene units.
-        far: Gaussians whose depth is above are left out, scene units (not in Inria's image formation).
+        far: Gaussians whose depth is above are left out, scene units.
         radius_clip: Gaussians whose radii are at most this are left out, pixels (not in Inria's image formation).
         alpha_min: A Gaussian is left out of pixels in which its alpha is below.
         alpha_max: Alphas are clamped to this.

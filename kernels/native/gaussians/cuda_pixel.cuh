@@ -17,7 +17,7 @@ struct Limits {
   __device__ explicit Limits(const Settings& s)
       : log2_alpha_min(log2_positive(s.alpha_min)),
         alpha_max(s.alpha_max),
-        ends_below(s.inria ? s.transmittance_min : __uint_as_float(__float_as_uint(s.transmittance_min) + 1)) {}
+        ends_below(s.inria ? s.transmittance_min : from_bits(bits(s.transmittance_min) + 1)) {}
 };
 
 // Where a pixel's centre is, and its index in the images.

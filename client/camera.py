@@ -114,7 +114,7 @@ class Camera:
         width: int,
         height: int,
     ) -> Camera:
-        """The camera of diff-gaussian-rasterization, see `InriaModel`; for Gaussians, usually with an Inria semantics."""
+        """The camera of diff-gaussian-rasterization, see `InriaModel`; usually with an Inria semantics."""
         tangents = number("tan_fov_x", tan_fov_x), number("tan_fov_y", tan_fov_y)
         return Camera(width, height, InriaModel(view_matrix, full_projection, position, *tangents))
 

@@ -63,7 +63,8 @@ class Frame(NamedArrays):
         self._context_id = context_id
         if context_id is not None:
             # A frame that is dropped without backward should not occupy the worker until its context expires.
-            weakref.finalize(self, renderer.discard, context_id).atexit = False
+            self._discard = weakref.finalize(self, renderer.discard, context_id)
+            self._discard.atexit = False
 
     def backward(
         self,
@@ -119,9 +120,13 @@ class Frame(NamedArrays):
             self._context_id = None
         if context_id is not None:
             try:
-                return self._renderer.backward(request, deadline, context_id, release)
+                gradients = self._renderer.backward(request, deadline, context_id, release)
             except ContextLost:
-                self._context_id = None
+                self._forgotten()
+            else:
+                if release:
+                    self._forgotten()
+                return gradients
         return self._renderer.backward(request, deadline)
 
     def release(self) -> None:
@@ -129,7 +134,12 @@ class Frame(NamedArrays):
         if self._context_id is not None:
             self._renderer.discard(self._context_id)
             self._renderer.flush()
-            self._context_id = None
+            self._forgotten()
+
+    def _forgotten(self) -> None:
+        """Notes that the worker has no context any more, so that nobody asks it to release one."""
+        self._context_id = None
+        self._discard.detach()
 
     def _check_upstream(self, given: Mapping[str, Any], of_gaussians: Iterable[str]) -> None:
         spheres = isinstance(self.request.settings, SphereSettings)

@@ -119,3 +119,8 @@ def test_contexts_of_dropped_and_released_frames_are_forgotten():
             time.sleep(0.02)
         assert client.info().contexts == 0
         same(frames[1].backward(upstream), expected)
+        frames.clear()
+        gc.collect()
+        client.render(cloud(), orbit(1)[0], **SETTINGS)
+        # One for the frame that was released, one for that which was dropped, none for that whose backward did it.
+        assert process.metric("lumigrad_calls_total", method="RenderService.Release") == 2

@@ -1,0 +1,34 @@
+"""A worker for an example: the one that LUMIGRAD_TARGET names, or one of its own on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def worker(log_path: Path) -> Iterator[str]:
+    """Yields the address of a worker; one that is started here listens on a free port for the length of the block.
+
+    Args:
+        log_path: where a worker that is started here writes its log.
+    """
+    named = os.environ.get("LUMIGRAD_TARGET")
+    if named:
+        yield named
+        return
+    command = [str(Path(sys.executable).with_name("lumigrad")), "serve", "--port", "0", "--metrics-port", "0"]
+    with log_path.open("w") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+        try:
+            assert process.stdout is not None
+            # "listening on HOST:PORT (metrics PORT)"
+            line = process.stdout.readline()
+            if not line.startswith("listening on "):
+                raise SystemExit(f"the worker did not start; see {log_path}")
+            yield line.split()[2]
+        finally:
+            process.terminate()

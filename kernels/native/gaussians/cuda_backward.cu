@@ -37,7 +37,9 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   DeviceBuffer<float> sums(items * static_cast<std::size_t>(width), stream);
   CudaRows rows{width, gradients.means2d_abs != nullptr, sums.data(), nullptr, gradients.touched};
   const std::size_t gaussians = static_cast<std::size_t>(scene.scenes) * scene.count;
-  check(cudaMemsetAsync(gradients.touched, 0, gaussians * sizeof(*gradients.touched), stream), "clearing a mask");
+  if (gaussians > 0) {
+    check(cudaMemsetAsync(gradients.touched, 0, gaussians * sizeof(*gradients.touched), stream), "clearing a mask");
+  }
   blend_backward(call, records, pass, upstream, rows, stream);
   if (gradients.background != nullptr) cuda_background_backward(call, upstream, gradients.background, stream);
   timer.mark("blend_backward");

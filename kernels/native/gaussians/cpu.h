@@ -7,19 +7,13 @@
 #include "common/isa.h"
 #include "common/pool.h"
 #include "common/stages.h"
+#include "gaussians/features.h"
 #include "gaussians/params.h"
 
 namespace lumigrad::gaussians {
 
 enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage, kBackProjectStage };
 inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
-
-// What a pixel blends: the channels, then depth and inverse depth where they are asked for.
-struct Features {
-  int colors = 0;
-  bool depth = false, inverse_depth = false;
-  int total() const { return colors + depth + inverse_depth; }
-};
 
 // What forward keeps of one view for backward. Arrays are indexed by the number of the Gaussian within its scene; what
 // belongs to a culled one is not written.

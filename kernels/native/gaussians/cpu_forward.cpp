@@ -7,9 +7,7 @@ void forward_view(const View* views, int view, const Settings& settings, const S
                   Pass& pass, Workspace& w) {
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
-  state.features.colors = outputs.color != nullptr ? scene.channels : 0;
-  state.features.depth = outputs.depth != nullptr || outputs.expected_depth != nullptr;
-  state.features.inverse_depth = outputs.inverse_depth != nullptr;
+  state.features = features_of(scene, outputs);
   state.tiles_x = (views[view].width + kTileWidth - 1) / kTileWidth;
   state.tiles_y = (views[view].height + kTileHeight - 1) / kTileHeight;
   Segments segments;

@@ -11,6 +11,7 @@
 #include "common/device_staging.h"
 #include "common/device_tiles.h"
 #include "common/device_timer.h"
+#include "gaussians/features.h"
 #include "gaussians/params.h"
 
 namespace lumigrad::gaussians {
@@ -21,16 +22,9 @@ struct CudaWorkspace {
   DeviceStaging staging;
 };
 
-// What a pixel blends: the channels, then depth and inverse depth where they are asked for.
-struct CudaFeatures {
-  int colors, depth, inverse_depth;
-
-  constexpr int total() const { return colors + depth + inverse_depth; }
-};
-
 // What forward leaves for backward, on the device.
 struct CudaPass {
-  CudaFeatures features{};
+  Features features;
   TileLists lists{};
   TileBuffers tiles;
   DeviceBuffer<float4> records;       // [V, N, 4], see cuda_records.cuh

@@ -45,14 +45,14 @@ __device__ inline float value_at(const float* image, int64_t index) { return ima
 // What a pixel's images are differentiated with.
 struct PixelUpstream {
   const Upstream& up;
-  CudaFeatures features;
+  Features features;
   const float* background;  // [D] or null: 0
   int64_t index;
   float transmittance;       // What all Gaussians left.
   float depth;               // Gradient of the accumulated depth.
   float transmittance_only;  // Of the final transmittance, but for what the background sends.
 
-  __device__ PixelUpstream(const CudaCall& call, const CudaFeatures& blended, const Upstream& upstream, int view,
+  __device__ PixelUpstream(const CudaCall& call, const Features& blended, const Upstream& upstream, int view,
                            int64_t pixel)
       : up(upstream), features(blended), background(call.scene.background), index(pixel) {
     if (background != nullptr) background += view * static_cast<int64_t>(features.colors);

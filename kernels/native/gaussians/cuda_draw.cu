@@ -40,7 +40,7 @@ __device__ inline void visit(const CudaRecords& records, GaussianBatch& batch, i
   ++pixel.contributors;
 }
 
-__device__ inline void write_feature(const CudaCall& call, const CudaFeatures& features, const Outputs& out, int view,
+__device__ inline void write_feature(const CudaCall& call, const Features& features, const Outputs& out, int view,
                                      int64_t index, int f, float sum, float transmittance) {
   const int channels = features.colors;
   if (f < channels) {
@@ -56,7 +56,7 @@ __device__ inline void write_feature(const CudaCall& call, const CudaFeatures& f
 }
 
 template <int kFeatures>
-__device__ inline void write_pixel(const CudaCall& call, const CudaFeatures& features, const Outputs& out, int* lasts,
+__device__ inline void write_pixel(const CudaCall& call, const Features& features, const Outputs& out, int* lasts,
                                    int view, int64_t index, int first, const Pixel<kFeatures>& pixel) {
 #pragma unroll
   for (int c = 0; c < kFeatures; ++c) {

@@ -7,11 +7,6 @@
 namespace lumigrad::gaussians {
 namespace {
 
-CudaFeatures features_of(const Scene& scene, const Outputs& outputs) {
-  return {outputs.color != nullptr ? scene.channels : 0, outputs.depth != nullptr || outputs.expected_depth != nullptr,
-          outputs.inverse_depth != nullptr};
-}
-
 // Items and tiles are numbered in 32 bits.
 void check_size(std::size_t items, std::size_t tiles) {
   constexpr std::size_t kMost = 0x7FFFFFFF;

@@ -52,7 +52,7 @@ struct Received {
   }
 };
 
-__device__ inline PixelSums<float> pixel_sums(const Receiver& from, const CudaFeatures& features, const Upstream& up,
+__device__ inline PixelSums<float> pixel_sums(const Receiver& from, const Features& features, const Upstream& up,
                                               const Pose& pose, const Triple<float>& mean) {
   using namespace gradient_row;
   const float* row = from.row;

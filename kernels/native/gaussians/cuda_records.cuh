@@ -15,7 +15,7 @@ inline constexpr int kRecordQuarters = kRecordFloats / 4;
 
 // Passed to kernels by value. A record is item view * count + number.
 struct CudaRecords {
-  CudaFeatures features;
+  Features features;
   int stride;            // Of more_features; 0: the features are in the records.
   float4* records;       // [V, N, 4]
   float* more_features;  // [V, N, stride]
@@ -27,7 +27,7 @@ struct CudaRecords {
 };
 
 // Floats of an item's features in an array of their own, whole groups of four; 0 where they fit into the record.
-constexpr int feature_stride(const CudaFeatures& features) {
+constexpr int feature_stride(const Features& features) {
   return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
 }
 

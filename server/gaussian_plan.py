@@ -15,7 +15,7 @@ from lumigrad.server.cameras import check_cameras, check_length
 from lumigrad.server.engine import Plan
 from lumigrad.server.gaussian_camera import gaussian_camera
 from lumigrad.server.gaussian_cloud import Layout
-from lumigrad.server.limits import Limits, arguments_of, require
+from lumigrad.server.limits import Limits, arguments_of, check_finite, require
 from lumigrad.server.outputs import checked_outputs
 from lumigrad.v1 import gaussians_pb2, render_pb2
 
@@ -64,7 +64,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     outputs = checked_outputs(spec, OUTPUTS, field)
     cameras = [gaussian_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
     message, where = spec.gaussians, f"{field}.gaussians"
-    background = _background_shape(len(message.background), len(cameras), layout.channels, f"{where}.background")
+    background = _background_shape(message.background, len(cameras), layout.channels, f"{where}.background")
     transforms = _transforms(message.transforms, layout.each, f"{where}.transforms")
     projected = bool(transforms) and any(camera.projected for camera in cameras)
     require(not projected, f"{where}.transforms", "none with Inria's cameras", len(transforms))
@@ -117,10 +117,11 @@ def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
     }
 
 
-def _background_shape(values: int, views: int, channels: int, field: str) -> list[int]:
+def _background_shape(values: Sequence[float], views: int, channels: int, field: str) -> list[int]:
     limit = f"{channels} values, one per channel of the scene, or as many for each camera, or none"
-    require(values in (0, channels, views * channels), field, limit, values)
-    return [views, channels] if values > channels else [channels]
+    require(len(values) in (0, channels, views * channels), field, limit, len(values))
+    check_finite(values, field)
+    return [views, channels] if len(values) > channels else [channels]
 
 
 def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, field: str) -> list[Transform]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.server.config import Config
@@ -51,6 +52,12 @@ def require(condition: bool, field: str, limit: str, value: object) -> None:
     """Raise an InvalidArgumentError unless `condition` holds."""
     if not condition:
         raise InvalidArgumentError(field, limit, value)
+
+
+def check_finite(values: Iterable[float], field: str) -> None:
+    """Raise an InvalidArgumentError for a number that is none: one in a background makes a picture of them."""
+    for index, value in enumerate(values):
+        require(isfinite(value), f"{field}[{index}]", "a finite value", value)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
 from lumigrad.server.arrivals import Shapes
 from lumigrad.server.cameras import check_cameras, check_model, check_opencv, projection_of, rows
 from lumigrad.server.engine import Plan
-from lumigrad.server.limits import Limits, arguments_of, require
+from lumigrad.server.limits import Limits, arguments_of, check_finite, require
 from lumigrad.server.outputs import checked_outputs
 from lumigrad.v1 import camera_pb2, render_pb2, spheres_pb2
 
@@ -44,6 +44,7 @@ def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, fie
     background = tuple(spec.spheres.background)
     limit = f"{channels} values, one per channel of the scene, or none"
     require(len(background) in (0, channels), f"{field}.spheres.background", limit, len(background))
+    check_finite(background, f"{field}.spheres.background")
     views = len(cameras)
     output_shapes = _output_shapes([views, cameras[0].height, cameras[0].width], channels, settings.n_track)
     sizes = {"positions": 3 * count, "colors": channels * count, "radii": count, "opacities": count}

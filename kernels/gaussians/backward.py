@@ -75,6 +75,8 @@ def backward(
     Raises:
         ArgumentError: A name or a tensor does not fit.
     """
+    if not isinstance(state, State):
+        raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
     names = tuple(state.gaussians.tensors()) if wanted is None else tuple(wanted)
     _check_wanted(state, names)
     upstream = _check_upstream(state, output_gradients)

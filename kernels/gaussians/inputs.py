@@ -178,6 +178,8 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
     Raises:
         ArgumentError: They do not.
     """
+    if not isinstance(cameras, Sequence):
+        raise ArgumentError("cameras", "a sequence of cameras", type(cameras).__name__)
     if not cameras:
         raise ArgumentError("cameras", "at least one", "none")
     sizes = {(camera.width, camera.height) for camera in cameras}

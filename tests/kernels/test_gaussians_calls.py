@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, backward, forward
+from lumigrad.kernels.gaussians import ArgumentError, Camera, Gaussians, Settings, State, backward, forward
 
 STAGES = {"project", "sort", "bin", "blend"}
 BACKWARD_STAGES = {"blend_backward", "project_backward"}
@@ -109,3 +109,11 @@ def test_depths_can_be_had_without_colours() -> None:
     alone = forward(scene(), cameras(1), Settings(), outputs=("depth",)).outputs
     assert set(alone) == {"depth"}
     assert torch.equal(alone["depth"], both)
+
+
+def test_calls_that_miss_something_say_what() -> None:
+    dropped = forward(scene(), cameras(1), Settings()).state
+    with pytest.raises(ArgumentError, match="state: expected the state of a forward with retain=True, got NoneType"):
+        backward(dropped, {"alpha": torch.zeros(1, 24, 32)})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="cameras: expected a sequence of cameras, got Camera"):
+        forward(scene(), cameras(1)[0], Settings())  # type: ignore[arg-type]

@@ -109,6 +109,10 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
         gaussian_spec(small(), small(), background=[1, 1]), CLOUD,
         "spec.gaussians.background", "expected 3 values, one per channel of the scene, or as many for each camera, or",
     ),
+    (
+        gaussian_spec(small(), background=[1, 1, float("inf")]), CLOUD,
+        "spec.gaussians.background[2]", "expected a finite value, got inf",
+    ),
     (sliced((0, 4), matrix=MATRIX[:15]), CLOUD, "spec.gaussians.transforms[0].matrix", "expected 16 values, got 15"),
     (sliced((0, 4), (4, 21)), CLOUD, "spec.gaussians.transforms[1].end", "expected at most 20, the Gaussians"),
     (sliced((4, 4)), CLOUD, "spec.gaussians.transforms[0]", "expected a slice with 0 <= begin < end, got [4, 4)"),

@@ -120,6 +120,10 @@ SPECS: list[tuple[Any, str, str]] = [
         spec_of(opencv_camera(32, 32), background=[1, 1]),
         "spec.spheres.background", "expected 3 values, one per channel of the scene, or none, got 2",
     ),
+    (
+        spec_of(opencv_camera(32, 32), background=[1, float("nan"), 1]),
+        "spec.spheres.background[1]", "expected a finite value, got nan",
+    ),
     (changed(lambda s: s.ClearField("spheres")), "spec.spheres", "expected settings of the spheres, got none"),
     (spec_of(opencv_camera(32, 32), outputs=["colour"]), "spec.outputs", "expected names out of color, alpha"),
     (

@@ -208,8 +208,10 @@ __device__ inline void hand_over(const Tile<kFeatures>& tile, int begin, int cou
 // The largest value of the block, to every thread.
 __device__ inline int block_max(int value) {
   __shared__ SharedArray<int, kTileWarps> largest;
-  const int of_warp = __reduce_max_sync(kWholeWarp, value);
-  if (lane_index() == 0) largest[static_cast<int>(threadIdx.x) / kWarp] = of_warp;
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = ::max(value, __shfl_xor_sync(kWholeWarp, value, offset));
+  }
+  if (lane_index() == 0) largest[static_cast<int>(threadIdx.x) / kWarp] = value;
   __syncthreads();
   int result = largest[0];
   for (int warp = 1; warp < kTileWarps; ++warp) result = ::max(result, largest[warp]);

@@ -94,7 +94,7 @@ class Fit:
     def step(self, shot: Shot, progress: float) -> tuple[float, float]:
         """One view: there, back, and a step of the optimiser; `progress` goes from 0 to 1. Returns loss and PSNR."""
         self.optimizer.param_groups[0]["lr"] = RATES["means"] * self.extent * LAST_SHARE**progress
-        # Colours that depend on the direction come one degree after the other, all of them before half-time.
+        # Colours that depend on the direction come one degree after the other, the last by half-time.
         degree = min(int(8 * progress), self.sh_degree)
         values = self.parameters
         rendered = render_gaussians(

@@ -118,6 +118,15 @@ class _Output(argparse.Action):
         if option == "--output" and values in NAMES:
             namespace.show = values
             return
+        if option == "--output" and not Path(values).suffix and "/" not in values:
+            # Rather a misspelt name than a folder.
+            raise argparse.ArgumentError(
+                self, f"expected one of {', '.join(NAMES)}, or a file or a folder such as {values}/, got {values}"
+            )
+        if namespace.path is not None:
+            raise argparse.ArgumentError(
+                self, f"expected one file or folder, got {values} after {namespace.path}; leave one of them out"
+            )
         try:
             namespace.path = output_path(values)
         except argparse.ArgumentTypeError as error:

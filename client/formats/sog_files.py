@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -23,6 +24,8 @@ _BYTES_PER_GAUSSIAN = 20
 # A palette of harmonics: 65,536 entries of 15 coefficients.
 _LARGEST_PALETTE = 65536 * 15
 _PICTURE_FORMATS = ("WEBP", "PNG")
+# What zipfile raises; names of members that are no text are a UnicodeDecodeError.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, UnicodeError, ValueError, RuntimeError, EOFError)
 
 
 class SogFiles(ABC):
@@ -108,7 +111,7 @@ class ZipFiles(SogFiles):
         super().__init__(path)
         try:
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        except _DAMAGE as error:
             raise self.fail(f"expected a zip file: {error}") from error
 
     def read(self, name: str) -> bytes:
@@ -120,9 +123,11 @@ class ZipFiles(SogFiles):
                     f"expected no member larger than the file itself, {name} has {member.file_size:,} bytes"
                 )
             return self._zip.read(member)
+        except InvalidArgument:
+            raise
         except KeyError as error:
             raise self.fail(f"expected a member {name} in the zip file; there is none") from error
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+        except (*_DAMAGE, OSError) as error:
             raise self.fail(f"expected a whole member {name}: {error}") from error
 
     def stored_bytes(self) -> int:

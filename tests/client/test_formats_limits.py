@@ -124,6 +124,22 @@ def test_errors_name_file_and_place(folder, name, damage, said):
         read_scene(path)
 
 
+@pytest.mark.parametrize("header", [b"PK\x01\x02", b"PK\x03\x04"])
+def test_members_whose_names_are_no_text_are_refused(folder, header):
+    content = bytearray(good("scene.sog", folder))
+    start = content.index(header)
+    flags, name = (start + 8, start + 46) if header == b"PK\x01\x02" else (start + 6, start + 30)
+    # The flag of UTF-8, and a byte that it does not have.
+    content[flags + 1] |= 0x08
+    content[name] = 0xFF
+    path = folder / "name.sog"
+    path.write_bytes(content)
+    with pytest.raises(
+        InvalidArgument, match="^path: " + re.escape(str(path)) + ": expected a (zip file|whole member)"
+    ):
+        read_scene(path)
+
+
 def test_absent_files_are_absent(tmp_path):
     for name in ("scene.ply", "scene.spz", "meta.json"):
         with pytest.raises(FileNotFoundError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -75,8 +76,12 @@ def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:
 
 def _rotation(entry: ColmapImage, file: Path) -> Float64:
     pose = [*entry.quaternion, *entry.translation]
-    if not np.isfinite(pose).all() or not any(entry.quaternion):
-        raise malformed(file, f"image {entry.name}: expected a finite pose with a quaternion other than 0, got {pose}")
+    # Beyond these lengths squares are no longer numbers.
+    if not np.isfinite(pose).all() or not 1e-150 < math.hypot(*entry.quaternion) < 1e150:
+        raise malformed(
+            file,
+            f"image {entry.name}: expected a finite pose with a quaternion of length 1 or so, and not 0, got {pose}",
+        )
     return quaternion_rotation(*entry.quaternion)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from lumigrad.client.datasets.colmap_image import ColmapImage
 from lumigrad.client.datasets.intrinsics import PARAMETERS, READABLE, Intrinsics
-from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.points import LARGEST_POSITION, Points
 from lumigrad.client.formats.source import Source
 
 # By their numbers.
@@ -45,12 +45,14 @@ def read_images(path: Path) -> list[ColmapImage]:
     offset = 8
     images = []
     for _ in range(_count(source, _IMAGE.size + 1 + 8)):
-        _, w, x, y, z, *translation, camera_id = _IMAGE.unpack(source.take(offset, _IMAGE.size, "an image"))
+        image_id, w, x, y, z, *translation, camera_id = _IMAGE.unpack(source.take(offset, _IMAGE.size, "an image"))
         offset += _IMAGE.size
         end = source.data.find(b"\0", offset)
         if end < 0:
             raise source.fail(f"expected the name of an image at byte {offset:,}, but it does not end")
         name = source.data[offset:end].decode("utf-8", "replace")
+        if not PurePosixPath(name).name:
+            raise source.fail(f"image {image_id}: expected the name of its photograph, got {name!r}")
         (count,) = source.unpack("Q", end + 1, "number of points")
         offset = end + 9
         source.take(offset, _POINT_2D_BYTES * count, f"points of image {name}")
@@ -66,7 +68,12 @@ def read_points(path: Path) -> Points:
     positions, colors = np.empty((count, 3)), np.empty((count, 3))
     offset = 8
     for row in range(count):
-        _, *place_and_color, _, track = _POINT.unpack(source.take(offset, _POINT.size, "a point"))
+        point_id, *place_and_color, _, track = _POINT.unpack(source.take(offset, _POINT.size, "a point"))
+        if not all(abs(value) <= LARGEST_POSITION for value in place_and_color[:3]):
+            raise source.fail(
+                f"point {point_id}: expected a finite position of at most {LARGEST_POSITION:.4g}, "
+                f"got {place_and_color[:3]}"
+            )
         positions[row], colors[row] = place_and_color[:3], place_and_color[3:]
         offset += _POINT.size + _TRACK_BYTES * track
     return Points(positions, colors / 255.0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from lumigrad.client.datasets.colmap_image import ColmapImage
 from lumigrad.client.datasets.intrinsics import PARAMETERS, READABLE, Intrinsics
-from lumigrad.client.datasets.points import Points
+from lumigrad.client.datasets.points import LARGEST_POSITION, Points
 from lumigrad.client.formats.source import malformed
 
 
@@ -46,6 +46,8 @@ def read_images(path: Path) -> list[ColmapImage]:
             raise malformed(
                 path, f"line {number}: expected ID QW QX QY QZ TX TY TZ CAMERA_ID NAME, got {line!r}"
             ) from error
+        if not PurePosixPath(images[-1].name).name:
+            raise malformed(path, f"line {number}: expected the name of a photograph, got {images[-1].name!r}")
     return images
 
 
@@ -59,6 +61,11 @@ def read_points(path: Path) -> Points:
             values = []
         if len(values) != 6:
             raise malformed(path, f"line {number}: expected ID X Y Z R G B …, got {line!r}")
+        if not all(abs(value) <= LARGEST_POSITION for value in values[:3]):
+            raise malformed(
+                path,
+                f"line {number}: expected a finite position of at most {LARGEST_POSITION:.4g}, got {values[:3]}",
+            )
         rows.append(values)
     table = np.array(rows).reshape(-1, 6)
     return Points(table[:, :3], table[:, 3:] / 255.0)

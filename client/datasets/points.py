@@ -13,6 +13,8 @@ from lumigrad.client.formats.ply_header import PlyHeader
 
 _COLORS = ("red", "green", "blue")
 _DEFAULT_COLOR = 0.5
+# What float32 can hold.
+LARGEST_POSITION = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -215,6 +215,27 @@ def test_what_is_no_data_set_is_refused(tmp_path):
         Capture.load(tmp_path)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "offset", "value", "said"),
+    [
+        ("images", 8 + 64, b"\0", "image 1: expected the name of its photograph, got ''"),
+        ("images", 12, struct.pack("<4d", 0, 0, 0, 0), "image photo_0.jpg: expected a finite pose with a quaternion"),
+        ("images", 12, struct.pack("<d", 1e200), "image photo_0.jpg: expected a finite pose with a quaternion"),
+        ("images", 12, struct.pack("<4d", *[1e-200] * 4), "image photo_0.jpg: expected a finite pose with a quat"),
+        ("points3D", 16, struct.pack("<d", 1e300), "point 0: expected a finite position of at most 3.403e+38, got [1e"),
+    ],
+)
+def test_values_of_colmap_that_cannot_be_are_named(tmp_path, name, offset, value, said):
+    write_colmap(tmp_path, shots(1), "PINHOLE", [*FOCAL, 320, 240], SIZE, binary=True)
+    path = tmp_path / f"{name}.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:offset] + value + content[offset + len(value) :])
+    with pytest.raises(InvalidArgument) as refused:
+        Capture.load(tmp_path)
+    assert str(refused.value).startswith(f"path: {path}: {said}")
+
+
 @settings(max_examples=150, deadline=5000, derandomize=True)
 @given(data=st.data())
 @pytest.mark.filterwarnings("error")

@@ -64,7 +64,7 @@ def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     columns: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
     columns |= dict.fromkeys(("nx", "ny", "nz"), zeros)
     # Channel-major: all coefficients of red, then green, then blue.
-    rest = scene.sh[:, 1:].transpose(0, 2, 1).reshape(len(scene), -1)
+    rest = scene.sh[:, 1:].transpose(0, 2, 1).reshape(len(scene), 3 * (scene.sh.shape[1] - 1))
     columns |= {f"f_dc_{k}": scene.sh[:, 0, k] for k in range(3)}
     columns |= {f"f_rest_{k}": rest[:, k] for k in range(rest.shape[1])}
     columns["opacity"] = logits_of_opacities(scene.opacities)

@@ -10,7 +10,7 @@ import numpy as np
 from lumigrad.client.formats.activation import colors_of_sh, sh_from_colors, to_bytes
 from lumigrad.client.formats.quaternions import unit_quats
 from lumigrad.client.formats.scene import StoredScene
-from lumigrad.client.formats.source import Source
+from lumigrad.client.formats.source import Source, malformed
 
 _RECORD = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("rgba", "u1", 4), ("quat", "u1", 4)])
 
@@ -34,6 +34,9 @@ def read_splat(source: Source) -> StoredScene:
 
 def write_splat(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes the base colours, clipped to 0..1, opacities and rotations in 8 bits; higher harmonics are lost."""
+    if not len(scene):
+        # Such a file would have no bytes, which readers refuse.
+        raise malformed(path, "expected at least one Gaussian, got none; .ply and .spz hold scenes without any")
     records = np.empty(len(scene), _RECORD)
     records["mean"], records["scale"] = scene.means, scene.scales
     records["rgba"][:, :3] = to_bytes(colors_of_sh(scene.sh))

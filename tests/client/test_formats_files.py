@@ -226,3 +226,15 @@ def test_a_trained_scene_is_the_same_in_every_format(tmp_path):
     again = load_gaussians(tmp_path / "biker.ply")
     np.testing.assert_array_equal(again.means, packed.means)
     np.testing.assert_allclose(again.scales, packed.scales, rtol=2e-6)
+
+
+@pytest.mark.parametrize("degree", [0, 2])
+def test_scenes_without_gaussians_are_stored_or_refused(tmp_path, degree):
+    empty = gaussians_of(cloud(count=5, degree=degree))
+    empty = Gaussians(empty.means[:0], empty.quats[:0], empty.scales[:0], empty.opacities[:0], sh=empty.sh[:0])
+    for name in ("empty.ply", "empty.spz"):
+        empty.save(tmp_path / name)
+        read = Gaussians.load(tmp_path / name)
+        assert len(read) == 0 and read.sh_degree == degree
+    with pytest.raises(InvalidArgument, match=r"empty\.splat: expected at least one Gaussian, got none"):
+        empty.save(tmp_path / "empty.splat")

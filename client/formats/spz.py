@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from lumigrad.client.extras import require
 from lumigrad.client.formats import spz_codes
 from lumigrad.client.formats.axes import flipped
@@ -88,6 +90,13 @@ def write_spz(
     if version not in (3, 4):
         raise malformed(path, f"expected version 3 or 4 to write, got {version}")
     stored = flipped(scene, _RUB_TO_RDF)
+    farthest = float(np.abs(stored.means).max(initial=0.0))
+    if not farthest <= spz_codes.LARGEST_FIXED:
+        raise malformed(
+            path,
+            f"expected positions within {spz_codes.LARGEST_FIXED:,} scene units of 0 along each axis, got "
+            f"{farthest:.9g}; scale the scene or leave out its strays, or save a .ply",
+        )
     fraction_bits = spz_codes.fitting_fraction_bits(stored.means)
     parts = spz_codes.encode(stored, fraction_bits, harmonics_bits)
     flags = _ANTIALIASED if scene.antialiased else 0

@@ -21,7 +21,7 @@ ATTRIBUTES = ("positions", "alphas", "colors", "scales", "rotations", "harmonics
 # Base colours are stored as 0.5 + 0.15 c: more range than a colour's 0 to 1.
 _COLOR_SCALE = 0.15
 _SCALE_STEPS, _SCALE_OFFSET = 16.0, 10.0
-_LARGEST_FIXED = (1 << 23) - 1
+LARGEST_FIXED = (1 << 23) - 1
 _LEVELS = 511
 _DEFAULT_FRACTION_BITS = 12
 # Positions are stored at least this finely, relative to the extent of all but strays.
@@ -61,7 +61,7 @@ def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, in
         harmonics_bits: that are kept of the coefficients of degree 1, and of the higher ones; 1 to 8.
     """
     fixed = np.rint(scene.means.astype(np.float64) * 2.0**fraction_bits)
-    words = np.clip(fixed, -_LARGEST_FIXED, _LARGEST_FIXED).astype("<i4")
+    words = np.clip(fixed, -LARGEST_FIXED, LARGEST_FIXED).astype("<i4")
     logarithms = (logarithms_of_scales(scene.scales).astype(np.float64) + _SCALE_OFFSET) * _SCALE_STEPS
     return {
         # The lower three bytes of each.
@@ -81,7 +81,7 @@ def fitting_fraction_bits(means: Float32) -> int:
     low, high = np.percentile(means.astype(np.float64), [2, 98], axis=0)
     extent, farthest = float((high - low).max()), float(np.abs(means).max())
     wanted = math.ceil(-math.log2(_FINEST_STEP * extent)) if extent > 0 else _DEFAULT_FRACTION_BITS
-    fitting = math.floor(math.log2(_LARGEST_FIXED / farthest)) if farthest > 0 else 23
+    fitting = math.floor(math.log2(LARGEST_FIXED / farthest)) if farthest > 0 else 23
     return max(0, min(max(_DEFAULT_FRACTION_BITS, wanted), fitting, 23))
 
 

@@ -112,3 +112,12 @@ def test_zstandard_streams_need_not_state_their_size(tmp_path):
     (tmp_path / "other.spz").write_bytes(content[:32] + b"".join(table) + b"".join(streams))
     first, second = (load_gaussians(tmp_path / name) for name in ("scene.spz", "other.spz"))
     np.testing.assert_array_equal(first.means, second.means)
+
+
+def test_spz_refuses_positions_that_do_not_fit(tmp_path):
+    for farthest in (8388608.0, np.inf, np.nan):
+        made = cloud(count=5)
+        made.means[3, 1] = farthest
+        with pytest.raises(InvalidArgument, match=r"scene\.spz: expected positions within 8,388,607 scene units of 0"):
+            gaussians_of(made).save(tmp_path / "scene.spz")
+    assert not (tmp_path / "scene.spz").exists()

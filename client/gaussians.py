@@ -43,9 +43,9 @@ class Gaussians:
     def __init__(
         self,
         means: Any,
-        quats: Any,
-        scales: Any,
-        opacities: Any,
+        quats: Any = None,
+        scales: Any = None,
+        opacities: Any = None,
         sh: Any = None,
         colors: Any = None,
         covariances: Any = None,
@@ -53,6 +53,8 @@ class Gaussians:
         batched = to_numpy("means", means).ndim == 3
         means = float32_array("means", means, ("S", "N", 3) if batched else ("N", 3))
         leading = means.shape[:-1]
+        if opacities is None:
+            raise InvalidArgument.of("opacities", f"expected shape {list(leading)}, got none")
         _check_alternatives(quats, scales, covariances, sh, colors)
         optional = {
             "quats": _optional("quats", quats, (*leading, 4)),

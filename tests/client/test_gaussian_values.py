@@ -75,6 +75,13 @@ def test_colors_may_have_an_axis_of_cameras():
         assert gaussians.channels == 3
 
 
+def test_covariances_need_no_quats_and_scales():
+    made = Gaussians(means=np.zeros((2, 3)), covariances=np.ones((2, 6)), opacities=[0, 1], colors=np.ones((2, 3)))
+    assert made.quats is None and made.scales is None
+    with pytest.raises(InvalidArgument, match=r"^opacities: expected shape \[2\], got none"):
+        Gaussians(np.zeros((2, 3)), covariances=np.ones((2, 6)), colors=np.ones((2, 3)))
+
+
 def test_no_gaussians_are_a_scene():
     assert len(Gaussians(np.zeros((0, 3)), np.zeros((0, 4)), np.zeros((0, 3)), [], colors=np.zeros((0, 3)))) == 0
 

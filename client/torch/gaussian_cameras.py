@@ -99,6 +99,8 @@ class InriaMatrices:
 
 def check_matrices(viewmats: torch.Tensor, intrinsics: torch.Tensor) -> None:
     """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] that mean something else than is done."""
+    if not viewmats.isfinite().all():
+        raise InvalidArgument.of("viewmats", "expected finite values, got some that are nan or infinite")
     rows = viewmats.detach()[..., 3, :]
     if not torch.allclose(rows, rows.new_tensor([0.0, 0.0, 0.0, 1.0]), atol=1e-6):
         raise InvalidArgument.of(

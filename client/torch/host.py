@@ -12,6 +12,12 @@ from lumigrad.client.errors import InvalidArgument
 def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """`value` on the CPU; autograd brings the gradient back to its type and device."""
     try:
-        return torch.as_tensor(value).to("cpu", dtype)
+        tensor = torch.as_tensor(value)
+        if tensor.is_complex():
+            # Their imaginary parts would be lost.
+            raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")
+        return tensor.to("cpu", dtype)
+    except InvalidArgument:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error

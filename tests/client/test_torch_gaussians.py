@@ -248,6 +248,8 @@ def test_no_gaussians_show_the_background(client):
         ({"sh_degree": None}, r"colors: expected shape \[2, 30, D\], got \[30, 4, 3\]"),
         ({"viewmats": torch.eye(4)}, r"viewmats: expected shape \[C, 4, 4\], got \[4, 4\]"),
         ({"viewmats": torch.ones(2, 4, 4)}, r"viewmats: expected 0 0 0 1 as the last row of each; transpose"),
+        ({"viewmats": torch.full((2, 4, 4), torch.nan)}, r"viewmats: expected finite values, got some that are nan"),
+        ({"means": torch.zeros(COUNT, 3, dtype=torch.complex64)}, r"means: expected real numbers, got torch.complex64"),
         ({"Ks": torch.eye(3)[None]}, r"Ks: expected shape \[2, 3, 3\], got \[1, 3, 3\]"),
         ({"Ks": torch.ones(2, 3, 3)}, r"Ks: expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew"),
         ({"backgrounds": torch.zeros(2, 4)}, r"backgrounds: expected shape \[2, 3\], got \[2, 4\]"),

@@ -114,6 +114,11 @@ def test_wrong_tensors_are_explained(position, value, text):
         rasterization(*TENSORS[:position], value, *TENSORS[position + 1 :], target="localhost:1")
 
 
+def test_harmonics_per_camera_are_not_supported():
+    with pytest.raises(NotImplementedError, match=r"^colors as harmonics per camera \[.., C, N, K, 3\] are not supp"):
+        rasterization(*TENSORS[:4], torch.zeros(1, 3, 4, 3), *TENSORS[5:], sh_degree=1, target="localhost:1")
+
+
 def projected(count: int, images: int) -> Projected:
     generator = np.random.default_rng(7)
     turn, spread = generator.uniform(0, np.pi, count), np.exp(generator.uniform(0, 2.5, (count, 2)))

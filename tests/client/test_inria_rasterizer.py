@@ -165,6 +165,9 @@ def test_mark_visible_tells_what_is_in_front(rasterizer):
     positions = torch.tensor([[0.0, 0, -1], [0, 0, -0.4], [0, 0, -0.2], [9, 9, 3]])
     # The camera moves everything by 0.5 along z; the near plane is at 0.2.
     assert rasterizer().markVisible(positions).tolist() == [False, False, True, True]
+    for shape in ((3,), (2, 4), (1, 2, 3)):
+        with pytest.raises(InvalidArgument, match=r"^positions: expected shape \[N, 3\], got \["):
+            rasterizer().markVisible(torch.zeros(shape))
 
 
 def test_without_gradients_nothing_is_kept(rasterizer, client: Client):

@@ -57,6 +57,8 @@ class GaussianRasterizer(torch.nn.Module):
 
     def markVisible(self, positions: torch.Tensor) -> torch.Tensor:
         """Which of the positions [N, 3] are in front of the near plane: bool [N]."""
+        if positions.ndim != 2 or positions.shape[1] != 3:
+            raise InvalidArgument.of("positions", f"expected shape [N, 3], got {list(positions.shape)}")
         with torch.no_grad():
             view = self.raster_settings.viewmatrix.to(positions.device, positions.dtype)
             return positions @ view[:3, 2] + view[3, 2] > _NEAR

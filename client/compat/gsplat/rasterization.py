@@ -144,6 +144,11 @@ def rasterization(
     check_modes(render_mode, camera_model, rasterize_mode)
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = _no_colors(means), None, None
+    if sh_degree is not None and _per_camera(colors, means):
+        raise NotImplementedError(
+            "colors as harmonics per camera [.., C, N, K, 3] are not supported here; pass [.., N, K, 3], one set for "
+            "all cameras, or render each camera by a call of its own"
+        )
     with gsplat_refusals():
         tile_size = whole_number("tile_size", _TILE_SIZE if tile_size is None else tile_size, 1, 1 << 15)
         tensors = prepared(
@@ -186,6 +191,11 @@ def _no_colors(means: torch.Tensor) -> torch.Tensor:
     if not isinstance(means, torch.Tensor):
         raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
     return torch.zeros(*means.shape[:-1], 1)
+
+
+def _per_camera(harmonics: Any, means: Any) -> bool:
+    both = isinstance(harmonics, torch.Tensor) and isinstance(means, torch.Tensor)
+    return both and harmonics.ndim == means.ndim + 2
 
 
 def _layout(frame: Frame, tensors: Prepared, packed: bool) -> Layout:

@@ -116,7 +116,7 @@ def _readme(device: str, instructions: str, table: list[str], overhead: str) -> 
     text = [
         f"Medians in milliseconds, forward / backward to every tensor of the scene, `{SEMANTICS}`, degree 3 (the "
         f"trained person: 0), in process, on {THREADS} cores ({device}, {instructions}), warm; a busy machine is "
-        "slower. OpenSplat's CPU rasterizer of August 2026 was measured once on two such cores.",
+        "slower. OpenSplat's CPU rasterizer of August 2026 was measured once, on two cores of another machine.",
         "",
         "| Gaussians, size | OpenSplat | Lumigrad |",
         "|---|---|---|",

@@ -58,7 +58,11 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
 
 
 def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch.Tensor:
-    """In gsplat it has one, so here backward through it is an error."""
+    """In gsplat it has one, so here backward through it is an error.
+
+    Workers take gradients of images and of the projected means, not of these. Without a gradient a loss on them would
+    leave the scene untouched and say nothing.
+    """
     sources = [tensors.inputs[name] for name in (*PROJECTED, "opacities")]
     differentiable = [tensor for tensor in sources if tensor is not None and tensor.requires_grad]
     if not (torch.is_grad_enabled() and differentiable):

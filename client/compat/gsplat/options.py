@@ -1,4 +1,11 @@
-"""Which of gsplat's options there are here; the others are refused by name, with what to do instead."""
+"""Which of gsplat's options there are here; the others are refused by name, with what to do instead.
+
+Most of the others belong to gsplat's second pipeline: sigma points instead of the camera's Jacobian, and Gaussians
+evaluated along rays in space. That is another image formation, with other gradients, and workers have the first one
+only. Ignoring such an option would return a picture and gradients that look right and are not what was asked for, so
+each raises NotImplementedError: the option exists in gsplat, and the argument is not wrong. Values that gsplat does not
+know either are a GsplatArgumentError.
+"""
 
 from __future__ import annotations
 

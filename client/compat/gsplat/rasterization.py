@@ -144,6 +144,7 @@ def rasterization(
     check_modes(render_mode, camera_model, rasterize_mode)
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = _no_colors(means), None, None
+    # A scene holds its harmonics once, so that they are uploaded once whatever the number of cameras.
     if sh_degree is not None and _per_camera(colors, means):
         raise NotImplementedError(
             "colors as harmonics per camera [.., C, N, K, 3] are not supported here; pass [.., N, K, 3], one set for "

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-
 from lumigrad.kernels import _native
-from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import StageTimes
 
 Arrays = Mapping[str, Any]  # Tensors, or None where there is none.
@@ -81,33 +77,6 @@ class CudaEngine:
         return lambda: dict(stages.milliseconds())
 
 
-@dataclass
-class _Local(threading.local):
-    engines: dict[torch.device, Engine] = field(default_factory=dict)
-
-
-_local = _Local()
-
-
-def engine_for(device: torch.device) -> Engine:
-    """This thread's engine for a device.
-
-    Raises:
-        ArgumentError: There is none for this kind of device, or none in this build.
-    """
-    engine = _local.engines.get(device)
-    if engine is None:
-        engine = _make(device)
-        _local.engines[device] = engine
-    return engine
-
-
-def _make(device: torch.device) -> Engine:
-    if device.type == "cpu":
-        return CpuEngine()
-    if device.type != "cuda":
-        raise ArgumentError("positions", "tensors on the CPU or a CUDA device", f"tensors on {device}")
-    if not _native.CUDA_BUILT:
-        expected = "tensors on the CPU: this build has no CUDA kernels; install with nvcc present for a GPU"
-        raise ArgumentError("positions", expected, f"tensors on {device}")
-    return CudaEngine(_native, device.index or 0, lambda: torch.cuda.current_stream(device).cuda_stream)
+engine_for: PerDevice[Engine] = PerDevice(
+    "positions", CpuEngine, lambda index, current_stream: CudaEngine(_native, index, current_stream)
+)

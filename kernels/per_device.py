@@ -1,0 +1,48 @@
+"""What a thread keeps for each device, made when it is first asked for: an engine and the workspace within."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.errors import ArgumentError
+
+E = TypeVar("E")
+CurrentStream = Callable[[], int]  # The handle of the stream that work is queued on.
+
+
+class PerDevice(threading.local, Generic[E]):
+    """Engines of one kind, of the calling thread: engines belong to a thread, because their workspaces do."""
+
+    def __init__(self, argument: str, cpu: Callable[[], E], cuda: Callable[[int, CurrentStream], E]) -> None:
+        """Engines come from `cpu()` and `cuda(device index, current stream)`; errors name `argument`."""
+        self._argument = argument
+        self._cpu = cpu
+        self._cuda = cuda
+        self._engines: dict[torch.device, E] = {}
+
+    def __call__(self, device: torch.device) -> E:
+        """This thread's engine for a device.
+
+        Raises:
+            ArgumentError: There is none for this kind of device, or none in this build.
+        """
+        engine = self._engines.get(device)
+        if engine is None:
+            engine = self._make(device)
+            self._engines[device] = engine
+        return engine
+
+    def _make(self, device: torch.device) -> E:
+        if device.type == "cpu":
+            return self._cpu()
+        if device.type != "cuda":
+            raise ArgumentError(self._argument, "tensors on the CPU or a CUDA device", f"tensors on {device}")
+        if not _native.CUDA_BUILT:
+            expected = "tensors on the CPU: this build has no CUDA kernels; install with nvcc present for a GPU"
+            raise ArgumentError(self._argument, expected, f"tensors on {device}")
+        return self._cuda(device.index or 0, lambda: torch.cuda.current_stream(device).cuda_stream)

@@ -1,6 +1,7 @@
 # One object library per instruction set from the same sources; isa.cpp chooses among them at run time.
 set(LUMIGRAD_ISAS portable)
-# All sets are the same sources. Only one is built with sanitizers: the compiler takes minutes for the others.
+# All sets are the same sources. Only one is built with sanitizers, beside the portable one that must be there: the
+# compiler takes minutes for the others.
 set(LUMIGRAD_SANITIZED_ISA portable)
 set(LUMIGRAD_FLAGS_portable -Wno-psabi)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
@@ -11,13 +12,21 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(LUMIGRAD_FLAGS_avx512 -Wno-maybe-uninitialized -Wno-uninitialized -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mbmi2 -mpopcnt -mprefer-vector-width=512)
 endif()
 
+if(LUMIGRAD_SANITIZE)
+  set(LUMIGRAD_ISAS portable ${LUMIGRAD_SANITIZED_ISA})
+  list(REMOVE_DUPLICATES LUMIGRAD_ISAS)
+endif()
+
 file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cpu*.cpp")
-add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp")
+# What gains nothing from SIMD: compiled once, also for the CUDA engines.
+file(GLOB LUMIGRAD_BUILD_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/build*.cpp")
+add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp"
+            ${LUMIGRAD_BUILD_SOURCES})
 target_include_directories(lumigrad_common PUBLIC "${NATIVE}")
 target_compile_options(lumigrad_common PRIVATE ${LUMIGRAD_CXX_FLAGS})
 target_link_libraries(lumigrad_common PUBLIC Threads::Threads)
-add_library(lumigrad_cpu STATIC "${NATIVE}/common/isa.cpp" "${NATIVE}/spheres/dispatch.cpp"
-            "${NATIVE}/gaussians/dispatch.cpp")
+file(GLOB LUMIGRAD_DISPATCHERS CONFIGURE_DEPENDS "${NATIVE}/*/dispatch.cpp")
+add_library(lumigrad_cpu STATIC "${NATIVE}/common/isa.cpp" ${LUMIGRAD_DISPATCHERS})
 target_compile_options(lumigrad_cpu PRIVATE ${LUMIGRAD_CXX_FLAGS})
 target_link_libraries(lumigrad_cpu PUBLIC lumigrad_common)
 foreach(isa IN LISTS LUMIGRAD_ISAS)

@@ -30,8 +30,8 @@ endif()
 set(NATIVE "${CMAKE_SOURCE_DIR}/kernels/native")
 include("${CMAKE_SOURCE_DIR}/cmake/instruction_sets.cmake")
 
-nanobind_add_module(_native NB_STATIC NOMINSIZE "${NATIVE}/module.cpp" "${NATIVE}/spheres/bind.cpp"
-                    "${NATIVE}/gaussians/bind.cpp")
+file(GLOB LUMIGRAD_BINDINGS CONFIGURE_DEPENDS "${NATIVE}/*/bind.cpp")
+nanobind_add_module(_native NB_STATIC NOMINSIZE "${NATIVE}/module.cpp" ${LUMIGRAD_BINDINGS})
 target_link_libraries(_native PRIVATE lumigrad_cpu)
 target_compile_options(_native PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
 if(LUMIGRAD_SANITIZE)

@@ -1,6 +1,7 @@
 """The mathematics: engines in C++ and CUDA behind a thin Python face on torch tensors.
 
-Usable in process, without a server: `lumigrad.kernels.spheres.forward` and `backward`.
+Usable in process, without a server: `lumigrad.kernels.spheres.forward` and `backward`, those of `gaussians`,
+`lumigrad.kernels.meshes.evaluate` and `backward`, and for training what `density` and `training` have.
 """
 
 from lumigrad.kernels.errors import ArgumentError

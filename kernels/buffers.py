@@ -9,15 +9,17 @@ import torch
 
 from lumigrad.kernels import _native
 
+_SMALL = 2**14  # Bytes.
+
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """An uninitialised tensor; on the CPU its memory returns to the pool when the last user is gone.
 
     torch's CPU allocator asks the system for each large tensor anew, and the system then clears every page: for an
-    image that costs more than rendering it. On CUDA torch keeps memory itself.
+    image that costs more than rendering it. On CUDA torch keeps memory itself, and for little the system is not asked.
     """
-    if device.type != "cpu":
-        return torch.empty(tuple(shape), dtype=dtype, device=device)
     count = math.prod(shape)
+    if device.type != "cpu" or count * dtype.itemsize <= _SMALL:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
     memory: torch.Tensor = _native.pool_array(count * dtype.itemsize)
     return memory[: count * dtype.itemsize].view(dtype).view(tuple(shape))

@@ -72,12 +72,15 @@ def check_tensor(
     Raises:
         ArgumentError: It is none.
     """
-    wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
     if not isinstance(tensor, torch.Tensor):
-        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", type(tensor).__name__)
+        raise ArgumentError(name, f"a float32 tensor of shape {_written(shape)}", type(tensor).__name__)
     fits = tensor.dim() == len(shape) and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
     if tensor.dtype != torch.float32 or not fits:
         actual = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
-        raise ArgumentError(name, f"a float32 tensor of shape {wanted}", actual)
+        raise ArgumentError(name, f"a float32 tensor of shape {_written(shape)}", actual)
     if tensor.device != device:
         raise ArgumentError(name, f"a tensor on {device}, where {leader} are", f"one on {tensor.device}")
+
+
+def _written(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"

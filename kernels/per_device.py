@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -13,6 +13,22 @@ from lumigrad.kernels.errors import ArgumentError
 
 E = TypeVar("E")
 CurrentStream = Callable[[], int]  # The handle of the stream that work is queued on.
+
+
+class _OfThread(threading.local):
+    """The engines of all kinds that the calling thread has, by device."""
+
+    def __init__(self) -> None:
+        self.engines: list[dict[torch.device, Any]] = []
+
+
+_of_thread = _OfThread()
+
+
+def forget_engines(device: torch.device) -> None:
+    """Drops this thread's engines for a device, with their workspaces; the next calls make others."""
+    for engines in _of_thread.engines:
+        engines.pop(device, None)
 
 
 class PerDevice(threading.local, Generic[E]):
@@ -24,6 +40,7 @@ class PerDevice(threading.local, Generic[E]):
         self._cpu = cpu
         self._cuda = cuda
         self._engines: dict[torch.device, E] = {}
+        _of_thread.engines.append(self._engines)
 
     def __call__(self, device: torch.device) -> E:
         """This thread's engine for a device.

@@ -12,8 +12,14 @@ namespace nb = nanobind;
 namespace lumigrad {
 void bind_spheres(nb::module_& module);
 void bind_gaussians(nb::module_& module);
+void bind_meshes(nb::module_& module);
+void bind_density(nb::module_& module);
+void bind_training(nb::module_& module);
 void bind_cuda_spheres(nb::module_& module);
 void bind_cuda_gaussians(nb::module_& module);
+void bind_cuda_meshes(nb::module_& module);
+void bind_cuda_density(nb::module_& module);
+void bind_cuda_training(nb::module_& module);
 }  // namespace lumigrad
 
 namespace {
@@ -37,9 +43,15 @@ NB_MODULE(_native, m) {
   m.def("pool_trim", &lumigrad::pool_trim);
   lumigrad::bind_spheres(m);
   lumigrad::bind_gaussians(m);
+  lumigrad::bind_meshes(m);
+  lumigrad::bind_density(m);
+  lumigrad::bind_training(m);
 #ifdef LUMIGRAD_CUDA
   lumigrad::bind_cuda_spheres(m);
   lumigrad::bind_cuda_gaussians(m);
+  lumigrad::bind_cuda_meshes(m);
+  lumigrad::bind_cuda_density(m);
+  lumigrad::bind_cuda_training(m);
   m.attr("CUDA_BUILT") = true;
 #else
   m.attr("CUDA_BUILT") = false;

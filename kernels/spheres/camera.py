@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -163,19 +165,31 @@ class Camera:
 
     def native(self, min_depth: float, max_depth: float) -> _native.SphereCamera:
         """For the extension (spec section 3.3), with the depth range of the call."""
+        z_min, z_max = np.float32(min_depth), np.float32(max_depth)
+        return _native.make_sphere_camera(
+            **self._native_view,
+            z_min=float(z_min),
+            z_max=float(z_max),
+            inverse_range=float(np.float32(1) / (z_max - z_min)),
+            z_min64=min_depth,
+            z_max64=max_depth,
+        )
+
+    @cached_property
+    def _native_view(self) -> dict[str, Any]:
+        """What the extension wants to know of a view whatever its depth range."""
         f32 = np.float32
         a, px, py = self.axes, int(self.offset[0]), int(self.offset[1])
         origin = a.origin - a.pixel_x * f32(abs(px)) - a.pixel_y * f32(abs(py)) - a.eye
         length_x, length_y = _length(a.pixel_x), _length(a.pixel_y)
         forward = _unit(np.cross(a.pixel_y, a.pixel_x).astype(f32))
         forward = -forward if float(forward @ a.forward) < 0 else forward
-        z_min, z_max = f32(min_depth), f32(max_depth)
         aperture = (self.width + 2 * abs(px), self.height + 2 * abs(py))
         axis = tuple((f32(n) - f32(1)) * f32(0.5) for n in aperture)
         if isinstance(self.source, OpenCVSource):
             axis = (f32(self.centre[0]), f32(self.centre[1]))
         m = self.axes64
-        return _native.make_sphere_camera(
+        return dict(
             width=self.width,
             height=self.height,
             orthogonal=self.orthogonal,
@@ -191,15 +205,10 @@ class Camera:
             focal=self.focal,
             pixels_per_unit=tuple(float(f32(1) / (f32(2) * (f32(0.5) * n))) for n in (length_x, length_y)),
             axis=(float(axis[0]), float(axis[1])),
-            z_min=float(z_min),
-            z_max=float(z_max),
-            inverse_range=float(f32(1) / (z_max - z_min)),
             eye64=m.eye.tolist(),
             rotation64=np.concatenate([m.right, m.down, m.forward]).tolist(),
             scale=self.scale,
             centre=self.centre,
-            z_min64=min_depth,
-            z_max64=max_depth,
         )
 
 

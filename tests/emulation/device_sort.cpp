@@ -24,4 +24,8 @@ void exclusive_sum(const std::uint32_t* in, std::uint32_t* out, int count, cudaS
   std::exclusive_scan(in, in + count, out, 0u);
 }
 
+void exclusive_sum(const std::uint64_t* in, std::uint64_t* out, int count, cudaStream_t) {
+  std::exclusive_scan(in, in + count, out, std::uint64_t{0});
+}
+
 }  // namespace lumigrad

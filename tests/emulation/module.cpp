@@ -7,11 +7,17 @@
 namespace lumigrad {
 void bind_cuda_spheres(nanobind::module_& module);
 void bind_cuda_gaussians(nanobind::module_& module);
+void bind_cuda_meshes(nanobind::module_& module);
+void bind_cuda_density(nanobind::module_& module);
+void bind_cuda_training(nanobind::module_& module);
 }  // namespace lumigrad
 
 NB_MODULE(_emulation, m) {
   lumigrad::bind_cuda_spheres(m);
   lumigrad::bind_cuda_gaussians(m);
+  lumigrad::bind_cuda_meshes(m);
+  lumigrad::bind_cuda_density(m);
+  lumigrad::bind_cuda_training(m);
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
   m.def("fail_allocations", &lumigrad::emulation::fail_allocations);

@@ -1,13 +1,15 @@
-"""Fixtures for what only CUDA devices have."""
+"""Fixtures for what only CUDA devices have, and for references in torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from support import cuda_devices
 from support.cuda_devices import CudaDevice
+from support.density_machines import MACHINES
 
 
 @pytest.fixture
@@ -26,3 +28,25 @@ def cuda(request: pytest.FixtureRequest) -> CudaDevice:
         return cuda_devices.gpu()
     device: CudaDevice = request.getfixturevalue("emulated_cuda")
     return device
+
+
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """Small operations by the thousand: a busy machine makes torch's threads wait for each other at each of them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.gpu if name == "gpu" else ())
+        for name in MACHINES
+        if name != "gpu" or torch.cuda.is_available()
+    ]
+)
+def density_device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """Density control runs on one machine after the other, and each instruction set of the CPU; tensors go here."""
+    with MACHINES[request.param]() as device:
+        yield device

@@ -105,7 +105,8 @@ def check(engine: Engine, case: GaussianCase) -> None:
     assert contributors.min() >= 0 and contributors.max() <= case.count
     assert (result.outputs["radii"] >= 0).all()
     assert (alpha[contributors == 0] == 0).all()
-    assert (alpha[contributors > 0] >= case.options.alpha_min * (1 - 1e-4)).all()
+    # What is left of 1 has the rounding error of 1.
+    assert (alpha[contributors > 0] >= case.options.alpha_min * (1 - 1e-4) - 2e-7).all()
     culled = (result.outputs["radii"] == 0).all(-1)
     for name in ("means2d", "depths", "conics", "projected_opacities"):
         assert not result.outputs[name][culled].any(), name

@@ -81,4 +81,17 @@ __device__ inline T warp_sum(T value) {
   return value;
 }
 
+// The total over the block of kThreads threads, added up in a fixed order, for its first thread. All threads take part.
+template <int kThreads>
+__device__ inline double block_total(double value) {
+  __shared__ SharedArray<double, kThreads / kWarp> partial;
+  const double of_warp = warp_sum(value);
+  __syncthreads();
+  if (lane_index() == 0) partial[static_cast<int>(threadIdx.x) / kWarp] = of_warp;
+  __syncthreads();
+  double total = 0.0;
+  for (int w = 0; threadIdx.x == 0 && w < kThreads / kWarp; ++w) total += partial[w];
+  return total;
+}
+
 }  // namespace lumigrad

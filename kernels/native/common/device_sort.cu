@@ -17,6 +17,15 @@ void with_scratch(const Operator& run, cudaStream_t stream, const char* doing) {
   check(run(scratch.data(), bytes), doing);
 }
 
+template <class Number>
+void sum_before(const Number* in, Number* out, int count, cudaStream_t stream) {
+  if (count == 0) return;
+  const auto run = [&](void* scratch, std::size_t& bytes) {
+    return cub::DeviceScan::ExclusiveSum(scratch, bytes, in, out, count, stream);
+  };
+  with_scratch(run, stream, "summing");
+}
+
 }  // namespace
 
 void sort_pairs(const std::uint32_t* keys_in, std::uint32_t* keys_out, const std::uint32_t* values_in,
@@ -30,11 +39,11 @@ void sort_pairs(const std::uint32_t* keys_in, std::uint32_t* keys_out, const std
 }
 
 void exclusive_sum(const std::uint32_t* in, std::uint32_t* out, int count, cudaStream_t stream) {
-  if (count == 0) return;
-  const auto run = [&](void* scratch, std::size_t& bytes) {
-    return cub::DeviceScan::ExclusiveSum(scratch, bytes, in, out, count, stream);
-  };
-  with_scratch(run, stream, "summing");
+  sum_before(in, out, count, stream);
+}
+
+void exclusive_sum(const std::uint64_t* in, std::uint64_t* out, int count, cudaStream_t stream) {
+  sum_before(in, out, count, stream);
 }
 
 }  // namespace lumigrad

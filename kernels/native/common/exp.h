@@ -28,6 +28,24 @@ LG_INLINE F exp_negative(F x) {
   return select(x < F(-87.0f), F(0.0f), result);
 }
 
+// exp(x), relative error below 1.2e-7, x taken to lie within -87 and 88, where the result is a normal number. NaN
+// stays.
+template <class F>
+LG_INLINE F exp_within(F x) {
+  // The second operand is taken if either is NaN.
+  const F clamped = min(F(88.0f), max(F(-87.0f), x));
+  const F n = round_whole(clamped * F(1.44269504f));
+  // In two steps, so that the reduced argument keeps its digits.
+  F r = fma(n, F(-0.693145751953125f), clamped);
+  r = fma(n, F(-1.42860682030941723212e-6f), r);
+  F q = F(0.0013814540579915047f);
+  q = fma(q, r, F(0.00836874544620514f));
+  q = fma(q, r, F(0.04166838899254799f));
+  q = fma(q, r, F(0.1666652113199234f));
+  q = fma(q, r, F(0.4999999403953552f));
+  return scale_power(fma(r * r, q, r) + F(1.0f), n);
+}
+
 // 2^x for -126 <= x <= 0.5, relative error below 2e-7. Anything for other x.
 template <class F>
 LG_INLINE F exp2_bounded(F x) {

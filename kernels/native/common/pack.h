@@ -15,6 +15,14 @@
 LG_BEGIN
 
 inline constexpr int kLanes = 16;
+// Floats in a register: those of a pack are taken so many at a time where the compiler's vectors do the work.
+#if defined(LUMIGRAD_ISA_avx512)
+inline constexpr int kRegister = 16;
+#elif defined(LUMIGRAD_ISA_avx2)
+inline constexpr int kRegister = 8;
+#else
+inline constexpr int kRegister = 4;
+#endif
 
 LG_INLINE Pack lanes_0_to_15() {
   alignas(64) static constexpr float kRamp[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -160,6 +160,27 @@ LG_INLINE float sum(Pack x) {
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
+LG_INLINE float lowest(Pack x) {
+  const __m256 h = _mm256_min_ps(x.a, x.b);
+  __m128 q = _mm_min_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_min_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_min_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+// Writes the lanes that are set one after another; returns how many are set.
+LG_INLINE int store_set(MaskPack m, Pack x, float* to) {
+  alignas(64) float lanes[16];
+  x.store(lanes);
+  int count = 0;
+  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = lanes[__builtin_ctz(rest)];
+  return count;
+}
+LG_INLINE int store_set(MaskPack m, IntPack x, int* to) {
+  alignas(64) int lanes[16];
+  x.store(lanes);
+  int count = 0;
+  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = lanes[__builtin_ctz(rest)];
+  return count;
+}
 
 // out[k] += sum of rows[k] for k = 0..7.
 LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {

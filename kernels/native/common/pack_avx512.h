@@ -93,6 +93,16 @@ LG_INLINE Pack scale_power(Pack a, Pack n) { return _mm512_scalef_ps(a.v, n.v); 
 LG_INLINE Pack exponent_of(Pack a) { return _mm512_getexp_ps(a.v); }
 LG_INLINE Pack mantissa_of(Pack a) { return _mm512_getmant_ps(a.v, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
 LG_INLINE float sum(Pack a) { return _mm512_reduce_add_ps(a.v); }
+LG_INLINE float lowest(Pack a) { return _mm512_reduce_min_ps(a.v); }
+// Writes the lanes that are set one after another, and perhaps as much as a whole pack; returns how many are set.
+LG_INLINE int store_set(MaskPack m, Pack a, float* to) {
+  _mm512_storeu_ps(to, _mm512_maskz_compress_ps(m.v, a.v));
+  return __builtin_popcount(m.v);
+}
+LG_INLINE int store_set(MaskPack m, IntPack a, int* to) {
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(m.v, a.v));
+  return __builtin_popcount(m.v);
+}
 
 // out[k] += sum of rows[k] for k = 0..7.
 LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {

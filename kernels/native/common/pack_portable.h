@@ -111,6 +111,22 @@ LG_INLINE float sum(Pack a) {
   for (int i = 0; i < 16; ++i) result += a.v[i];
   return result;
 }
+LG_INLINE float lowest(Pack a) {
+  float result = a.v[0];
+  for (int i = 1; i < 16; ++i) result = a.v[i] < result ? a.v[i] : result;
+  return result;
+}
+// Writes the lanes that are set one after another; returns how many are set.
+LG_INLINE int store_set(MaskPack m, Pack a, float* to) {
+  int count = 0;
+  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = a.v[__builtin_ctz(rest)];
+  return count;
+}
+LG_INLINE int store_set(MaskPack m, IntPack a, int* to) {
+  int count = 0;
+  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = a.v[__builtin_ctz(rest)];
+  return count;
+}
 
 // out[k] += sum of rows[k] for k = 0..7.
 LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {

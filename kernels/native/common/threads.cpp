@@ -38,6 +38,44 @@ inline void relax() {
 #endif
 }
 
+// Who may work on the job at hand, and who does, in one word: so that a helper that comes when the job is done finds
+// the door closed, and nobody ever waits for a helper that has not begun. Another process may hold its processor for
+// tens of milliseconds.
+class Door {
+ public:
+  void open(int places) { state_.store(std::int64_t{places} << kShift, std::memory_order_release); }
+  // True: the caller is in, and must leave.
+  bool enter() {
+    std::int64_t state = state_.load(std::memory_order_acquire);
+    while (state >> kShift > 0) {
+      constexpr std::int64_t kPlaceToInside = 1 - (std::int64_t{1} << kShift);
+      if (state_.compare_exchange_weak(state, state + kPlaceToInside, std::memory_order_acquire)) return true;
+    }
+    return false;
+  }
+  void leave() {
+    state_.fetch_sub(1, std::memory_order_release);
+    state_.notify_one();
+  }
+  // Lets nobody in any more, and waits until nobody is.
+  void close() {
+    constexpr std::int64_t kInside = (std::int64_t{1} << kShift) - 1;
+    std::int64_t inside = state_.fetch_and(kInside, std::memory_order_acquire) & kInside;
+    for (int i = 0; inside != 0; ++i) {
+      if (i < kSpins) {
+        relax();
+      } else {
+        state_.wait(inside, std::memory_order_acquire);
+      }
+      inside = state_.load(std::memory_order_acquire);
+    }
+  }
+
+ private:
+  static constexpr int kShift = 32;
+  std::atomic<std::int64_t> state_{0};
+};
+
 class Pool {
  public:
   ~Pool() {
@@ -54,22 +92,20 @@ class Pool {
     std::lock_guard turn(turn_);
     const int helpers = std::min(width, parts) - 1;
     while (static_cast<int>(threads_.size()) < helpers) {
-      const int index = static_cast<int>(threads_.size());
-      threads_.emplace_back([this, index, seen = generation_.load()] { serve(index, seen); });
+      threads_.emplace_back([this, seen = generation_.load()] { serve(seen); });
     }
+    body_ = body;
+    data_ = data;
+    parts_ = parts;
+    next_.store(0, std::memory_order_relaxed);
+    door_.open(helpers);
     {
       std::lock_guard lock(mutex_);
-      body_ = body;
-      data_ = data;
-      parts_ = parts;
-      helpers_ = helpers;
-      next_.store(0, std::memory_order_relaxed);
-      running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
       generation_.fetch_add(1, std::memory_order_release);
     }
-    wake_.notify_all();
+    if (sleeping_.load(std::memory_order_acquire) > 0) wake_.notify_all();
     work();
-    while (running_.load(std::memory_order_acquire) != 0) relax();
+    door_.close();
   }
 
  private:
@@ -77,18 +113,23 @@ class Pool {
     for (int part = next_.fetch_add(1); part < parts_; part = next_.fetch_add(1)) body_(data_, part);
   }
 
-  void serve(int index, std::uint64_t seen) {
+  void serve(std::uint64_t seen) {
     while (true) {
       for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) relax();
-      if (generation_.load(std::memory_order_acquire) == seen) {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
-      }
+      if (generation_.load(std::memory_order_acquire) == seen) sleep(seen);
       seen = generation_.load(std::memory_order_acquire);
       if (stop_) return;
-      if (index < helpers_) work();
-      running_.fetch_sub(1, std::memory_order_release);
+      if (!door_.enter()) continue;
+      work();
+      door_.leave();
     }
+  }
+
+  void sleep(std::uint64_t seen) {
+    std::unique_lock lock(mutex_);
+    sleeping_.fetch_add(1, std::memory_order_release);
+    wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+    sleeping_.fetch_sub(1, std::memory_order_release);
   }
 
   std::mutex turn_, mutex_;
@@ -96,9 +137,10 @@ class Pool {
   std::vector<std::thread> threads_;
   void (*body_)(void*, int) = nullptr;
   void* data_ = nullptr;
-  int parts_ = 0, helpers_ = 0;
+  int parts_ = 0;
   bool stop_ = false;
-  std::atomic<int> next_{0}, running_{0};
+  Door door_;
+  std::atomic<int> next_{0}, sleeping_{0};
   std::atomic<std::uint64_t> generation_{0};
 };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/bind_arrays.h"
 #include "common/number.h"
 #include "gaussians/params.h"
 
@@ -25,22 +26,6 @@ struct Views {
 }  // namespace lumigrad::gaussians
 
 LG_BEGIN_ENGINE(gaussians)
-
-// The array of this name, if it is there and not None. It lives as long as the call's arguments.
-template <class T>
-inline bool find_array(const nanobind::kwargs& arrays, const char* name,
-                       nanobind::ndarray<T, nanobind::c_contig>& array) {
-  if (!arrays.contains(name) || arrays[name].is_none()) return false;
-  constexpr bool kConvert = false;  // Into a copy, to which results would be lost.
-  array = nanobind::cast<nanobind::ndarray<T, nanobind::c_contig>>(arrays[name], kConvert);
-  return true;
-}
-
-template <class T>
-inline T* find(const nanobind::kwargs& arrays, const char* name) {
-  nanobind::ndarray<T, nanobind::c_contig> array;
-  return find_array(arrays, name, array) ? array.data() : nullptr;
-}
 
 inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
   Scene s{};

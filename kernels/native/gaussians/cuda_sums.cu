@@ -26,18 +26,6 @@ __global__ void pairs_kernel(const unsigned* starts, const unsigned* pairs, std:
   rows.rows[i] = sum;
 }
 
-// Adds up a value of each thread, in a fixed order, for the first thread.
-__device__ double block_total(double value) {
-  __shared__ SharedArray<double, kThreads / kWarp> partial;
-  const double of_warp = warp_sum(value);
-  __syncthreads();
-  if (lane_index() == 0) partial[static_cast<int>(threadIdx.x) / kWarp] = of_warp;
-  __syncthreads();
-  double total = 0.0;
-  for (int w = 0; threadIdx.x == 0 && w < kThreads / kWarp; ++w) total += partial[w];
-  return total;
-}
-
 // The final transmittance times the gradient of the colour: a block per part of a view's pixels.
 __global__ void __launch_bounds__(kThreads)
     background_kernel(Upstream up, int channels, int64_t pixels, double* partial) {
@@ -49,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t index = view * pixels + p;
       sum += static_cast<double>(up.transmittance[index]) * static_cast<double>(up.d_color[index * channels + c]);
     }
-    sum = block_total(sum);
+    sum = block_total<kThreads>(sum);
     if (threadIdx.x == 0) partial[static_cast<int64_t>(blockIdx.x) * channels + c] = sum;
   }
 }

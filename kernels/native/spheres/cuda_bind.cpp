@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "common/bind_arrays.h"
 #include "common/device_memory.h"
 #include "common/launch.h"
 #include "common/number.h"
@@ -29,14 +30,6 @@ struct CudaStages {
 };
 
 namespace {
-
-// The array of this name, null if it is absent or None. It lives as long as the call's arguments.
-template <class T>
-T* find(const nb::kwargs& arrays, const char* name) {
-  if (!arrays.contains(name) || arrays[name].is_none()) return nullptr;
-  constexpr bool kConvert = false;  // Into a copy, to which results would be lost.
-  return nb::cast<nb::ndarray<T, nb::c_contig>>(arrays[name], kConvert).data();
-}
 
 Scene make_scene(const nb::kwargs& arrays) {
   Scene s{};

@@ -1,6 +1,9 @@
 // CUDA's qualifiers for functions and variables.
 #pragma once
 
+// Uses __noinline__ as a word, which is a macro below.
+#include <memory>
+
 #define __global__
 #define __device__
 #define __host__

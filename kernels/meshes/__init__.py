@@ -1,0 +1,42 @@
+"""Signed distances and collision costs between spheres and meshes: true derivatives, or cuRobo's."""
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.meshes.backward import GRADIENTS, Backward, backward
+from lumigrad.kernels.meshes.esdf import esdf, voxel_counts
+from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluation, evaluate
+from lumigrad.kernels.meshes.inputs import check_values
+from lumigrad.kernels.meshes.mesh import SIGNS, Mesh
+from lumigrad.kernels.meshes.pose import IDENTITY
+from lumigrad.kernels.meshes.report import Report
+from lumigrad.kernels.meshes.settings import REDUCTIONS, SEMANTICS, Settings
+from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
+from lumigrad.kernels.meshes.state import State
+from lumigrad.kernels.meshes.world import Instance, World
+
+__all__ = [
+    "COSTS",
+    "DISTANCES",
+    "GRADIENTS",
+    "IDENTITY",
+    "OUTPUTS",
+    "REDUCTIONS",
+    "SEMANTICS",
+    "SIGNS",
+    "ArgumentError",
+    "Backward",
+    "Cuboid",
+    "Evaluation",
+    "Grid",
+    "Instance",
+    "Mesh",
+    "Report",
+    "Settings",
+    "Shape",
+    "State",
+    "World",
+    "backward",
+    "check_values",
+    "esdf",
+    "evaluate",
+    "voxel_counts",
+]

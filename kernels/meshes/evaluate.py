@@ -1,0 +1,182 @@
+"""Queries: distances, costs and what they come of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.meshes import sphere_gradient
+from lumigrad.kernels.meshes.engine import Engine, engine_for
+from lumigrad.kernels.meshes.inputs import check_environments, check_spheres, check_values
+from lumigrad.kernels.meshes.launches import BeforeLaunch, launches, nothing
+from lumigrad.kernels.meshes.settings import Settings
+from lumigrad.kernels.meshes.state import State
+from lumigrad.kernels.meshes.world import World
+from lumigrad.kernels.stages import Stages
+
+COSTS = ("cost", "gradient", "exhausted")
+DISTANCES = ("distance", "normal", "closest", "face", "instance", "beyond")
+OUTPUTS = (*COSTS, *DISTANCES)
+_DTYPES = {"face": torch.int32, "instance": torch.int32, "beyond": torch.uint8, "exhausted": torch.uint8}
+_LAST = {"normal": (3,), "closest": (3,), "jacobian": (10,)}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a query returns.
+
+    Attributes:
+        outputs: By name, for each sphere, float32 unless said otherwise.
+            "cost" [B, H, S], with the weight; "gradient" [B, H, S, 4], of the sum of all costs (with cuRobo's semantics
+            of the own centre only, and 0 for the radius); "exhausted" bool [B, H, S], where half of a sweep touched
+            nothing, but was out of samples to know that it is free.
+            Of the closest instance: "distance" [B, H, S], metres, of the sphere's centre, positive outside; "normal"
+            [B, H, S, 3], its gradient; "closest" [B, H, S, 3], the point of the surface; "face" i32 [B, H, S], of a
+            mesh; "instance" i32 [B, H, S]; "beyond" bool [B, H, S], where nothing is within `max_distance`. There, and
+            of spheres that are off, distance is `max_distance` or infinity, normal 0, closest the centre, face and
+            instance -1. With `per_instance` each has an axis I behind S.
+        state: For `backward`, if it was to be retained.
+        times: Of the kernel stages.
+    """
+
+    outputs: dict[str, torch.Tensor]
+    state: State | None
+    times: Stages
+
+    def stages(self) -> dict[str, float]:
+        """Milliseconds per kernel stage; empty while a CUDA stream is still at work."""
+        return self.times.milliseconds()
+
+
+def evaluate(
+    spheres: torch.Tensor,
+    world: World,
+    settings: Settings,
+    *,
+    environments: torch.Tensor | None = None,
+    outputs: Sequence[str] = ("cost",),
+    per_instance: bool = False,
+    retain: bool = False,
+    checked: bool = False,
+    before_launch: BeforeLaunch | None = None,
+) -> Evaluation:
+    """Asks how far spheres are from the shapes of a world, and what that costs.
+
+    Args:
+        spheres: f32 [B, H, S, 4] centre and radius, metres, in the world's frame: sphere s of time step h of trajectory
+            b. A negative radius switches a sphere off.
+        world: The shapes.
+        settings: What is asked.
+        environments: i32 [B], the environment of each trajectory; None: 0.
+        outputs: What to return, of `OUTPUTS`.
+        per_instance: Distances to each instance and not to the closest; costs cannot be asked for then.
+        retain: Keep what `backward` needs for the outputs that are asked for.
+        checked: The values of spheres and environments are known to be good (`check_values`). Spheres that are not
+            finite are off then.
+        before_launch: Called before each piece of the work: some trajectories, or one instance with `per_instance`.
+            What it raises ends the call.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        ArgumentError: An argument does not fit; it says which.
+    """
+    if not isinstance(world, World):
+        raise ArgumentError("world", "a World", type(world).__name__)
+    if not isinstance(settings, Settings):
+        raise ArgumentError("settings", "Settings", type(settings).__name__)
+    rows = check_spheres(spheres, world)
+    _check_outputs(outputs, per_instance)
+    where = check_environments(environments, rows)
+    if not checked:
+        check_values(rows, where, world)
+    inputs = {"spheres": rows, "environments": where}
+    names = _native_names(outputs, retain)
+    engine = engine_for(rows.device)
+    ask = _each if per_instance else _together
+    found, times = ask(engine, world, settings, inputs, names, before_launch or nothing)
+    state = None
+    if retain:
+        kept = {name: found.get(name) for name in ("cost", "jacobian", "normal", "instance")}
+        state = State(rows, world, settings, where, per_instance, **kept)
+    return Evaluation({name: _output(name, found, settings, retain) for name in outputs}, state, times)
+
+
+def _check_outputs(outputs: Sequence[str], per_instance: bool) -> None:
+    allowed = DISTANCES if per_instance else OUTPUTS
+    for name in outputs:
+        if name not in OUTPUTS:
+            raise ArgumentError("outputs", f"names of {OUTPUTS}", f"{name!r}")
+        if name not in allowed:
+            raise ArgumentError("outputs", f"names of {allowed} with per_instance", f"{name!r}")
+    if not outputs:
+        raise ArgumentError("outputs", f"at least one of {allowed}", "none")
+
+
+def _native_names(outputs: Sequence[str], retain: bool) -> tuple[str, ...]:
+    """What the engine is to write."""
+    names = {name: None for name in outputs if name != "gradient"}
+    if "gradient" in outputs:
+        names["jacobian"] = None
+    if retain and ("cost" in outputs or "gradient" in outputs):
+        names.update(cost=None, jacobian=None)
+    if retain and "distance" in outputs:
+        names.update(normal=None, instance=None)
+    return tuple(names)
+
+
+def _together(
+    engine: Engine,
+    world: World,
+    settings: Settings,
+    inputs: Mapping[str, torch.Tensor | None],
+    names: Sequence[str],
+    before_launch: BeforeLaunch,
+) -> tuple[dict[str, torch.Tensor], Stages]:
+    """All instances at once."""
+    spheres, times = inputs["spheres"], Stages()
+    assert spheres is not None
+    found = {name: _allocate(name, spheres.shape[:3], spheres.device) for name in names}
+    arrays = {**inputs, **found}
+    for part in launches(spheres, world, before_launch):
+        piece = {name: None if tensor is None else tensor[part] for name, tensor in arrays.items()}
+        times.views.append(engine.evaluate(world.placed(engine), settings.native, piece))
+    return found, times
+
+
+def _each(
+    engine: Engine,
+    world: World,
+    settings: Settings,
+    inputs: Mapping[str, torch.Tensor | None],
+    names: Sequence[str],
+    before_launch: BeforeLaunch,
+) -> tuple[dict[str, torch.Tensor], Stages]:
+    """One instance after the other; results with an axis I behind S."""
+    spheres, count, times = inputs["spheres"], len(world.instances), Stages()
+    assert spheres is not None
+    stacked = {name: _allocate(name, (count, *spheres.shape[:3]), spheres.device) for name in names}
+    for index in range(count if spheres.numel() > 0 else 0):
+        before_launch()
+        found = {name: tensor[index] for name, tensor in stacked.items()}
+        times.views.append(engine.evaluate(world.placed(engine, index), settings.native, {**inputs, **found}))
+    return {name: tensor.movedim(0, 3).contiguous() for name, tensor in stacked.items()}, times
+
+
+def _allocate(name: str, shape: Sequence[int], device: torch.device) -> torch.Tensor:
+    return empty((*shape, *_LAST.get(name, ())), _DTYPES.get(name, torch.float32), device)
+
+
+def _output(name: str, found: Mapping[str, torch.Tensor], settings: Settings, retain: bool) -> torch.Tensor:
+    weight = float(settings.weight)
+    if name == "gradient":
+        return sphere_gradient.of_costs(found["jacobian"], weight, settings)
+    tensor = found[name]
+    if name == "cost" and weight != 1.0:
+        return tensor * weight if retain else tensor.mul_(weight)
+    return tensor.view(torch.bool) if tensor.dtype == torch.uint8 else tensor

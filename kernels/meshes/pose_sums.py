@@ -1,0 +1,107 @@
+"""What the gradients of poses follow from: sums over the rows, per instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.meshes.engine import Engine
+from lumigrad.kernels.meshes.launches import BeforeLaunch, launches
+from lumigrad.kernels.meshes.pose import Array, pose_gradient, rotations
+from lumigrad.kernels.meshes.speed import speeds
+from lumigrad.kernels.meshes.state import State
+from lumigrad.kernels.meshes.world import World
+from lumigrad.kernels.stages import Stages
+
+_ROWS_AT_ONCE = 2**20  # 96 bytes each.
+
+
+@dataclass(frozen=True, eq=False)
+class PoseSums:
+    """Of the points p = R y + t that were looked at, y being in the object's frame; float64.
+
+    Attributes:
+        force: [I, 3] sum of dL/dy.
+        moment: [I, 3, 3] sum of y (dL/dy)^T.
+    """
+
+    force: Array
+    moment: Array
+
+    @staticmethod
+    def none(count: int) -> PoseSums:
+        """Of no points."""
+        return PoseSums(np.zeros((count, 3)), np.zeros((count, 3, 3)))
+
+    def __add__(self, other: PoseSums) -> PoseSums:
+        return PoseSums(self.force + other.force, self.moment + other.moment)
+
+    def gradient(self, world: World) -> Array:
+        """[I, 7] dL/d pose."""
+        poses = world.poses
+        # y = R^T (p - t), and p stays.
+        rotation = rotations(poses)
+        d_translation = -(rotation @ self.force[:, :, None])[:, :, 0]
+        return pose_gradient(poses, d_translation, rotation @ self.moment)
+
+
+def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages, before_launch: BeforeLaunch) -> PoseSums:
+    """Of all samples of costs; `scale` is dL/d cost times the weight, [B, H, S]."""
+    spheres, world = state.spheres, state.world
+    count = len(world.instances)
+    if spheres.numel() == 0 or count == 0:
+        return PoseSums.none(count)
+    # The metric's speed is the same wherever the objects are.
+    upstream = scale * speeds(spheres, state.settings) if state.settings.speed_metric else scale
+    sums = torch.zeros(count, _native.MESH_MOMENT_DOUBLES, dtype=torch.float64, device=spheres.device)
+    arrays = {"spheres": spheres, "environments": state.environments, "upstream": upstream}
+    for part in launches(spheres, world, before_launch):
+        piece = {name: None if tensor is None else tensor[part] for name, tensor in arrays.items()}
+        piece["moments"] = sums
+        times.views.append(engine.evaluate(world.placed(engine), state.settings.native_without_speed, piece))
+    return _of_objects(sums.cpu().numpy(), world, engine)
+
+
+def _of_objects(sums: Array, world: World, engine: Engine) -> PoseSums:
+    """The engine's points are relative to the centres of meshes."""
+    force, moment = sums[:, :3], sums[:, 3:].reshape(-1, 3, 3)
+    centres = np.zeros((len(sums), 3))
+    for index, one in enumerate(world.instances):
+        if one.enabled:
+            centres[index] = one.shape.solid(engine, one.sign).centre
+    return PoseSums(force, moment + centres[:, :, None] * force[:, None, :])
+
+
+def of_distances(state: State, upstream: torch.Tensor) -> PoseSums:
+    """Of the centres; `upstream` is dL/d distance [B, H, S] or [B, H, S, I], 0 where nothing was found."""
+    assert state.normal is not None and state.instance is not None
+    poses, count = state.world.poses, len(state.world.instances)
+    if count == 0 or upstream.numel() == 0:
+        return PoseSums.none(count)
+    device = upstream.device
+    origins = torch.from_numpy(poses[:, :3]).to(device)
+    places = state.spheres[..., None, :3] if state.per_instance else state.spheres[..., :3]
+    rows = (
+        places.expand(state.normal.shape).reshape(-1, 3),
+        state.normal.reshape(-1, 3),
+        state.instance.reshape(-1),
+        upstream.reshape(-1),
+    )
+    sums = torch.zeros(count, 12, dtype=torch.float64, device=device)
+    for place, normal, instance, scale in zip(*(torch.split(part, _ROWS_AT_ONCE) for part in rows), strict=True):
+        number = instance.clamp(min=0).long()
+        force = normal.double() * scale.double()[:, None]
+        arm = place.double() - origins[number]
+        outer = (arm[:, :, None] * force[:, None, :]).flatten(1)
+        sums.index_add_(0, number, torch.cat([force, outer], dim=1))
+    return _of_world(sums.cpu().numpy(), rotations(poses))
+
+
+def _of_world(sums: Array, rotation: Array) -> PoseSums:
+    """From forces and arms in the world's frame to those in the objects'."""
+    inverse = rotation.swapaxes(1, 2)
+    force = (inverse @ sums[:, :3, None])[:, :, 0]
+    return PoseSums(force, inverse @ sums[:, 3:].reshape(-1, 3, 3) @ rotation)

@@ -1,0 +1,111 @@
+"""Shapes beside meshes: cuboids and grids of signed distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.checks import check, check_tensor, finite_range, is_number
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.meshes.engine import Engine
+from lumigrad.kernels.meshes.mesh import Mesh
+from lumigrad.kernels.meshes.pose import MAX_COORDINATE
+
+
+@dataclass(frozen=True)
+class Cuboid:
+    """A solid box around the origin of its frame.
+
+    Attributes:
+        size: Full edges along x, y and z, metres.
+
+    Raises:
+        ArgumentError: An edge is not above 0, or not finite.
+    """
+
+    size: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(self.size, "size"))
+
+    @property
+    def bytes(self) -> int:
+        """Memory it holds."""
+        return 0
+
+    def solid(self, engine: Engine, sign: str) -> Any:
+        """The box as an obstacle of a machine that is not yet placed."""
+        return _native.mesh_cuboid_solid([0.5 * edge for edge in self.size])
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Signed distances at the centres of voxels, around the origin of its frame.
+
+    Between centres they are interpolated linearly; outside, the distance to the nearest point of the grid is added to
+    the value there.
+
+    Attributes:
+        distances: f32 [nx, ny, nz] metres, positive outside, at least 2 along each axis. The centre of voxel (i, j, k)
+            is at ((i, j, k) - (n - 1) / 2) * voxel_size.
+        voxel_size: Edge of a voxel, metres.
+
+    Raises:
+        ArgumentError: The tensor has another shape or type or a value that is not finite, or the edge is not above 0.
+    """
+
+    distances: torch.Tensor
+    voxel_size: float
+
+    def __post_init__(self) -> None:
+        device = getattr(self.distances, "device", torch.device("cpu"))
+        check_tensor("distances", self.distances, (None, None, None), device, "distances")
+        if min(self.distances.shape) < 2:
+            raise ArgumentError("distances", "at least 2 voxels along each axis", f"shape {list(self.distances.shape)}")
+        if self.distances.numel() >= 2**31:
+            raise ArgumentError("distances", "fewer than 2**31 voxels", f"shape {list(self.distances.shape)}")
+        tensor = self.distances.detach().contiguous()
+        finite_range("distances", tensor)
+        size = self.voxel_size
+        extent = max(tensor.shape) * float(size) if is_number(size) else math.nan
+        expected = f"a value above 0, metres, the grid's edges at most {MAX_COORDINATE:g}"
+        check(is_number(size) and float(size) > 0.0 and extent <= MAX_COORDINATE, "voxel_size", expected, size)
+        object.__setattr__(self, "distances", tensor)
+        object.__setattr__(self, "voxel_size", float(size))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.distances.device
+
+    @property
+    def bytes(self) -> int:
+        """Memory it holds."""
+        return self.distances.numel() * self.distances.element_size()
+
+    def solid(self, engine: Engine, sign: str) -> Any:
+        """The grid as an obstacle of a machine that is not yet placed."""
+        return _native.mesh_grid_solid(self.distances, self.voxel_size)
+
+
+Shape = Mesh | Cuboid | Grid
+
+
+def checked_size(size: Sequence[float], argument: str) -> tuple[float, float, float]:
+    """Three edges.
+
+    Raises:
+        ArgumentError: They are none.
+    """
+    expected = f"3 edges above 0, at most {MAX_COORDINATE:g} m"
+    try:
+        edges = tuple(float(edge) for edge in size)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(argument, expected, f"{size!r}") from None
+    check(len(edges) == 3 and all(0.0 < edge <= MAX_COORDINATE for edge in edges), argument, expected, size)
+    return edges[0], edges[1], edges[2]

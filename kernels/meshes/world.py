@@ -1,0 +1,168 @@
+"""Shapes placed in one or several environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.checks import check, is_whole
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.meshes.engine import Engine
+from lumigrad.kernels.meshes.mesh import SIGNS, Mesh
+from lumigrad.kernels.meshes.pose import IDENTITY, Array, checked_pose, placements
+from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
+
+MAX_ENVIRONMENTS = 2**20
+# Instances times environments up to which what stands for one instance alone is kept: a number for each of both.
+_MOST_KEPT = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A shape in the world; many may share it.
+
+    Attributes:
+        shape: What it is.
+        pose: x y z (metres) qw qx qy qz, object to world. Kept as float64 as it is given; the rotation is that of the
+            normalised quaternion.
+        enabled: Whether queries see it.
+        environment: The environment that it is in.
+        sign: How inside is told from outside of a mesh: "auto" ("normals" where it is closed and oriented, whichever
+            way its faces turn; otherwise "winding"), "normals" (pseudo-normal of the closest feature), "rays" (two of
+            three axis-parallel rays first meet a back face: spec section 2), "winding" (the generalised winding number
+            exceeds 1/2) or "unsigned" (nothing is inside).
+
+    Raises:
+        ArgumentError: A value does not fit.
+    """
+
+    shape: Shape
+    pose: Sequence[float] = IDENTITY
+    enabled: bool = True
+    environment: int = 0
+    sign: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, (Mesh, Cuboid, Grid)):
+            raise ArgumentError("shape", "a Mesh, a Cuboid or a Grid", type(self.shape).__name__)
+        object.__setattr__(self, "pose", checked_pose(self.pose, "pose"))
+        check(isinstance(self.enabled, bool), "enabled", "True or False", self.enabled)
+        check(is_whole(self.environment) and self.environment >= 0, "environment", "0 or more", self.environment)
+        check(self.sign in SIGNS, "sign", f"one of {SIGNS}", self.sign)
+        if not isinstance(self.shape, Mesh):
+            check(self.sign == "auto", "sign", "'auto', since only meshes have a choice", self.sign)
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Instances by environment.
+
+    Changing poses makes another world that shares the shapes, and touches none of their hierarchies.
+
+    Attributes:
+        instances: In the order by which results name them.
+        environments: How many there are. Queries of one see the instances that are in it.
+
+    Raises:
+        ArgumentError: An instance is in no environment, or shapes are on two devices.
+    """
+
+    instances: Sequence[Instance]
+    environments: int = 1
+    _placed: dict[tuple[str, int | None], Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.instances, Sequence):
+            raise ArgumentError("instances", "a sequence of instances", type(self.instances).__name__)
+        object.__setattr__(self, "instances", tuple(self.instances))
+        count = self.environments
+        ok = is_whole(count) and 1 <= count <= MAX_ENVIRONMENTS
+        check(ok, "environments", f"1 to {MAX_ENVIRONMENTS}", count)
+        device: torch.device | None = None
+        for index, instance in enumerate(self.instances):
+            if not isinstance(instance, Instance):
+                raise ArgumentError(f"instances[{index}]", "an Instance", type(instance).__name__)
+            if instance.environment >= count:
+                expected = f"below {count}, the number of environments"
+                raise ArgumentError(f"instances[{index}].environment", expected, f"{instance.environment}")
+            if not isinstance(instance.shape, Cuboid):
+                device = device or instance.shape.device
+                if instance.shape.device != device:
+                    expected = f"on {device}, as the shapes before it"
+                    raise ArgumentError(f"instances[{index}].shape", expected, f"on {instance.shape.device}")
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the shapes are; None: there are none but cuboids, which are anywhere."""
+        return next((one.shape.device for one in self.instances if not isinstance(one.shape, Cuboid)), None)
+
+    @property
+    def poses(self) -> Array:
+        """[I, 7] float64, as given."""
+        return np.array([one.pose for one in self.instances], np.float64).reshape(-1, 7)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the shapes hold, each counted once."""
+        return sum(shape.bytes for shape in {id(one.shape): one.shape for one in self.instances}.values())
+
+    def with_poses(self, poses: Mapping[int, Sequence[float]]) -> World:
+        """The same world with other poses.
+
+        Args:
+            poses: By number of the instance, x y z qw qx qy qz.
+
+        Raises:
+            ArgumentError: There is no such instance, or a pose does not fit.
+        """
+        return self._changed("poses", "pose", poses)
+
+    def with_enabled(self, enabled: Mapping[int, bool]) -> World:
+        """The same world with instances switched on or off.
+
+        Args:
+            enabled: By number of the instance.
+
+        Raises:
+            ArgumentError: There is no such instance, or a value is neither True nor False.
+        """
+        return self._changed("enabled", "enabled", enabled)
+
+    def _changed(self, argument: str, attribute: str, values: Mapping[int, Any]) -> World:
+        changed = list(self.instances)
+        for index, value in values.items():
+            if not (is_whole(index) and 0 <= index < len(changed)):
+                raise ArgumentError(argument, f"numbers of {len(changed)} instances", f"{index!r}")
+            try:
+                changed[index] = replace(changed[index], **{attribute: value})
+            except ArgumentError as error:
+                raise ArgumentError(f"{argument}[{index}]", error.expected, error.actual) from None
+        return World(changed, self.environments)
+
+    def placed(self, engine: Engine, only: int | None = None) -> Any:
+        """For the extension; made once for each machine. `only`: with no other instance than this one."""
+        if only is not None and len(self.instances) * self.environments > _MOST_KEPT:
+            return self._place(engine, (only,))
+        key = engine.key, only
+        if key not in self._placed:
+            self._placed[key] = self._place(engine, range(len(self.instances)) if only is None else (only,))
+        return self._placed[key]
+
+    def _place(self, engine: Engine, numbers: Sequence[int]) -> Any:
+        seen = [number for number in numbers if self.instances[number].enabled]
+        seen.sort(key=lambda number: self.instances[number].environment)
+        there = [self.instances[number] for number in seen]
+        counts = np.bincount([one.environment for one in there], minlength=self.environments)
+        poses = np.array([one.pose for one in there], np.float64).reshape(-1, 7)
+        return _native.make_mesh_world(
+            [one.shape.solid(engine, one.sign) for one in there],
+            placements(poses),
+            seen,
+            [0, *np.cumsum(counts).tolist()],
+            len(self.instances),
+        )

@@ -1,0 +1,140 @@
+// From the numbers and named arrays of a Python call to the plain data of params.h; the same for CPU and CUDA. The
+// Python face checks everything before it comes here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <vector>
+
+#include "common/bind_arrays.h"
+#include "common/number.h"
+#include "density/params.h"
+
+LG_BEGIN_ENGINE(density)
+
+inline Gaussians make_gaussians(const nanobind::kwargs& arrays) {
+  Gaussians g{};
+  nanobind::ndarray<float, nanobind::c_contig> means;
+  if (find_array(arrays, "means", means)) {
+    g.count = static_cast<int32_t>(means.shape(0));
+    g.means = means.data();
+  }
+  g.quats = find<float>(arrays, "quats");
+  g.scales = find<float>(arrays, "scales");
+  g.opacities = find<float>(arrays, "opacities");
+  return g;
+}
+
+inline Observed make_observed(const nanobind::kwargs& arrays, float scale_x, float scale_y, float inverse_extent) {
+  Observed o{0, 0, 0, nullptr, find<int32_t>(arrays, "seen"), {scale_x, scale_y, 1.0f}, inverse_extent};
+  nanobind::ndarray<float, nanobind::c_contig> gradient;
+  if (find_array(arrays, "gradient", gradient)) {
+    o.views = static_cast<int32_t>(gradient.shape(0));
+    o.count = static_cast<int32_t>(gradient.shape(1));
+    o.axes = static_cast<int32_t>(gradient.shape(2));
+    o.gradient = gradient.data();
+  }
+  return o;
+}
+
+inline Statistics make_statistics(const nanobind::kwargs& arrays) {
+  return {find<float>(arrays, "to_gradient"), find<int32_t>(arrays, "to_views"), find<float>(arrays, "to_radii")};
+}
+
+inline Candidates make_candidates(const nanobind::kwargs& arrays) {
+  Candidates c{};
+  nanobind::ndarray<float, nanobind::c_contig> sizes;
+  if (find_array(arrays, "sizes", sizes)) {
+    c.count = static_cast<int32_t>(sizes.shape(0));
+    c.axes = sizes.ndim() == 2 ? static_cast<int32_t>(sizes.shape(1)) : 1;
+    c.sizes = sizes.data();
+  }
+  c.opacities = find<float>(arrays, "opacities");
+  c.statistics = make_statistics(arrays);
+  return c;
+}
+
+// Rows of `before` and where they go, one tensor after the other.
+inline std::vector<Column> make_columns(const nanobind::list& before, const nanobind::list& after,
+                                        const std::vector<bool>& fresh) {
+  using Tensor = nanobind::ndarray<float, nanobind::c_contig>;
+  std::vector<Column> columns;
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const auto from = nanobind::cast<Tensor>(before[i], false), to = nanobind::cast<Tensor>(after[i], false);
+    std::size_t width = 1;
+    for (std::size_t axis = 1; axis < from.ndim(); ++axis) width *= from.shape(axis);
+    columns.push_back({from.data(), to.data(), static_cast<int32_t>(width), fresh[i]});
+  }
+  return columns;
+}
+
+inline Generation make_generation(int32_t kept, const nanobind::kwargs& arrays) {
+  nanobind::ndarray<int32_t, nanobind::c_contig> sources;
+  if (!find_array(arrays, "sources", sources)) return {0, kept, nullptr};
+  return {static_cast<int32_t>(sources.shape(0)), kept, sources.data()};
+}
+
+inline Children make_children(int32_t first, int32_t count, bool revise_opacity, const nanobind::kwargs& arrays) {
+  return {first,
+          count,
+          find<int32_t>(arrays, "sources"),
+          revise_opacity,
+          find<float>(arrays, "quats"),
+          find<float>(arrays, "means"),
+          find<float>(arrays, "sizes"),
+          find<float>(arrays, "opacities")};
+}
+
+inline Weights make_weights(const nanobind::kwargs& arrays) {
+  return {reinterpret_cast<uint64_t*>(find<int64_t>(arrays, "sums")), find<int32_t>(arrays, "excluded"),
+          find<int32_t>(arrays, "excluded_count")};
+}
+
+inline Sample make_sample(const nanobind::kwargs& arrays) {
+  Sample s{};
+  nanobind::ndarray<int32_t, nanobind::c_contig> rows, shares;
+  if (find_array(arrays, "rows", rows)) {
+    s.draws = static_cast<int32_t>(rows.shape(0));
+    s.rows = rows.data();
+  }
+  if (find_array(arrays, "shares", shares)) {
+    s.count = static_cast<int32_t>(shares.shape(0));
+    s.shares = shares.data();
+  }
+  s.sums = reinterpret_cast<const uint64_t*>(find<int64_t>(arrays, "sums"));
+  return s;
+}
+
+inline Shared make_shared(float low, float high, const nanobind::kwargs& arrays) {
+  Shared s{0, nullptr, find<float>(arrays, "opacities"), find<float>(arrays, "scales"), low, high};
+  nanobind::ndarray<int32_t, nanobind::c_contig> shares;
+  if (find_array(arrays, "shares", shares)) {
+    s.count = static_cast<int32_t>(shares.shape(0));
+    s.shares = shares.data();
+  }
+  return s;
+}
+
+inline Moves make_moves(const nanobind::kwargs& arrays) {
+  nanobind::ndarray<int32_t, nanobind::c_contig> sources;
+  if (!find_array(arrays, "sources", sources)) return {};
+  return {static_cast<int32_t>(sources.shape(0)), sources.data(), find<int32_t>(arrays, "targets")};
+}
+
+// Rows of four.
+template <class T>
+struct RandomRows {
+  int64_t count;
+  T* values;
+};
+
+template <class T>
+inline RandomRows<T> make_random_rows(const nanobind::kwargs& arrays) {
+  nanobind::ndarray<T, nanobind::c_contig> rows;
+  if (!find_array(arrays, "rows", rows)) return {0, nullptr};
+  return {static_cast<int64_t>(rows.shape(0)), rows.data()};
+}
+
+LG_END

@@ -1,0 +1,35 @@
+// Density control on the CPU: what each instruction set provides.
+#pragma once
+
+#include "common/isa.h"
+#include "density/params.h"
+
+namespace lumigrad::density {
+
+struct CpuEngine {
+  // words[4 i + k] is word k of row first + i.
+  void (*random_words)(const Draw&, uint32_t first, int64_t count, uint32_t* words);
+  // The same words as normals: values[4 i + k].
+  void (*normals)(const Draw&, uint32_t first, int64_t count, float* values);
+  // means += strength * gate(opacity) * covariance * normal
+  void (*add_noise)(const Gaussians&, const Draw&, float strength);
+  // Adds what was observed.
+  void (*accumulate)(const Observed&, const Statistics&);
+  // Decides for each row, and counts: starts[g * chunks + c] are the rows in the lists before group g, and of chunk c's
+  // predecessors in it; one more holds the length of all three lists.
+  void (*classify)(const Candidates&, const Limits&, Fate* fates, int32_t* starts);
+  // The three lists, one behind the other, and that of the split ones again.
+  void (*list_rows)(const Fate* fates, const int32_t* starts, int32_t count, int32_t* sources);
+  void (*gather)(const Generation&, const Column* columns, int count);
+  void (*split)(const Children&, const Draw& first, const Draw& second);
+  // Rows whose logits are not above the minimum have no weight.
+  void (*weigh)(const float* opacities, int32_t count, float minimum, const Weights&);
+  void (*sample_rows)(const Sample&, const Draw&);
+  // Rows with shares; theirs of the columns are 0 then.
+  void (*share_rows)(const Shared&, const Column* columns, int count);
+  void (*move_rows)(const Moves&, const Column* columns, int count);
+};
+
+CpuEngine cpu_engine(Isa isa);
+
+}  // namespace lumigrad::density

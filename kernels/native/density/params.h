@@ -1,0 +1,137 @@
+// What density control is given, for one call; plain data, the same for CPU and CUDA. Pointers are to the device's
+// memory. Rows are primitives under training with raw parameters: of Gaussians logarithms of scales and logits of
+// opacities, of spheres radii and opacities themselves.
+#pragma once
+
+#include <cstdint>
+
+namespace lumigrad::density {
+
+// Rows of which counts are kept; a block of threads on CUDA.
+inline constexpr int kChunk = 1024;
+
+constexpr int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
+
+// What random numbers are for. Those of one stream have nothing to do with those of another.
+enum Stream : uint32_t {
+  kFreeStream,
+  kNoiseStream,
+  kFirstChildStream,
+  kSecondChildStream,
+  kRelocateStream,
+  kAddStream
+};
+
+// Which random numbers a call draws: row i of `stream` is the same four words wherever it is asked for.
+struct Draw {
+  uint64_t seed, step;
+  uint32_t stream;
+};
+
+// Gaussians' raw parameters; those of spheres have no quats and no logarithms.
+struct Gaussians {
+  int32_t count;
+  float* means;            // [N, 3]
+  const float* quats;      // [N, 4] w, x, y, z of any length
+  const float* scales;     // [N, 3] logarithms
+  const float* opacities;  // [N] logits
+};
+
+// What the views of a step tell of N rows: of Gaussians gradients of the projected means, pixels, and radii; of spheres
+// gradients of the positions, and in how many pixels they took part.
+struct Observed {
+  int32_t views, count;
+  int32_t axes;           // 2 on the film, 3 in space
+  const float* gradient;  // [V, N, axes]
+  const int32_t* seen;    // [V, N, 2] radii, or [V, N] pixels; a row is seen where all are above 0
+  float scale[3];         // Of each axis.
+  float inverse_extent;   // From radii to parts of the film.
+};
+
+// Sums over steps, by row.
+struct Statistics {
+  float* gradient;  // Of lengths.
+  int32_t* views;   // In which it was seen.
+  float* radii;     // The largest, as a part of the film.
+};
+
+// Rows that may grow or go, with raw parameters.
+struct Candidates {
+  int32_t count;
+  int32_t axes;            // Sizes of a row: the largest counts.
+  const float* sizes;      // [N, axes]
+  const float* opacities;  // Or null.
+  Statistics statistics;
+};
+
+// Raw values, infinite where there is no limit.
+struct Limits {
+  float gradient;                      // Grows above, on average over the views.
+  float clone_size;                    // What grows is cloned up to this size and split above.
+  float split_radius;                  // Split above in any case.
+  float prune_opacity, child_opacity;  // Goes below; children go where the one that is split is below.
+  float prune_size, child_size;        // Goes above; likewise.
+  float prune_radius;                  // Goes above, children too.
+};
+
+// What becomes of a row.
+enum Fate : uint8_t { kGone, kKept, kCloned, kSplit };
+// Lists of rows: those that stay, cloned ones again, split ones.
+inline constexpr int kGroups = 3;
+
+// The rows of a tensor that are copied; those that are new are 0 if it is one of moments.
+struct Column {
+  const float* from;
+  float* to;
+  int32_t width;
+  bool fresh;
+};
+
+// Rows of the next generation: row i is a copy of row sources[i], new from row `kept` on.
+struct Generation {
+  int32_t count, kept;
+  const int32_t* sources;
+};
+
+// Rows that were split: `count` first children from row `first` of the next generation on, and the second ones behind
+// them. All are copies already.
+struct Children {
+  int32_t first, count;
+  const int32_t* sources;
+  bool revise_opacity;   // So that two of them are as opaque as the one (Gaussians).
+  const float* quats;    // Of the generation before; null: spheres.
+  float *means, *sizes;  // Of the next one: [., 3]; [., 3], of spheres [.]
+  float* opacities;
+};
+
+// Weights of rows, and which have none.
+struct Weights {
+  uint64_t* sums;           // [N + 1], of those before
+  int32_t* excluded;        // The first excluded_count[0] of [N]
+  int32_t* excluded_count;  // [1]
+};
+
+// Rows that are drawn with these weights.
+struct Sample {
+  int32_t count, draws;
+  const uint64_t* sums;  // [count + 1]
+  int32_t* rows;         // [draws]
+  int32_t* shares;       // [count], to which the number of times is added that a row is drawn
+};
+
+// Gaussians of which there will be 1 + shares[i].
+struct Shared {
+  int32_t count;
+  const int32_t* shares;  // [N]
+  float* opacities;       // [N] logits
+  float* scales;          // [N, 3] logarithms
+  float low, high;        // Of the new logits.
+};
+
+// Row targets[i] becomes a copy of row sources[i] of the same tensor; none is both.
+struct Moves {
+  int32_t count;
+  const int32_t *sources, *targets;
+};
+
+}  // namespace lumigrad::density

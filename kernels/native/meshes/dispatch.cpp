@@ -1,0 +1,34 @@
+// From an instruction set to the loops compiled for it.
+#include "meshes/cpu.h"
+
+#define LUMIGRAD_DECLARE_MESHES(isa)                                                        \
+  namespace isa {                                                                           \
+  void evaluate(const World&, const Spheres&, const Settings&, const Outputs&, Workspace&); \
+  }
+
+namespace lumigrad::meshes {
+
+LUMIGRAD_DECLARE_MESHES(portable)
+#ifdef LUMIGRAD_HAVE_avx2
+LUMIGRAD_DECLARE_MESHES(avx2)
+#endif
+#ifdef LUMIGRAD_HAVE_avx512
+LUMIGRAD_DECLARE_MESHES(avx512)
+#endif
+
+CpuEngine cpu_engine(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return {&avx512::evaluate};
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return {&avx2::evaluate};
+#endif
+    default:
+      return {&portable::evaluate};
+  }
+}
+
+}  // namespace lumigrad::meshes

@@ -1,0 +1,52 @@
+// Training on the CPU as Python functions on arrays. The Python face checks every argument before it comes here.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "training/bind_arrays.h"
+#include "training/cpu.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lumigrad {
+namespace {
+
+using namespace training;
+using Doubles = nb::ndarray<double, nb::c_contig>;
+
+AdamSettings make_adam_settings(double first_weight, double second_decay, double second_weight, double root_correction,
+                                double epsilon, double gradient_scale) {
+  return {static_cast<float>(first_weight),    static_cast<float>(second_decay), static_cast<float>(second_weight),
+          static_cast<float>(root_correction), static_cast<float>(epsilon),      static_cast<float>(gradient_scale)};
+}
+
+void adam(Workspace& workspace, const nb::list& groups, const AdamSettings& settings, const Doubles& sums) {
+  const std::vector<AdamGroup> made = make_adam_groups(groups);
+  double* to = sums.data();
+  nb::gil_scoped_release unlocked;
+  cpu_engine(current_isa()).adam(made.data(), static_cast<int>(made.size()), settings, to, workspace);
+}
+
+void image_loss(Workspace& workspace, const nb::kwargs& arrays) {
+  const ImageLoss loss = make_image_loss(arrays);
+  double* values = find<double>(arrays, "values");
+  nb::gil_scoped_release unlocked;
+  cpu_engine(current_isa()).image_loss(loss, values, workspace);
+}
+
+}  // namespace
+
+void bind_training(nb::module_& m) {
+  nb::class_<Workspace>(m, "TrainingWorkspace").def(nb::init<>()).def_prop_ro("milliseconds", [](const Workspace& w) {
+    return w.milliseconds[0];
+  });
+  nb::class_<AdamSettings>(m, "AdamSettings");
+  m.attr("ADAM_SUMS") = static_cast<int>(kAdamSums);
+  m.def("make_adam_settings", &make_adam_settings, nb::kw_only(), "first_weight"_a, "second_decay"_a, "second_weight"_a,
+        "root_correction"_a, "epsilon"_a, "gradient_scale"_a);
+  m.attr("LOSS_VALUES") = static_cast<int>(kLossValues);
+  m.def("training_image_loss", &image_loss, "workspace"_a, "arrays"_a);
+  m.def("training_adam", &adam, "workspace"_a, "groups"_a, "settings"_a, "sums"_a);
+}
+
+}  // namespace lumigrad

@@ -1,0 +1,75 @@
+// From the named arrays of a Python call to the plain data of params_*.h; the same for CPU and CUDA. The Python face
+// checks everything before it comes here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <string>
+#include <vector>
+
+#include "common/bind_arrays.h"
+#include "training/params_adam.h"
+#include "training/params_loss.h"
+
+LG_BEGIN_ENGINE(training)
+
+// Numbers of a gradient's 16-bit types come as integers.
+inline AdamGroup make_adam_group(const nanobind::dict& fields) {
+  const auto arrays = nanobind::borrow<nanobind::kwargs>(fields);
+  AdamGroup g{};
+  nanobind::ndarray<float, nanobind::c_contig> raw;
+  if (find_array(arrays, "raw", raw)) {
+    g.raw = raw.data();
+    g.count = static_cast<int64_t>(raw.shape(0));
+    g.width = static_cast<int32_t>(raw.shape(1));
+  }
+  g.gradient_type = static_cast<Real>(nanobind::cast<int>(fields["gradient_type"]));
+  if (g.gradient_type == Real::float32) {
+    g.gradient = find<float>(arrays, "gradient");
+  } else {
+    g.gradient = find<int16_t>(arrays, "gradient");
+  }
+  g.first = find<float>(arrays, "first");
+  g.second = find<float>(arrays, "second");
+  g.value = find<float>(arrays, "value");
+  g.rows = find<uint8_t>(arrays, "rows");
+  g.activation = static_cast<Activation>(nanobind::cast<int>(fields["activation"]));
+  g.step_size = nanobind::cast<float>(fields["step_size"]);
+  g.head = nanobind::cast<int32_t>(fields["head"]);
+  g.head_step_size = nanobind::cast<float>(fields["head_step_size"]);
+  return g;
+}
+
+inline std::vector<AdamGroup> make_adam_groups(const nanobind::list& groups) {
+  std::vector<AdamGroup> made;
+  for (nanobind::handle group : groups) made.push_back(make_adam_group(nanobind::cast<nanobind::dict>(group)));
+  return made;
+}
+
+// Of floats under this name, or of bytes under the name with "_bytes" behind it.
+inline Plane find_plane(const nanobind::kwargs& arrays, const char* name) {
+  if (const float* floats = find<float>(arrays, name)) return {floats, false};
+  return {find<uint8_t>(arrays, (std::string(name) + "_bytes").c_str()), true};
+}
+
+inline ImageLoss make_image_loss(const nanobind::kwargs& arrays) {
+  ImageLoss loss{};
+  nanobind::ndarray<float, nanobind::c_contig> image;
+  if (find_array(arrays, "image", image)) {
+    loss.image = image.data();
+    int32_t* const sizes[] = {&loss.views, &loss.height, &loss.width, &loss.channels};
+    for (int i = 0; i < 4; ++i) *sizes[i] = static_cast<int32_t>(image.shape(i));
+  }
+  loss.target = find_plane(arrays, "target");
+  loss.mask = find_plane(arrays, "mask");
+  loss.gradient = find<float>(arrays, "gradient");
+  loss.l1 = nanobind::cast<float>(arrays["l1"]);
+  loss.l2 = nanobind::cast<float>(arrays["l2"]);
+  loss.dssim = nanobind::cast<float>(arrays["dssim"]);
+  loss.valid = nanobind::cast<bool>(arrays["valid"]);
+  loss.view_weight = nanobind::cast<double>(arrays["view_weight"]);
+  return loss;
+}
+
+LG_END

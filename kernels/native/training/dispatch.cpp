@@ -1,0 +1,35 @@
+// From an instruction set to the loops compiled for it.
+#include "training/cpu.h"
+
+#define LUMIGRAD_DECLARE_TRAINING(isa)                                        \
+  namespace isa {                                                             \
+  void adam(const AdamGroup*, int, const AdamSettings&, double*, Workspace&); \
+  void image_loss(const ImageLoss&, double*, Workspace&);                     \
+  }
+
+namespace lumigrad::training {
+
+LUMIGRAD_DECLARE_TRAINING(portable)
+#ifdef LUMIGRAD_HAVE_avx2
+LUMIGRAD_DECLARE_TRAINING(avx2)
+#endif
+#ifdef LUMIGRAD_HAVE_avx512
+LUMIGRAD_DECLARE_TRAINING(avx512)
+#endif
+
+CpuEngine cpu_engine(Isa isa) {
+  switch (isa) {
+#ifdef LUMIGRAD_HAVE_avx512
+    case Isa::avx512:
+      return {&avx512::adam, &avx512::image_loss};
+#endif
+#ifdef LUMIGRAD_HAVE_avx2
+    case Isa::avx2:
+      return {&avx2::adam, &avx2::image_loss};
+#endif
+    default:
+      return {&portable::adam, &portable::image_loss};
+  }
+}
+
+}  // namespace lumigrad::training

@@ -1,0 +1,42 @@
+// What a step of Adam works on; plain data that is also passed to CUDA kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace lumigrad::training {
+
+// From the raw parameter, which is optimised, to the value that is rendered.
+enum class Activation : int32_t { identity, exp, sigmoid };
+
+enum class Real : int32_t { float32, float16, bfloat16 };
+
+// A parameter of `count` rows of `width` numbers each. Pointers are to the machine that runs the step.
+struct AdamGroup {
+  float* raw;
+  const void* gradient;  // With respect to the value; numbers of type `gradient_type`.
+  float* first;
+  float* second;
+  float* value;         // May be null: nobody wants it.
+  const uint8_t* rows;  // Which take part; null: all.
+  int64_t count;
+  int32_t width;
+  Real gradient_type;
+  Activation activation;
+  float step_size;  // The learning rate over the bias correction of the first moment.
+  int32_t head;     // So many numbers at the beginning of each row have another one.
+  float head_step_size;
+};
+
+struct AdamSettings {
+  float first_weight;     // Of a new gradient in the first moment.
+  float second_decay;     // Of the second moment.
+  float second_weight;    // Of a new square in the second moment.
+  float root_correction;  // Of the bias of the second moment's root: a factor.
+  float epsilon;
+  float gradient_scale;
+};
+
+// What a step tells of the gradients of a group, with respect to raw parameters; float64.
+enum AdamSum { kSquares, kLargest, kNotFinite, kSkipped, kUpdated, kAdamSums };
+
+}  // namespace lumigrad::training

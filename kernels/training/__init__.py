@@ -1,0 +1,27 @@
+"""What training needs beside rendering: steps of Adam, and losses of images with their gradients."""
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.training.adam import ACTIVATIONS, AdamStep, GradientStatistics, Parameter, adam_step
+from lumigrad.kernels.training.exposure import apply_exposure, exposure_gradient
+from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss
+from lumigrad.kernels.training.plane_losses import PlaneLoss, alpha_loss, depth_loss
+from lumigrad.kernels.training.poses import apply_pose_update
+
+__all__ = [
+    "ACTIVATIONS",
+    "PADDINGS",
+    "REDUCTIONS",
+    "AdamStep",
+    "ArgumentError",
+    "GradientStatistics",
+    "ImageLoss",
+    "Parameter",
+    "PlaneLoss",
+    "adam_step",
+    "alpha_loss",
+    "apply_exposure",
+    "apply_pose_update",
+    "depth_loss",
+    "exposure_gradient",
+    "image_loss",
+]

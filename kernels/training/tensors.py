@@ -1,0 +1,56 @@
+"""Checks of tensors, and how the native functions take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lumigrad.kernels.checks import check
+from lumigrad.kernels.errors import ArgumentError
+
+
+def check_tensor(
+    name: str,
+    tensor: Any,
+    dtypes: Sequence[torch.dtype],
+    shape: Sequence[int | None],
+    device: torch.device | None,
+    *,
+    in_place: bool = False,
+) -> None:
+    """A tensor of one of these types and this shape (None: any extent), on `device`, where the others are.
+
+    Raises:
+        ArgumentError: It is none, or is to be updated in place and not contiguous.
+    """
+    types = " or ".join(_name_of(dtype) for dtype in dtypes)
+    wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
+    fits = isinstance(tensor, torch.Tensor) and tensor.dtype in dtypes and len(tensor.shape) == len(shape)
+    fits = fits and all(n is None or n == m for n, m in zip(shape, tensor.shape, strict=True))
+    if not fits:
+        raise ArgumentError(name, f"a {types} tensor of shape {wanted}", described(tensor))
+    if device is not None and tensor.device != device:
+        raise ArgumentError(name, f"a tensor on {device}, where the others are", f"one on {tensor.device}")
+    if in_place:
+        check(tensor.is_contiguous(), name, "a contiguous tensor, to be updated in place", tensor.stride())
+
+
+def described(tensor: Any) -> str:
+    """Type and shape of a tensor, or what it is instead."""
+    if not isinstance(tensor, torch.Tensor):
+        return type(tensor).__name__
+    return f"{_name_of(tensor.dtype)} of shape {list(tensor.shape)}"
+
+
+def plane(name: str, tensor: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """An array of floats under its name, or one of bytes under the name that the native functions look for."""
+    if tensor is None:
+        return {}
+    array = tensor.detach().contiguous()
+    return {name: array} if array.dtype == torch.float32 else {f"{name}_bytes": array.view(torch.uint8)}
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,124 @@
+"""Noise on the means of Gaussians: the formula, what it leaves alone, and that it can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels import ArgumentError, _native
+from lumigrad.kernels.density import STREAMS, Draw, Parameters, add_noise
+from support import density_random, density_reference
+from support.density_clouds import copy_of, gaussians, spheres
+
+DRAW = Draw(seed=5, step=700)
+STREAM = STREAMS.index("noise")
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    before = _native.thread_count()
+    yield
+    _native.set_thread_count(before)
+
+
+def noisy(parameters: Parameters, draw: Draw = DRAW, rate: float = 1.6e-4) -> torch.Tensor:
+    changed = copy_of(parameters)
+    add_noise(changed, draw, learning_rate=rate)
+    return changed.tensors["means"].cpu()
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 33, 3000])
+def test_means_move_by_the_formula(density_device: torch.device, count: int) -> None:
+    cloud = gaussians(count, device=density_device)
+    tensors = {name: tensor.cpu() for name, tensor in cloud.tensors.items()}
+    normals = density_random.normals(DRAW.seed, DRAW.step, STREAM, np.arange(count))[:, :3]
+    expected = density_reference.noisy_means(tensors, torch.from_numpy(normals), 80.0)
+    # Besides what the means themselves are rounded to.
+    offset = (expected - tensors["means"]).abs()
+    assert ((noisy(cloud).double() - expected).abs() <= 5e-6 * offset + 3e-7 * tensors["means"].abs() + 1e-9).all()
+
+
+def test_only_means_change(density_device: torch.device) -> None:
+    cloud = gaussians(100, device=density_device)
+    changed = copy_of(cloud)
+    times = add_noise(changed, DRAW, learning_rate=1e-3)
+    for name, tensor in cloud.tensors.items():
+        assert torch.equal(tensor, changed.tensors[name]) == (name != "means")
+    for name, moments in cloud.moments.items():
+        assert all(torch.equal(a, b) for a, b in zip(moments, changed.moments[name], strict=True))
+    assert list(times.milliseconds()) in (["add_noise"], [])
+
+
+def test_parameters_that_require_gradients_move_too() -> None:
+    cloud = gaussians(10)
+    cloud.tensors["means"].requires_grad_()
+    before = cloud.tensors["means"].detach().clone()
+    add_noise(cloud, DRAW, learning_rate=1.0)
+    assert cloud.tensors["means"].requires_grad and not torch.equal(cloud.tensors["means"], before)
+
+
+def test_opaque_ones_stay_and_transparent_ones_move(density_device: torch.device) -> None:
+    cloud = gaussians(64, device=density_device)
+    cloud.tensors["opacities"][:32] = 3.0
+    cloud.tensors["opacities"][32:] = -7.0
+    moved = (noisy(cloud) != cloud.tensors["means"].cpu()).all(dim=1)
+    assert not moved[:32].any() and moved[32:].all()
+
+
+def test_extreme_values_stay_finite(density_device: torch.device) -> None:
+    cloud = gaussians(48, device=density_device)
+    cloud.tensors["opacities"][:16] = torch.tensor([-1e30, 1e30] * 8)
+    cloud.tensors["scales"][8:24] = -200.0
+    cloud.tensors["quats"][16:32] = 0.0
+    cloud.tensors["quats"][32:48] *= 1e-15
+    assert torch.isfinite(noisy(cloud)).all()
+
+
+def test_same_draw_gives_the_same_bits(density_device: torch.device, keep_threads: None) -> None:
+    cloud = gaussians(5000, device=density_device)
+    expected = noisy(cloud)
+    for threads in (1, 2, 3):
+        _native.set_thread_count(threads)
+        assert torch.equal(noisy(cloud), expected)
+
+
+def test_each_step_and_seed_draws_anew(density_device: torch.device) -> None:
+    cloud = gaussians(200, device=density_device)
+    first = noisy(cloud)
+    for other in (Draw(DRAW.seed, DRAW.step + 1), Draw(DRAW.seed + 1, DRAW.step)):
+        assert not torch.equal(noisy(cloud, other), first)
+
+
+def test_covariance_of_the_noise_is_that_of_the_formula(density_device: torch.device) -> None:
+    count = 20_000
+    one = gaussians(1, seed=3)
+    tensors = {name: tensor.repeat(count, *[1] * (tensor.dim() - 1)) for name, tensor in one.tensors.items()}
+    tensors["opacities"][:] = -6.0
+    tensors["means"][:] = 0.0
+    cloud = Parameters({name: tensor.to(density_device) for name, tensor in tensors.items()})
+    moved = noisy(cloud, rate=2e-4).double()
+    gate = torch.sigmoid(100.0 * (0.005 - torch.sigmoid(torch.tensor(-6.0, dtype=torch.float64))))
+    shape = density_reference.covariances(one.tensors["quats"], one.tensors["scales"])[0]
+    expected = (100.0 * gate) ** 2 * shape @ shape
+    found = moved.T @ moved / count
+    # Five deviations of a sample's covariance.
+    deviation = ((expected**2 + torch.outer(expected.diag(), expected.diag())) / count).sqrt()
+    assert ((found - expected).abs() < 5.0 * deviation).all()
+
+
+def test_spoiled_arguments_are_named() -> None:
+    cloud = gaussians(3)
+    for argument, call in {
+        "parameters": lambda: add_noise(cloud.tensors, DRAW, learning_rate=1.0),  # type: ignore[arg-type]
+        "draw": lambda: add_noise(cloud, 3, learning_rate=1.0),  # type: ignore[arg-type]
+        "learning_rate": lambda: add_noise(cloud, DRAW, learning_rate=-1.0),
+        "noise_rate": lambda: add_noise(cloud, DRAW, learning_rate=1.0, noise_rate=float("nan")),
+    }.items():
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert caught.value.argument == argument
+    with pytest.raises(ArgumentError, match=r"^parameters: expected Gaussians.*got spheres$"):
+        add_noise(spheres(3), DRAW, learning_rate=1.0)

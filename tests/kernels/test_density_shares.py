@@ -1,0 +1,94 @@
+"""A Gaussian and its shares look alike: equation 9 of 3DGS as MCMC, and what it is for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels import gaussians as engine
+from lumigrad.kernels.density import Draw, Parameters, relocate
+from support.density_clouds import gaussians
+from support.density_relocation import MOST_SHARES, share_of
+
+OPACITIES = (0.01, 0.2, 0.7, 0.99, 0.999999)
+
+
+def shared(device: torch.device, logits: torch.Tensor, shares: int) -> Parameters:
+    """The first Gaussian, and shares - 1 dead ones that it comes to."""
+    cloud = gaussians(shares, device=device)
+    cloud.tensors["opacities"][:] = -20.0
+    cloud.tensors["opacities"][0] = logits
+    assert relocate(cloud, Draw(1, 1), min_opacity=1e-6).relocated == shares - 1
+    return cloud
+
+
+@pytest.mark.parametrize("shares", [2, 3, 10, 51])
+@pytest.mark.parametrize("opacity", OPACITIES)
+def test_shares_are_those_of_the_equation(density_device: torch.device, opacity: float, shares: int) -> None:
+    logit = torch.logit(torch.tensor(opacity, dtype=torch.float64)).float()
+    before = gaussians(shares).tensors["scales"][0].double()
+    after = shared(density_device, logit, shares)
+    share, factor = share_of(float(torch.sigmoid(logit.double())), shares)
+    found = torch.sigmoid(after.tensors["opacities"].cpu().double())
+    torch.testing.assert_close(found, torch.full((shares,), share, dtype=torch.float64), rtol=2e-6, atol=0)
+    expected = (before + math.log(factor)).expand(shares, 3)
+    torch.testing.assert_close(after.tensors["scales"].cpu().double(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shares", [2, 7, 51])
+@pytest.mark.parametrize("opacity", OPACITIES)
+def test_opacity_of_all_along_a_line_is_that_of_the_one(opacity: float, shares: int) -> None:
+    share, factor = share_of(opacity, shares)
+    x = np.linspace(-12.0, 12.0, 200_001)
+    one, each = opacity * np.exp(-(x**2) / 2.0), share * np.exp(-(x**2) / (2.0 * factor**2))
+    together = 1.0 - (1.0 - each) ** shares
+    assert np.trapezoid(together, x) == pytest.approx(np.trapezoid(one, x), rel=1e-9)
+    assert together.max() == pytest.approx(opacity, rel=1e-9)
+
+
+def test_more_shares_than_the_sum_bears_are_taken_for_as_many() -> None:
+    cpu, logit = torch.device("cpu"), torch.tensor(2.0)
+    most, more = shared(cpu, logit, MOST_SHARES), shared(cpu, logit, 400)
+    assert torch.equal(most.tensors["opacities"][0], more.tensors["opacities"][0])
+    shrunk = [cloud.tensors["scales"][0] - gaussians(cloud.count).tensors["scales"][0] for cloud in (most, more)]
+    torch.testing.assert_close(*shrunk, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("logit", [20.0, 1e3, 1e30])
+@pytest.mark.parametrize("shares", [2, 51])
+def test_saturated_opacities_give_finite_shares(density_device: torch.device, logit: float, shares: int) -> None:
+    after = shared(density_device, torch.tensor(logit), shares)
+    scale = after.tensors["scales"] - gaussians(shares, device=density_device).tensors["scales"][0]
+    assert torch.isfinite(after.tensors["opacities"]).all()
+    assert ((scale <= 0.0) & (scale > -3.0)).all()
+
+
+@pytest.mark.parametrize("shares", [2, 5, 20])
+def test_rendered_line_keeps_its_opacity(shares: int) -> None:
+    """Through the renderer: the row of pixels through the centre of one Gaussian, and of its shares."""
+    size, opacity = 401, 0.8
+
+    def opacity_of_line(cloud: Parameters) -> float:
+        n = cloud.count
+        scene = engine.Gaussians(
+            means=torch.tensor([[0.0, 0.0, 1.0]]).expand(n, 3),
+            quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]]).expand(n, 4),
+            scales=cloud.tensors["scales"].exp(),
+            opacities=torch.sigmoid(cloud.tensors["opacities"]),
+            colors=torch.ones(n, 1),
+        )
+        camera = engine.Camera.opencv(1000.0, 1000.0, size / 2, size / 2, np.eye(3), np.zeros(3), size, size)
+        settings = engine.Settings(eps2d=0.0, alpha_min=1e-6, alpha_max=0.9999, transmittance_min=0.0)
+        alpha = engine.forward(scene, [camera], settings, outputs=("alpha",)).outputs["alpha"]
+        return float(alpha[0, size // 2].double().sum())
+
+    cloud = gaussians(shares)
+    cloud.tensors["scales"][:] = math.log(0.03)
+    cloud.tensors["opacities"][:] = -20.0
+    cloud.tensors["opacities"][0] = math.log(opacity / (1.0 - opacity))
+    one = Parameters({name: tensor[:1].clone() for name, tensor in cloud.tensors.items()})
+    relocate(cloud, Draw(1, 1), min_opacity=1e-6)
+    assert opacity_of_line(cloud) == pytest.approx(opacity_of_line(one), rel=1e-3)

@@ -1,0 +1,213 @@
+"""What only the CUDA engine has of meshes: hierarchies on a device, rows in any order, memory that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.kernels.meshes import Instance, Settings, World
+from lumigrad.kernels.meshes.engine import CudaEngine
+from support import mesh_shapes as shapes
+from support.closeness import assert_image, assert_relative
+from support.cuda_devices import CudaDevice
+from support.mesh_case import MeshCase, Placed
+from support.mesh_cases import TURNED, as_curobo, case_of, kinds, three, worlds
+from support.mesh_engines import Engine, cpu, on_cuda
+from support.mesh_runs import DISTANCES, OUTPUTS, Run, mesh_of, run, world_of
+from support.mesh_spheres import Crowd, random_of, tensor
+
+PATH = Crowd(batches=2, horizon=5, count=9, step=0.25)
+# Three levels of nodes, none of them full.
+DEEP = shapes.shuffled(shapes.torus(97, 47))
+EXACT = [
+    case_of("deep", Placed(DEEP, TURNED), activation_distance=0.03),
+    case_of("deep winding", Placed(DEEP, TURNED, sign="winding"), activation_distance=0.03),
+    case_of("deep rays", Placed(DEEP, TURNED, sign="rays"), crowd=Crowd(count=10), activation_distance=0.03),
+    case_of("open", Placed(shapes.open_box(), TURNED), activation_distance=0.03),
+    case_of("kinds", *kinds(), activation_distance=0.05),
+    case_of("worlds", *worlds(), crowd=Crowd(batches=5, count=7), environments=4, rows=[1, 0, 2, 3, 1]),
+    case_of("swept", *three(), crowd=PATH, sweep=True, activation_distance=0.02),
+    case_of("swept kinds", *kinds(), crowd=PATH, sweep=True, reduction="max", activation_distance=0.02),
+    case_of("swept speed", *kinds(), crowd=PATH, sweep=True, speed_metric=True, time_step_s=0.1),
+    case_of("limited", *three(), crowd=PATH, sweep=True, max_distance=0.05, activation_distance=0.02),
+]
+CUROBO = [
+    as_curobo(case_of("cuRobo", *three(), crowd=PATH, sweep=True, activation_distance=0.02)),
+    as_curobo(case_of("cuRobo kinds", *kinds(), crowd=PATH, sweep=True, speed_metric=True, time_step_s=0.1)),
+    as_curobo(case_of("cuRobo deep", Placed(DEEP, TURNED, sign="rays"), activation_distance=0.02), 0.1),
+    as_curobo(case_of("field", *three()), semantics="curobo_field"),
+]
+CASES = {case.name: case for case in [*EXACT, *CUROBO]}
+BY_NAME = {case.name: case for case in EXACT}
+every_case = pytest.mark.parametrize("name", CASES)
+every_exact_case = pytest.mark.parametrize("name", BY_NAME)
+
+
+@dataclass
+class Device:
+    """A CUDA device or the emulated one: its module, and a fresh engine on it."""
+
+    native: ModuleType
+    cuda: CudaEngine
+    engine: Engine
+
+
+def _device(cuda: CudaDevice) -> Device:
+    engine = CudaEngine(cuda.native, 0, cuda.current_stream)
+    return Device(cuda.native, engine, on_cuda(cuda.name, cuda.device, engine))
+
+
+@pytest.fixture
+def emulation_device(emulated_cuda: CudaDevice) -> Device:
+    return _device(emulated_cuda)
+
+
+@pytest.fixture
+def device(cuda: CudaDevice) -> Device:
+    return _device(cuda)
+
+
+def everything(engine: Engine, case: MeshCase, world: World | None = None) -> Run:
+    """All outputs; of exact semantics also all gradients."""
+    if case.options.semantics != "exact":
+        return run(engine, case, outputs=OUTPUTS, world=world)
+    random = random_of(f"upstream of {case.name}")
+    upstream = {name: random.standard_normal(case.shape) for name in ("cost", "distance")}
+    return run(engine, case, outputs=OUTPUTS, upstream=upstream, world=world)
+
+
+@every_case
+def test_the_cpu_sees_the_same(name: str, device: Device) -> None:
+    actual, expected = everything(device.engine, CASES[name]), everything(cpu(), CASES[name])
+    for output in ("cost", "distance"):
+        there = np.isfinite(expected.outputs[output])
+        np.testing.assert_array_equal(np.isfinite(actual.outputs[output]), there)
+        assert_image(actual.outputs[output][there], expected.outputs[output][there], 1e-6)
+    for output in ("exhausted", "beyond", "instance"):
+        np.testing.assert_array_equal(actual.outputs[output], expected.outputs[output], err_msg=output)
+    for output in ("normal", "closest", "gradient"):
+        # Where two closest points are equally far either may be taken.
+        same = np.abs(actual.outputs[output] - expected.outputs[output]).max(-1) < 1e-4
+        assert same.mean() > 0.98, output
+    for gradient, value in expected.gradients.items():
+        assert_relative(gradient, actual.gradients[gradient], value, 1e-4)
+
+
+@every_exact_case
+@pytest.mark.parametrize("seed", [1, 77])
+def test_order_of_threads_does_not_matter(name: str, seed: int, emulation_device: Device) -> None:
+    device, case = emulation_device, BY_NAME[name]
+    world = world_of(device.engine, case)
+    expected = everything(device.engine, case, world)
+    device.native.set_seed(seed)
+    actual = everything(device.engine, case, world)
+    for output, value in expected.outputs.items():
+        np.testing.assert_array_equal(actual.outputs[output], value, err_msg=output)
+    np.testing.assert_array_equal(actual.gradients["spheres"], expected.gradients["spheres"])
+    assert_relative("poses", actual.gradients["poses"], expected.gradients["poses"], 1e-6)
+
+
+@pytest.mark.parametrize("sign", ["auto", "winding", "rays"])
+def test_a_mesh_that_moved_is_as_good_as_a_new_one(sign: str, device: Device) -> None:
+    still = shapes.torus(40, 21)
+    x, y, z = still.vertices.T
+    elsewhere = still.moved(np.stack([x + 0.2 * y, y - 0.1 * z, 1.1 * z + 0.05 * np.sin(9 * x)], axis=1))
+    mesh = mesh_of(device.engine, still)
+    first = case_of("before", Placed(still, TURNED, sign=sign), crowd=Crowd(count=15))
+    everything(device.engine, first, World([Instance(mesh, TURNED, sign=sign)]))
+    moved = device.engine.moved(mesh, torch.from_numpy(elsewhere.vertices))
+    assert not moved.rebuilt
+    case = case_of("after", Placed(elsewhere, TURNED, sign=sign), crowd=Crowd(count=15), activation_distance=0.05)
+    actual = everything(device.engine, case, World([Instance(moved, TURNED, sign=sign)]))
+    expected = everything(device.engine, case)
+    for output in ("cost", "distance"):
+        assert_image(actual.outputs[output], expected.outputs[output], 1e-6)
+    assert_relative("spheres", actual.gradients["spheres"], expected.gradients["spheres"], 1e-3)
+    # The one that it came from stays where it was.
+    again = everything(device.engine, first, World([Instance(mesh, TURNED, sign=sign)]))
+    np.testing.assert_array_equal(again.outputs["distance"], everything(device.engine, first).outputs["distance"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9])
+def test_rows_that_fill_no_block_are_seen(count: int, device: Device) -> None:
+    case = EXACT[4]
+    whole = everything(device.engine, case)
+    part = everything(device.engine, replace(case, spheres=case.spheres[:1, :1, :count]))
+    for output in ("cost", *DISTANCES):
+        np.testing.assert_array_equal(part.outputs[output], whole.outputs[output][:1, :1, :count], err_msg=output)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e20])
+def test_spheres_that_are_nowhere_are_off(bad: float, device: Device) -> None:
+    case = EXACT[6]
+    spheres = case.spheres.copy()
+    spheres[0, 1, 2, 0] = spheres[1, 3, 4, 3] = bad
+    off = spheres.copy()
+    off[0, 1, 2, 3] = off[1, 3, 4, 3] = -1.0
+    off[0, 1, 2, 0] = off[1, 3, 4, 0] = 0.0
+    world = world_of(device.engine, case)
+    found = []
+    for rows in (spheres, off):
+        settings = Settings(sweep=True, activation_distance=0.02)
+        names = ("cost", "distance", "face", "exhausted")
+        found.append(device.engine.evaluate(tensor(rows), world, settings, outputs=names, checked=True)[0])
+    for output, value in found[1].items():
+        np.testing.assert_array_equal(found[0][output], value, err_msg=output)
+
+
+def test_a_steady_loop_allocates_nothing(device: Device) -> None:
+    swept, deep = BY_NAME["swept"], BY_NAME["deep winding"]
+    placed = {case.name: world_of(device.engine, case) for case in (swept, deep)}
+    turn = 0
+
+    def step() -> None:
+        nonlocal turn
+        turn += 1
+        for case in (swept, deep):
+            pose = (0.01 * turn, *TURNED[1:])
+            everything(device.engine, case, placed[case.name].with_poses({0: pose}))
+
+    for _ in range(3):
+        step()
+    before, held = device.native.device_system_allocations(), device.native.device_bytes(0)
+    for _ in range(3):
+        step()
+    assert device.native.device_system_allocations() == before
+    assert device.native.device_bytes(0) == held
+
+
+def test_memory_is_that_of_the_triangles_and_given_back(device: Device) -> None:
+    device.native.device_trim(0)
+    before = device.native.device_bytes(0)
+    mesh = mesh_of(device.engine, DEEP)
+    world = World([Instance(mesh)])
+    run(device.engine, BY_NAME["deep"], outputs=("distance",), world=world)
+    held = device.native.device_bytes(0) - before
+    faces, vertices = len(DEEP.faces), len(DEEP.vertices)
+    # Of a face: nine floats, number, normal, three neighbours, three corners. A sixteenth of it in boxes.
+    assert faces * 76 < held < 1.2 * (faces * 76 + vertices * 24) + 200_000
+    del mesh, world
+    device.native.device_trim(0)
+    assert device.native.device_bytes(0) <= before
+
+
+def test_a_full_device_says_how_much_was_wanted(emulation_device: Device) -> None:
+    device, case = emulation_device, BY_NAME["kinds"]
+    world = world_of(device.engine, case)
+    device.native.device_trim(0)
+    device.native.fail_allocations(2)
+    with pytest.raises(MemoryError, match=r"allocating \d+ bytes on the device: out of memory"):
+        everything(device.engine, case, world)
+    everything(device.engine, case, world)
+
+
+def test_stages_are_timed(device: Device) -> None:
+    case = BY_NAME["kinds"]
+    world = world_of(device.engine, case)
+    times = device.engine.stages(tensor(case.spheres), world, Settings())
+    assert list(times) == ["query"]
+    assert times["query"] > 0

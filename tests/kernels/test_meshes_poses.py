@@ -1,0 +1,239 @@
+"""Poses: their algebra, and gradients of costs and distances with respect to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.kernels.meshes import Cuboid, Grid, Instance, Mesh, Settings, Shape, World, backward, esdf, evaluate
+from lumigrad.kernels.meshes.pose import placements, pose_gradient, rotations
+from support import mesh_shapes
+from support.mesh_case import MeshShape
+from support.rotation import turned
+
+Array = np.ndarray
+
+
+def random_poses(count: int, seed: int = 0) -> Array:
+    """[I, 7], quaternions of any length."""
+    return np.random.default_rng(seed).normal(size=(count, 7))
+
+
+def quaternion(x: float, y: float, z: float) -> tuple[float, ...]:
+    """Of the rotations about the three axes, one after the other."""
+    result = np.array([1.0, 0.0, 0.0, 0.0])
+    for axis, angle in enumerate((x, y, z)):
+        w, v = np.cos(angle / 2), np.zeros(3)
+        v[axis] = np.sin(angle / 2)
+        a, b = result[0], result[1:]
+        result = np.concatenate([[w * a - v @ b], w * b + a * v + np.cross(v, b)])
+    return tuple(result.tolist())
+
+
+def test_a_quaternion_stands_for_the_rotation_about_its_axis() -> None:
+    for angles in ((0.3, 0.0, 0.0), (0.0, -1.2, 0.0), (0.0, 0.0, 2.9), (0.7, -0.4, 1.9)):
+        pose = np.array([[0.0, 0.0, 0.0, *quaternion(*angles)]])
+        np.testing.assert_allclose(rotations(pose)[0], turned(*angles), atol=1e-14)
+
+
+def test_rotations_are_orthonormal_whatever_the_length_of_the_quaternion() -> None:
+    poses = random_poses(20)
+    found = rotations(poses)
+    np.testing.assert_allclose(found @ found.swapaxes(1, 2), np.broadcast_to(np.eye(3), (20, 3, 3)), atol=1e-14)
+    np.testing.assert_allclose(np.linalg.det(found), 1.0)
+    poses[:, 3:] *= -7.0
+    np.testing.assert_allclose(rotations(poses), found, atol=1e-14)
+
+
+def test_a_placement_undoes_the_pose() -> None:
+    poses, points = random_poses(20), np.random.default_rng(1).normal(size=(20, 3))
+    world = np.einsum("iab,ib->ia", rotations(poses), points) + poses[:, :3]
+    placed = placements(poses)
+    back = np.einsum("iab,ib->ia", placed[:, :9].reshape(-1, 3, 3), world) + placed[:, 9:]
+    np.testing.assert_allclose(back, points, atol=1e-13)
+
+
+def test_gradient_of_a_pose_agrees_with_differences() -> None:
+    poses, random = random_poses(6), np.random.default_rng(2)
+    d_translation, d_rotation = random.normal(size=(6, 3)), random.normal(size=(6, 3, 3))
+
+    def value(at: Array) -> Array:
+        turn = np.sum(d_rotation * rotations(at), axis=(1, 2))
+        return turn + np.sum(d_translation * at[:, :3], axis=1)
+
+    found = pose_gradient(poses, d_translation, d_rotation)
+    for i in range(7):
+        step = np.zeros(7)
+        step[i] = 1e-6
+        np.testing.assert_allclose(found[:, i], (value(poses + step) - value(poses - step)) / 2e-6, atol=1e-7)
+    # Scaling a quaternion changes nothing.
+    np.testing.assert_allclose(np.sum(found[:, 3:] * poses[:, 3:], axis=1), 0.0, atol=1e-12)
+
+
+def mesh(shape: MeshShape) -> Mesh:
+    return Mesh.build(torch.from_numpy(shape.vertices), torch.from_numpy(shape.faces))
+
+
+def ball_grid() -> Grid:
+    """Of a ball of 0.25 m."""
+    at = torch.stack(torch.meshgrid(*[torch.linspace(-0.4, 0.4, 17)] * 3, indexing="ij"))
+    return Grid(at.norm(dim=0) - 0.25, 0.05)
+
+
+def far_from_its_origin() -> Mesh:
+    shape = mesh_shapes.moved(mesh_shapes.torus(12, 8), (0.2, -0.15, 0.1))
+    return mesh(mesh_shapes.scaled(shape, 0.8))
+
+
+SHAPES: dict[str, Callable[[], Shape]] = {
+    "mesh": far_from_its_origin,
+    "cuboid": lambda: Cuboid((0.5, 0.3, 0.4)),
+    "grid": ball_grid,
+}
+
+
+def scene(*shapes: Shape, **options: Any) -> World:
+    """The shapes beside each other, turned, quaternions not normalised; one more that is switched off."""
+    poses = random_poses(len(shapes), seed=5)
+    poses[:, :3] *= 0.1
+    poses[:, 0] += 0.6 * np.arange(len(shapes))
+    on = [Instance(shape, pose, **options) for shape, pose in zip(shapes, poses.tolist(), strict=True)]
+    return World([on[0], Instance(Cuboid((1.0, 1.0, 1.0)), enabled=False), *on[1:]])
+
+
+def trajectories(world: World, count: int = 12, seed: int = 7) -> Tensor:
+    """[2, 4, S, 4] that pass by the shapes, one sphere off now and then."""
+    random = np.random.default_rng(seed)
+    start, way = random.normal(size=(2, 1, count, 3)) * 0.35, random.normal(size=(2, 1, count, 3)) * 0.12
+    centres = start + way * np.arange(4)[None, :, None, None] + random.normal(size=(2, 4, count, 3)) * 0.01
+    centres[..., 0] += world.poses[:, 0].mean()
+    radii = random.uniform(0.05, 0.2, size=(2, 4, count, 1))
+    radii[0, 1, 3] = radii[1, 3, 5] = -1.0
+    return torch.from_numpy(np.concatenate([centres, radii], axis=-1).astype(np.float32))
+
+
+Values = Callable[[World], Tensor]
+
+
+def differences(world: World, values: Values, step: float) -> tuple[Array, Tensor]:
+    """[I, 7, ...] of all values by central differences, and where they have no kink within the step."""
+    poses, here = world.poses, values(world).double()
+    found, smooth = np.zeros((*poses.shape, *here.shape)), torch.ones(here.shape, dtype=torch.bool)
+    for i, j in np.ndindex(*poses.shape):
+        ends = []
+        for sign in (1.0, -1.0):
+            changed = poses[i].copy()
+            changed[j] += sign * step
+            ends.append(values(world.with_poses({i: changed.tolist()})).double())
+        found[i, j] = (ends[0] - ends[1]).nan_to_num(0.0).numpy() / (2.0 * step)
+        smooth &= ~((ends[0] + ends[1] - 2.0 * here).abs() > 0.02 * step)
+    return found, smooth
+
+
+def agree(found: Tensor, wanted: Array, tolerance: float) -> None:
+    assert found.dtype == torch.float32 and found.shape == wanted.shape
+    scale = max(float(np.abs(wanted).max()), 0.1)
+    np.testing.assert_allclose(found.numpy(), wanted, atol=tolerance * scale)
+
+
+COSTS: dict[str, dict[str, Any]] = {
+    "static": {},
+    "activated": {"activation_distance": 0.1, "weight": 3.0},
+    "swept": {"activation_distance": 0.1, "sweep": True, "samples": 2},
+    "fast": {"activation_distance": 0.1, "sweep": True, "samples": 2, "speed_metric": True, "time_step_s": 0.2},
+    "largest": {"activation_distance": 0.1, "sweep": True, "samples": 2, "reduction": "max"},
+}
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradient_of_costs_agrees_with_differences(shape: str, cost: str) -> None:
+    world, settings = scene(SHAPES[shape]()), Settings(**COSTS[cost])
+    spheres = trajectories(world)
+    by_row, smooth = differences(world, lambda at: evaluate(spheres, at, settings).outputs["cost"], 5e-4)
+    assert smooth.float().mean() > 0.7
+    upstream = torch.rand(spheres.shape[:3], generator=torch.Generator().manual_seed(3)) * smooth
+    state = evaluate(spheres, world, settings, retain=True).state
+    assert state is not None and state.cost is not None and (state.cost * smooth > 0).sum() > 10
+    found = backward(state, {"cost": upstream}, ("poses",)).gradients["poses"]
+    agree(found, np.sum(by_row * upstream.numpy(), axis=(2, 3, 4)), 2e-3)
+    assert found[1].abs().max() == 0.0
+
+
+@pytest.mark.parametrize("per_instance", [False, True])
+def test_gradient_of_distances_agrees_with_differences(per_instance: bool) -> None:
+    world, settings = scene(*(make() for make in SHAPES.values())), Settings()
+    spheres = trajectories(world, 20)
+    options: dict[str, Any] = {"outputs": ("distance",), "per_instance": per_instance}
+    first = evaluate(spheres, world, settings, retain=True, **options)
+    there = first.outputs["distance"]
+    by_row, smooth = differences(world, lambda at: evaluate(spheres, at, settings, **options).outputs["distance"], 5e-4)
+    upstream = (torch.rand(there.shape, generator=torch.Generator().manual_seed(3)) - 0.5) * smooth
+    assert smooth[there.isfinite()].float().mean() > 0.8
+    assert first.state is not None
+    # What is said where nothing was found does not matter.
+    given = torch.where(there.isinf(), float("nan"), upstream)
+    assert given.isnan().any()
+    found = backward(first.state, {"distance": given}, ("spheres", "poses")).gradients
+    assert found["spheres"].isfinite().all() and found["spheres"].shape == spheres.shape
+    agree(found["poses"], (by_row * upstream.numpy()).reshape(*world.poses.shape, -1).sum(-1), 2e-3)
+
+
+def test_costs_and_distances_add_up() -> None:
+    world, settings = scene(*(make() for make in SHAPES.values())), Settings(activation_distance=0.1)
+    spheres = trajectories(world)
+    state = evaluate(spheres, world, settings, outputs=("cost", "distance"), retain=True).state
+    assert state is not None
+    ones = torch.ones(spheres.shape[:3])
+    both = backward(state, {"cost": ones, "distance": 2.0 * ones}).gradients
+    one, other = (backward(state, given).gradients for given in ({"cost": ones}, {"distance": 2.0 * ones}))
+    for name in ("spheres", "poses", "weight"):
+        torch.testing.assert_close(both[name], one[name] + other[name], atol=1e-5, rtol=1e-5)
+
+
+def test_moving_all_of_the_world_is_moving_the_spheres_back() -> None:
+    world, settings = scene(*(make() for make in SHAPES.values())), Settings(activation_distance=0.1, sweep=True)
+    spheres = trajectories(world)
+    state = evaluate(spheres, world, settings, retain=True).state
+    assert state is not None
+    found = backward(state, {"cost": torch.ones(spheres.shape[:3])}).gradients
+    all_poses, all_spheres = found["poses"][:, :3].sum(0), found["spheres"][..., :3].sum((0, 1, 2))
+    torch.testing.assert_close(all_poses, -all_spheres, atol=1e-4, rtol=1e-4)
+
+
+def test_a_world_keeps_what_was_asked_of_the_one_it_comes_from() -> None:
+    world = scene(far_from_its_origin(), Cuboid((0.5, 0.3, 0.4)))
+    spheres = trajectories(world)
+    before = evaluate(spheres, world, Settings(), outputs=("distance",)).outputs["distance"]
+    elsewhere = world.with_poses({0: [5.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], 2: [9.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]})
+    after = evaluate(spheres, elsewhere, Settings(), outputs=("distance",)).outputs["distance"]
+    assert (after[after.isfinite()] > before[before.isfinite()]).all()
+    again = evaluate(spheres, world, Settings(), outputs=("distance",)).outputs["distance"]
+    assert torch.equal(again, before)
+    off = elsewhere.with_enabled({0: False, 2: False})
+    assert evaluate(spheres, off, Settings(), outputs=("distance",)).outputs["distance"].isinf().all()
+    assert off.instances[0].shape is world.instances[0].shape
+
+
+@pytest.mark.parametrize("counts", [(4, 6, 5), (1, 2, 3)])
+def test_a_field_lies_in_its_box(counts: tuple[int, int, int]) -> None:
+    cuboid, size = Cuboid((0.4, 0.3, 0.2)), 0.1
+    world = World([Instance(cuboid, [0.3, -0.2, 0.1, *quaternion(0.3, 0.5, -0.2)])])
+    box = [0.25, -0.15, 0.05, *quaternion(-0.4, 0.1, 0.9)]
+    values = esdf(world, box, [count * size for count in counts], size)
+    assert values.shape == counts
+    along = [(np.arange(count) - 0.5 * (count - 1)) * size for count in counts]
+    local = np.stack(np.meshgrid(*along, indexing="ij"), axis=-1)
+    places = local @ rotations(np.array([box]))[0].T + np.array(box[:3])
+    spheres = torch.from_numpy(np.concatenate([places, np.zeros((*counts, 1))], axis=-1).astype(np.float32))
+    wanted = evaluate(spheres, world, Settings(), outputs=("distance",)).outputs["distance"]
+    torch.testing.assert_close(values, wanted, atol=1e-6, rtol=0.0)
+    # As cuRobo: positive inside, and nothing beyond the search radius.
+    field = esdf(world, box, [count * size for count in counts], size, max_distance=10.0, semantics="curobo_field")
+    if all(count % 2 == 0 for count in counts):
+        torch.testing.assert_close(field, -wanted, atol=1e-6, rtol=0.0)

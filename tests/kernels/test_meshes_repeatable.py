@@ -1,0 +1,187 @@
+"""The same query gives the same bits: again, on other threads, in other company; and it takes no new memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.meshes import Settings
+from support import mesh_shapes as shapes
+from support.closeness import assert_image, assert_relative
+from support.mesh_case import CuboidShape, MeshCase, Placed
+from support.mesh_cases import ASIDE, LONG, TURNED, case_of
+from support.mesh_engines import Engine, cpu, instruction_set
+from support.mesh_runs import OUTPUTS, Run, run, settings_of, world_of
+from support.mesh_spheres import Crowd, random_of, tensor
+
+PATH = Crowd(batches=8, horizon=8, count=40, step=0.2)
+# Boxes with squares for faces: closest points by the dozen that are equally far.
+SOLIDS = (
+    Placed(shapes.torus(40, 20), TURNED),
+    Placed(shapes.grid_box(), ASIDE),
+    Placed(shapes.bowl(), LONG),
+    Placed(CuboidShape((0.4, 0.3, 0.2)), TURNED),
+)
+CASES = {
+    case.name: case
+    for case in (
+        case_of("static", *SOLIDS, crowd=PATH, activation_distance=0.03),
+        case_of("swept", *SOLIDS, crowd=PATH, activation_distance=0.03, sweep=True),
+        case_of("most", *SOLIDS, crowd=PATH, activation_distance=0.03, sweep=True, reduction="max"),
+        case_of("limited", *SOLIDS, crowd=PATH, activation_distance=0.03, max_distance=0.1),
+        case_of(
+            "as cuRobo",
+            *SOLIDS,
+            crowd=PATH,
+            sweep=True,
+            samples=4,
+            max_distance=0.2,
+            semantics="curobo",
+            speed_metric=True,
+            time_step_s=0.05,
+            activation_distance=0.03,
+        ),
+    )
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    before = _native.thread_count()
+    yield
+    _native.set_thread_count(before)
+
+
+def everything(engine: Engine, case: MeshCase) -> Run:
+    random = random_of(f"upstream of {case.name}")
+    upstream = {name: random.standard_normal(case.shape) for name in ("cost", "distance")}
+    return run(engine, case, outputs=OUTPUTS, upstream=upstream)
+
+
+def assert_same(first: Run, second: Run) -> None:
+    for group in ("outputs", "gradients"):
+        for name, value in getattr(first, group).items():
+            np.testing.assert_array_equal(getattr(second, group)[name], value, err_msg=name)
+
+
+@every_case
+def test_same_query_twice_gives_the_same_bits(name: str, mesh_engine: Engine) -> None:
+    first, second = everything(mesh_engine, CASES[name]), everything(mesh_engine, CASES[name])
+    for key, value in first.outputs.items():
+        np.testing.assert_array_equal(second.outputs[key], value, err_msg=key)
+    for key, value in first.gradients.items():
+        if mesh_engine.repeatable:
+            np.testing.assert_array_equal(second.gradients[key], value, err_msg=key)
+        assert_relative(key, second.gradients[key], value, 1e-5)
+
+
+@every_case
+def test_other_queries_in_between_change_no_bit(name: str) -> None:
+    engine, other = cpu(), next(case for key, case in CASES.items() if key != name)
+    first = everything(engine, CASES[name])
+    everything(engine, replace(other, spheres=np.ascontiguousarray(other.spheres[::-1])))
+    assert_same(first, everything(engine, CASES[name]))
+
+
+@every_case
+def test_the_number_of_threads_changes_no_bit(name: str, keep_threads: None) -> None:
+    runs = []
+    for threads in (1, 2, 3, 7):
+        _native.set_thread_count(threads)
+        runs.append(everything(cpu(), CASES[name]))
+    for other in runs[1:]:
+        assert_same(runs[0], other)
+
+
+@every_case
+@pytest.mark.parametrize("isa", _native.available_isas())
+def test_every_instruction_set_gives_the_same_answer(isa: str, name: str) -> None:
+    reference = everything(cpu(), CASES[name])
+    with instruction_set(isa):
+        result = everything(cpu(), CASES[name])
+    assert_image(result.outputs["distance"], reference.outputs["distance"], 1e-6)
+    # Where a sweep looks may hang on rounding.
+    largest = float(reference.outputs["cost"].max())
+    assert (np.abs(result.outputs["cost"] - reference.outputs["cost"]) > 1e-5 * max(1.0, largest)).mean() < 0.005
+    assert (result.outputs["instance"] != reference.outputs["instance"]).mean() < 0.005
+
+
+def test_answers_do_not_depend_on_the_order_of_rows() -> None:
+    case = CASES["static"]
+    order = random_of("order").permutation(case.shape[2])
+    shuffled = replace(case, spheres=np.ascontiguousarray(case.spheres[:, :, order]))
+    names = ("cost", "distance", "closest")
+    first, second = (run(cpu(), one, outputs=names).outputs for one in (case, shuffled))
+    assert_image(second["distance"], first["distance"][:, :, order], 2e-7)
+    assert_image(second["cost"], first["cost"][:, :, order], 1e-6)
+
+
+def test_a_steady_loop_allocates_nothing() -> None:
+    engine, worlds = cpu(), {name: world_of(cpu(), case) for name, case in CASES.items()}
+
+    def loop() -> None:
+        for name, case in CASES.items():
+            result = run(engine, case, upstream={"cost": np.ones(case.shape)}, world=worlds[name])
+            assert result.gradients["spheres"].any()
+
+    for _ in range(3):
+        loop()
+    before, bytes_before = _native.pool_system_allocations(), _native.pool_bytes()
+    for _ in range(5):
+        loop()
+    assert _native.pool_system_allocations() == before
+    assert _native.pool_bytes() == bytes_before
+
+
+def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
+    engine, cases = cpu(), list(CASES.values())
+    alone = [everything(engine, case) for case in cases]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        for _ in range(4):
+            futures = [pool.submit(everything, engine, case) for case in cases]
+            for future, expected in zip(futures, alone, strict=True):
+                assert_same(expected, future.result())
+
+
+def test_threads_may_share_a_world() -> None:
+    engine, case = cpu(), CASES["swept"]
+    world = world_of(engine, case)
+    expected = run(engine, case, outputs=OUTPUTS)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(run, engine, case, outputs=OUTPUTS, world=world) for _ in range(12)]
+        for future in futures:
+            assert_same(expected, future.result())
+
+
+def test_states_live_as_long_as_they_are_held(mesh_engine: Engine) -> None:
+    first, other = CASES["swept"], CASES["as cuRobo"]
+    upstream = {"cost": tensor(random_of("held").standard_normal(first.shape))}
+
+    def held(case: MeshCase) -> object:
+        settings = settings_of(case)
+        return mesh_engine.evaluate(tensor(case.spheres), world_of(mesh_engine, case), settings, retain=True)[1]
+
+    state = held(first)
+    expected = mesh_engine.backward(state, upstream, ("spheres", "poses", "weight"))  # type: ignore[arg-type]
+    for _ in range(3):
+        mesh_engine.backward(held(other), upstream, ("spheres", "poses"))  # type: ignore[arg-type]
+    again = mesh_engine.backward(state, upstream, ("spheres", "poses", "weight"))  # type: ignore[arg-type]
+    for name, gradient in expected.items():
+        assert_relative(name, again[name], gradient, 0 if mesh_engine.repeatable else 1e-5)
+
+
+def test_a_state_counts_what_it_keeps(mesh_engine: Engine) -> None:
+    case = CASES["static"]
+    rows = case.spheres.size // 4
+    world = world_of(mesh_engine, case)
+    _, state = mesh_engine.evaluate(tensor(case.spheres), world, Settings(), outputs=("cost", "distance"), retain=True)
+    assert state is not None
+    # Spheres, cost, jacobian, normal, instance.
+    assert state.bytes == rows * 4 * (4 + 1 + 10 + 3 + 1)
+    assert world.bytes > sum(one.shape.bytes for one in world.instances) / 2

@@ -18,7 +18,14 @@ _KNOWN: tuple[type[Message], ...] = (
     error_details_pb2.BadRequest,
     error_details_pb2.RetryInfo,
     errors_pb2.ContextLost,
+    errors_pb2.DeadlineTooNear,
+    errors_pb2.DeviceMemoryShort,
+    errors_pb2.LaneLost,
+    errors_pb2.PeerLost,
     errors_pb2.SceneNotFound,
+    errors_pb2.StepMismatch,
+    errors_pb2.TrainingHeld,
+    errors_pb2.TrainingLost,
     errors_pb2.VersionMismatch,
 )
 

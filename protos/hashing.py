@@ -1,16 +1,20 @@
-"""The content hash that names scenes, as scene.proto defines it."""
+"""The content hash that names scenes, as scene.proto and world.proto define it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from google.protobuf.message import Message
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
-from lumigrad.v1 import tensor_pb2
+from lumigrad.protos.worlds import environments_of, name_of, pose_of, sign_of
+from lumigrad.v1 import tensor_pb2, world_pb2
+
+Read = Callable[[tensor_pb2.Tensor, str], Array]
 
 
 def tensors_of(content: Message) -> Iterator[tuple[str, tensor_pb2.Tensor]]:
@@ -20,11 +24,46 @@ def tensors_of(content: Message) -> Iterator[tuple[str, tensor_pb2.Tensor]]:
             yield descriptor.name, value
 
 
-def content_hash(content: Message, read: Callable[[tensor_pb2.Tensor, str], Array]) -> str:
-    """Lower-case hexadecimal SHA-256 of the tensors of a scene's content; `read` is PayloadReader.read."""
+def content_hash(content: Message, read: Read) -> str:
+    """Lower-case hexadecimal SHA-256 of a scene's content; `read` is PayloadReader.read."""
     digest = hashlib.sha256()
-    for name, tensor in tensors_of(content):
-        sizes = "x".join(map(str, tensor.shape))
-        digest.update(f"{name}:{dtypes.name(tensor.dtype)}:{sizes};".encode())
-        digest.update(read(tensor, name).reshape(-1).view(np.uint8).data)
+    for piece in _of_world(content, read) if isinstance(content, world_pb2.World) else _of_tensors(content, read):
+        digest.update(piece)
     return digest.hexdigest()
+
+
+def _of_tensors(content: Message, read: Read) -> Iterator[bytes | memoryview]:
+    for name, tensor in tensors_of(content):
+        yield from _of_tensor(name, tensor, name, read)
+
+
+def _of_tensor(name: str, tensor: tensor_pb2.Tensor, field: str, read: Read) -> Iterator[bytes | memoryview]:
+    sizes = "x".join(map(str, tensor.shape))
+    yield f"{name}:{dtypes.name(tensor.dtype)}:{sizes};".encode()
+    yield read(tensor, field).reshape(-1).view(np.uint8).data
+
+
+def _of_world(world: world_pb2.World, read: Read) -> Iterator[bytes | memoryview]:
+    yield f"world:{environments_of(world)};".encode()
+    for index, obstacle in enumerate(world.obstacles):
+        name = name_of(obstacle, index).encode()
+        yield b"obstacle:%d:%s;" % (len(name), name)
+        yield from _of_shape(obstacle, f"obstacles[{index}]", read)
+        yield b"pose:" + _doubles(pose_of(obstacle))
+        state = f"disabled:{int(obstacle.disabled)};environment:{obstacle.environment};sign:{sign_of(obstacle)};"
+        yield state.encode()
+
+
+def _of_shape(obstacle: world_pb2.Obstacle, field: str, read: Read) -> Iterator[bytes | memoryview]:
+    match obstacle.WhichOneof("shape"):
+        case "mesh_id":
+            yield f"mesh:{obstacle.mesh_id};".encode()
+        case "cuboid":
+            yield b"cuboid:" + _doubles(obstacle.cuboid.size)
+        case "grid":
+            yield from _of_tensor("grid", obstacle.grid.distances, f"{field}.grid.distances", read)
+            yield _doubles([obstacle.grid.voxel_size])
+
+
+def _doubles(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)

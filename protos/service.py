@@ -16,19 +16,27 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.wire import FrameCodec, is_framed, parse
-from lumigrad.v1 import render_pb2, scene_pb2, worker_pb2
+from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
 
 Serializer = Callable[[Any], bytes]
 Deserializer = Callable[[bytes], Any]
 
 _SERVICES: Mapping[str, ServiceDescriptor] = {
     service.full_name: service
-    for file in (render_pb2.DESCRIPTOR, scene_pb2.DESCRIPTOR, worker_pb2.DESCRIPTOR)
+    for file in (
+        render_pb2.DESCRIPTOR,
+        distance_pb2.DESCRIPTOR,
+        scene_pb2.DESCRIPTOR,
+        training_pb2.DESCRIPTOR,
+        worker_pb2.DESCRIPTOR,
+    )
     for service in file.services_by_name.values()
 }
 
 RENDER_SERVICE = "lumigrad.v1.RenderService"
+DISTANCE_SERVICE = "lumigrad.v1.DistanceService"
 SCENE_SERVICE = "lumigrad.v1.SceneService"
+TRAINING_SERVICE = "lumigrad.v1.TrainingService"
 WORKER_SERVICE = "lumigrad.v1.WorkerService"
 SERVICE_NAMES = tuple(_SERVICES)
 
@@ -68,14 +76,36 @@ def methods(service_name: str) -> tuple[Method, ...]:
     return tuple(Method.of(descriptor) for descriptor in _SERVICES[service_name].methods)
 
 
-def method_handlers(service_name: str, servicer: object) -> grpc.GenericRpcHandler:
+def method_handlers(service_name: str, servicer: object, *, early: bool = False) -> grpc.GenericRpcHandler:
     """Serve the methods of `servicer`, named as in the contract and called as `method(request, context)`.
 
     A request that does not parse reaches the servicer as a ProtocolError in place of the message: gRPC itself
     would answer INTERNAL and say nothing about it.
+
+    `early`: every method gets an iterator of requests, also one that takes a single request, as soon as it is called:
+    gRPC itself would wait for that request first, however long it takes, whoever calls.
     """
-    handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in methods(service_name)}
+    handlers = {
+        method.name: _handler(method, getattr(servicer, method.name), early=early) for method in methods(service_name)
+    }
     return grpc.method_handlers_generic_handler(service_name, handlers)
+
+
+class StreamCallable:
+    """A method that takes a stream of requests: called with an iterator of them."""
+
+    def __init__(self, stream: Any, single: Callable[..., Any]) -> None:
+        """`single` sends one request that is the whole stream, which needs no thread to draw requests."""
+        self._stream = stream
+        self.single = single
+
+    def __call__(self, requests: Any, **options: Any) -> Any:
+        """Call it."""
+        return self._stream(requests, **options)
+
+    def future(self, requests: Any, **options: Any) -> Any:
+        """Call it, if it takes a single reply, without waiting."""
+        return self._stream.future(requests, **options)
 
 
 class Stub:
@@ -92,25 +122,22 @@ class Stub:
             raise AttributeError(f"no method {name}; there are {', '.join(self._callables)}") from None
 
 
-def _handler(method: Method, behavior: Callable[..., Any]) -> grpc.RpcMethodHandler:
+def _handler(method: Method, behavior: Callable[..., Any], *, early: bool) -> grpc.RpcMethodHandler:
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
-    }[method.client_streaming, method.server_streaming]
+    }[early or method.client_streaming, method.server_streaming]
     return make(behavior, _tolerant(method.deserialize_request), method.serialize_reply)
 
 
 def _callable(channel: Any, method: Method) -> Callable[..., Any]:
-    make = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }[method.client_streaming, method.server_streaming]
-    made: Callable[..., Any] = make(method.path, method.serialize_request, method.deserialize_reply)
-    return made
+    codec = (method.path, method.serialize_request, method.deserialize_reply)
+    single: Callable[..., Any] = (channel.unary_stream if method.server_streaming else channel.unary_unary)(*codec)
+    if not method.client_streaming:
+        return single
+    return StreamCallable((channel.stream_stream if method.server_streaming else channel.stream_unary)(*codec), single)
 
 
 def _codec(descriptor: Descriptor) -> tuple[Serializer, Deserializer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,9 @@ def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
 class PayloadWriter:
     """Collects arrays and names the place of each in the payload. Keeps views, so leave the arrays alone."""
 
+    # Of tensors that are elsewhere.
+    lane_bytes = 0
+
     def __init__(self) -> None:
         self._buffers: list[memoryview] = []
         self._length = 0
@@ -53,10 +57,14 @@ class PayloadWriter:
         element = dtypes.to_numpy(number, "dtype")
         if array.dtype.newbyteorder("<") != element:
             raise ProtocolError("dtype", f"an array of {element} for {dtypes.name(number)}", array.dtype)
+        return tensor_pb2.Tensor(dtype=number, shape=array.shape, **self._place(array, element))
+
+    def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
+        """Put the bytes somewhere; returns where, as a field of `Tensor`."""
         self._append(memoryview(bytes(-self._length % ALIGNMENT)))
         span = tensor_pb2.Span(offset=self._length, length=array.nbytes)
         self._append(np.ascontiguousarray(array, dtype=element).reshape(-1).view(np.uint8).data)
-        return tensor_pb2.Tensor(dtype=number, shape=array.shape, payload=span)
+        return {"payload": span}
 
     def _append(self, buffer: memoryview) -> None:
         if buffer.nbytes:
@@ -91,6 +99,10 @@ class PayloadReader:
         array = flat.view(element) if flat.ctypes.data % element.itemsize == 0 else flat.copy().view(element)
         return array.reshape(tuple(tensor.shape))
 
+    def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
+        """As `read`, for those who do not mind if whoever sent the bytes changes them meanwhile."""
+        return self.read(tensor, field)
+
     def _bytes(self, tensor: tensor_pb2.Tensor, field: str) -> memoryview:
         match tensor.WhichOneof("location"):
             case "inline":
@@ -101,7 +113,12 @@ class PayloadReader:
                     limit = f"a span inside the payload of {self._payload.nbytes} bytes"
                     raise ProtocolError(f"{field}.payload", limit, f"bytes {start} to {stop}")
                 return self._payload[start:stop]
+            case "region":
+                return self._region(tensor.region, field)
             case _ if nbytes(tensor, field) == 0:
                 return memoryview(b"")
             case _:
                 raise ProtocolError(field, "inline bytes or a payload span", "neither")
+
+    def _region(self, span: tensor_pb2.RegionSpan, field: str) -> memoryview:
+        raise ProtocolError(field, "inline bytes or a payload span, for the call names no lane", "a region span")

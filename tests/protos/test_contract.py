@@ -14,27 +14,43 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 
 from lumigrad.v1 import (
     camera_pb2,
+    density_pb2,
+    distance_pb2,
     errors_pb2,
     gaussians_pb2,
+    image_pb2,
+    mesh_pb2,
     render_pb2,
     scene_pb2,
+    snapshot_pb2,
     spheres_pb2,
+    target_pb2,
     tensor_pb2,
     timings_pb2,
+    training_pb2,
     worker_pb2,
+    world_pb2,
 )
 
 FIXTURE = Path(__file__).with_name("contract.txt")
 FILES = (
     camera_pb2,
+    density_pb2,
+    distance_pb2,
     errors_pb2,
     gaussians_pb2,
+    image_pb2,
+    mesh_pb2,
     render_pb2,
     scene_pb2,
+    snapshot_pb2,
     spheres_pb2,
+    target_pb2,
     tensor_pb2,
     timings_pb2,
+    training_pb2,
     worker_pb2,
+    world_pb2,
 )
 TYPES = {
     value: name.removeprefix("TYPE_").lower()

@@ -13,6 +13,8 @@ DETAILS: list[Message] = [
     details.bad_request("spec.spheres.gamma", "a value in [1e-5, 1]", 2.0),
     details.retry_info(0.25),
     errors_pb2.ContextLost(context_id="c"),
+    errors_pb2.DeadlineTooNear(needed_seconds=2.5, left_seconds=0.5),
+    errors_pb2.DeviceMemoryShort(asked_bytes=1 << 40, available_bytes=3),
     errors_pb2.SceneNotFound(scene_id="s"),
     errors_pb2.VersionMismatch(scene_id="s", expected=1, actual=2),
 ]

@@ -12,9 +12,11 @@ import pytest
 
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import (
+    DISTANCE_SERVICE,
     RENDER_SERVICE,
     SCENE_SERVICE,
     SERVICE_NAMES,
+    TRAINING_SERVICE,
     WORKER_SERVICE,
     Stub,
     method_handlers,
@@ -27,7 +29,8 @@ RENDER = "/lumigrad.v1.RenderService/Render"
 
 
 def test_every_service_of_the_contract_is_in_the_table() -> None:
-    assert sorted(SERVICE_NAMES) == sorted([RENDER_SERVICE, SCENE_SERVICE, WORKER_SERVICE])
+    expected = [RENDER_SERVICE, DISTANCE_SERVICE, SCENE_SERVICE, TRAINING_SERVICE, WORKER_SERVICE]
+    assert sorted(SERVICE_NAMES) == sorted(expected)
     table = {method.path: (method.client_streaming, method.server_streaming) for method in methods(SCENE_SERVICE)}
     assert table == {
         "/lumigrad.v1.SceneService/Put": (True, False),
@@ -53,7 +56,10 @@ def echo(frames: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Frame[rende
 def channel() -> Iterator[grpc.Channel]:
     server = grpc.server(ThreadPoolExecutor(2))
     render = SimpleNamespace(Render=echo, Backward=echo, Release=lambda request, _: render_pb2.ReleaseReply())
-    info = SimpleNamespace(Info=lambda request, _: worker_pb2.InfoReply(device=type(request).__name__))
+    info = SimpleNamespace(
+        Info=lambda request, _: worker_pb2.InfoReply(device=type(request).__name__),
+        OpenLane=lambda request, _: worker_pb2.OpenLaneReply(socket=type(request).__name__),
+    )
     server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, render), method_handlers(WORKER_SERVICE, info)))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -71,6 +77,15 @@ def test_frames_cross_a_real_connection(channel: grpc.Channel) -> None:
     replies = list(Stub(channel, RENDER_SERVICE).Render(iter(sent), timeout=10))
     assert replies[0].message == render_pb2.RenderReply(payload_bytes=5)
     assert [(reply.message, bytes(reply.data)) for reply in replies[1:]] == [(None, b"ab"), (None, b"cde")]
+
+
+def test_one_request_may_be_the_whole_stream(channel: grpc.Channel) -> None:
+    call = Stub(channel, RENDER_SERVICE).Render
+    frame = Frame(render_pb2.RenderRequest(payload_bytes=3), memoryview(b"abc"))
+    replies = list(call.single(frame, timeout=10))
+    assert [(reply.message, bytes(reply.data)) for reply in replies] == [
+        (render_pb2.RenderReply(payload_bytes=3), b"abc")
+    ]
 
 
 def test_a_stock_protobuf_client_understands_the_hand_codec(channel: grpc.Channel) -> None:
@@ -91,5 +106,5 @@ def test_a_malformed_request_reaches_the_servicer_as_an_error(channel: grpc.Chan
 def test_messages_without_a_payload_cross_as_themselves(channel: grpc.Channel) -> None:
     stub = Stub(channel, WORKER_SERVICE)
     assert stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "InfoRequest"
-    with pytest.raises(AttributeError, match="no method Inform; there are Info"):
+    with pytest.raises(AttributeError, match="no method Inform; there are Info, OpenLane"):
         _ = stub.Inform

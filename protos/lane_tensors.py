@@ -1,0 +1,57 @@
+"""Tensors in the regions of a shared-memory lane; what is small, or finds no room there, stays in the payload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.v1 import tensor_pb2
+
+# Smaller tensors travel as fast with the stream.
+LEAST_BYTES = 256 << 10
+# The number of a region, and its bytes.
+Room = tuple[int, Array]
+
+
+class LaneWriter(PayloadWriter):
+    """Lays arrays out in regions, each in one of its own."""
+
+    def __init__(self, room: Callable[[int], Room | None]) -> None:
+        """`room` leases so many bytes, if there are any to be had."""
+        super().__init__()
+        self._room = room
+
+    def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
+        room = self._room(array.nbytes) if array.nbytes >= LEAST_BYTES else None
+        if room is None:
+            return super()._place(array, element)
+        region, memory = room
+        # Not by slices of memoryviews: those hold Python's lock for as long as they copy.
+        np.copyto(memory[: array.nbytes].view(element).reshape(array.shape), array)
+        self.lane_bytes += array.nbytes
+        return {"region": tensor_pb2.RegionSpan(region=region, length=array.nbytes)}
+
+
+class LaneReader(PayloadReader):
+    """Views tensors in a payload, and those that lie elsewhere where `find` finds their bytes."""
+
+    def __init__(self, payload: memoryview | bytes, find: Callable[[tensor_pb2.RegionSpan, str], Array]) -> None:
+        super().__init__(payload)
+        self._find = find
+
+    def _region(self, span: tensor_pb2.RegionSpan, field: str) -> memoryview:
+        return self._find(span, field).data
+
+
+def part_of(memory: Array, span: tensor_pb2.RegionSpan, field: str) -> Array:
+    """The bytes of a span, which must lie inside its region."""
+    start, stop = span.offset, span.offset + span.length
+    if stop > memory.nbytes:
+        limit = f"a span inside the region of {memory.nbytes} bytes"
+        raise ProtocolError(f"{field}.region", limit, f"bytes {start} to {stop}")
+    return memory[start:stop]

@@ -33,8 +33,17 @@ def check_shape(shape: Sequence[int], expected: Sequence[int], field: str) -> No
 
 
 def uploader(
-    tensors: Mapping[str, tensor_pb2.Tensor], reader: PayloadReader, transfer: Transfer, field: str
+    tensors: Mapping[str, tensor_pb2.Tensor],
+    reader: PayloadReader,
+    transfer: Transfer,
+    field: str,
+    *,
+    in_place: bool = False,
 ) -> Callable[[], dict[str, torch.Tensor]]:
-    """Check the places of tensors in the payload; returns what uploads them, for the device's thread."""
-    arrays = {name: (reader.read(tensor, f"{field}.{name}"), tensor.dtype) for name, tensor in tensors.items()}
+    """Check the places of tensors in the payload; returns what uploads them, for the device's thread.
+
+    `in_place`: the caller may change them while they are in use.
+    """
+    read = reader.read_in_place if in_place else reader.read
+    arrays = {name: (read(tensor, f"{field}.{name}"), tensor.dtype) for name, tensor in tensors.items()}
     return lambda: {name: transfer.upload(array, dtype) for name, (array, dtype) in arrays.items()}

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import grpc
 
-from lumigrad.server.errors import CancelledError, DeadlineError
+from lumigrad.protos.lanes import LANE_METADATA
+from lumigrad.server.errors import CancelledError, DeadlineError, StoppingError
+from lumigrad.server.lane_payload import NoLane
+from lumigrad.server.priority import Priority
 from lumigrad.server.timings import StageTimes
 
 REQUEST_ID = "x-request-id"
+# W3C Trace Context: https://www.w3.org/TR/trace-context/
+_TRACE_PARENT = ("traceparent", "tracestate")
 # Anything else could forge log lines.
 _REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
@@ -25,30 +33,91 @@ class Call:
     def __init__(self, method: str, context: grpc.ServicerContext) -> None:
         """Take the caller's request id if it has a decent one."""
         self.method = method
+        # Told by the surface before anything else looks at the call.
+        self.tenant = ""
+        self.priority = Priority.NORMAL
         self.times = StageTimes()
         # Engine and operation, for the metrics of the kernels' stages.
         self.engine = ""
         self.operation = ""
+        # How much was asked for, by name, for the traces.
+        self.facts: dict[str, int] = {}
         self.bytes_received = 0
+        # Whether the first message has come.
+        self.has_begun = False
         self.bytes_sent = 0
+        # Numbers in its gradients that are NaN or infinite.
+        self.nonfinite = 0
+        # Since when the worker has waited for the caller, to send something or to take it, by the monotonic clock.
+        self.waiting_since = math.inf
+        # Hears engine, operation and stages of each part of a call of many requests.
+        self.tell_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
+        # A call of many requests, and when the last of them came or was answered, by the monotonic clock.
+        self.is_long = False
+        self.renewed = time.monotonic()
+        # When it was last asked whether it is still wanted, by the monotonic clock: the work goes on.
+        self.checked = time.monotonic()
+        self._is_stopped = False
+        self._why_cancelled = "the call was cancelled"
         self._context = context
-        given = next((value for key, value in context.invocation_metadata() or () if key == REQUEST_ID), "")
+        metadata = {key: value for key, value in context.invocation_metadata() or ()}
+        self.trace_parent = {key: metadata[key] for key in _TRACE_PARENT if key in metadata}
+        given = metadata.get(REQUEST_ID, "")
         is_decent = isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given)
         self.request_id = given if is_decent else uuid.uuid4().hex[:16]
+        # How the caller calls its lane; the surface finds out what that is.
+        self.lane_name = metadata.get(LANE_METADATA, "")
+        self.lane = NoLane()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the caller's deadline; infinity without one."""
+        remaining: float = self._context.time_remaining()
+        return remaining
 
     def check(self) -> None:
         """Raise if nobody waits for the reply any more: look at it before each piece of work."""
-        remaining = self._context.time_remaining()
+        self.checked = time.monotonic()
+        remaining = self.remaining
         if remaining <= 0:
             raise DeadlineError
+        if self._is_stopped:
+            raise StoppingError
         if not self._context.is_active():
-            raise DeadlineError if remaining < _SLACK_SECONDS else CancelledError
+            raise DeadlineError if remaining < _SLACK_SECONDS else CancelledError(self._why_cancelled)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark the time in which nothing happens until the caller does something."""
+        self.waiting_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waiting_since = math.inf
+
+    def ended(self) -> Exception | None:
+        """What `check` would raise."""
+        try:
+            self.check()
+        except (DeadlineError, CancelledError) as error:
+            return error
+        return None
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when the call ends for whatever reason; at once if it has."""
         if not self._context.add_callback(callback):
             callback()
 
-    def cancel(self) -> None:
+    def stop(self) -> None:
+        """End the call at its next check: the worker is stopping."""
+        self._is_stopped = True
+
+    def renew(self) -> None:
+        """The caller has asked for something more, or has its answer: the time of a long call begins anew."""
+        self.is_long = True
+        self.renewed = time.monotonic()
+
+    def cancel(self, why: str) -> None:
         """End the call from this side."""
+        self._why_cancelled = why
         self._context.cancel()

@@ -14,6 +14,9 @@ _PROJECTIONS = {
     camera_pb2.PROJECTION_FISHEYE: "fisheye",
 }
 
+# Calls with large pictures gain nothing from being rendered together, and each waits for the last.
+_BATCH_PIXELS = 1 << 20
+
 
 def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:
     """Check their number and size."""
@@ -26,6 +29,12 @@ def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: s
         require(same, where, f"the size of the first camera, {_size(cameras[0])}", _size(camera))
     pixels = len(cameras) * width * height
     require(pixels <= limits.pixels, field, f"at most {limits.pixels} pixels in all", pixels)
+
+
+def fill_of(cameras: Sequence[camera_pb2.Camera], limits: Limits) -> float:
+    """The share that checked cameras take of the most that is rendered as one."""
+    pixels = len(cameras) * cameras[0].width * cameras[0].height
+    return max(len(cameras) / limits.batch_views, pixels / min(limits.pixels, _BATCH_PIXELS))
 
 
 def check_model(camera: camera_pb2.Camera, known: Sequence[str], field: str) -> str:

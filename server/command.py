@@ -1,11 +1,14 @@
-"""`lumigrad serve`: run a worker."""
+"""`lumigrad serve`: run a worker for each device, and see to it that they go on."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 
-from lumigrad.server.config import CONFIG_ERROR, Config, ConfigError
+from lumigrad.server.config import Config, ConfigError
+from lumigrad.server.exits import CONFIG_ERROR
+from lumigrad.server.supervisor import Supervisor
 
 
 class ServeCommand:
@@ -21,13 +24,18 @@ class ServeCommand:
         """Serve until a signal; returns the exit code."""
         try:
             config = Config.from_arguments(arguments)
+            # Workers would fail one after the other for want of it.
+            if find_spec("torch") is None:
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+            if not config.no_supervisor:
+                return Supervisor(config).run()
         except ConfigError as error:
             sys.stderr.write(f"lumigrad serve: {error}\n")
             return CONFIG_ERROR
-        # Imported late: torch takes seconds, and `lumigrad --help` needs none of it.
+        # Imported late: torch takes seconds, and neither `lumigrad --help` nor the supervisor needs any of it.
         from lumigrad.server import process
 
-        return process.run(config)
+        return process.run(config.of_worker(0))
 
 
 command = ServeCommand()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import ipaddress
+import os
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 MIB = 1 << 20
-# The exit code of a configuration that cannot work: no use to start the worker again.
-CONFIG_ERROR = 2
 
 
 class ConfigError(ValueError):
@@ -25,31 +25,63 @@ def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None) 
 class Config:
     """Every setting of `lumigrad serve`; the option of `queue_size` is `--queue-size`."""
 
-    device: str = _option("auto", "auto, cpu, cuda or cuda:N; auto takes the first CUDA device, else the CPU")
+    device: str = _option("auto", "auto, cpu, cuda:N, several with commas between, or all: a worker process for each")
     host: str = _option("127.0.0.1", "address to listen on")
-    port: int = _option(50051, "port of the service; 0 takes a free one")
-    metrics_port: int = _option(9464, "port of the Prometheus metrics; 0 takes a free one")
-    insecure: bool = _option(False, "allow a public host although calls are neither encrypted nor authenticated")
+    port: int = _option(50051, "port of the service, the next ones for further devices; 0 takes free ones")
+    metrics_port: int = _option(9464, "port of the Prometheus metrics, likewise; 0 takes free ones")
+    metrics_tls: bool = _option(False, "encrypt the metrics too, and ask their readers for what --tls-client-ca says")
+    tls_cert: str = _option(
+        "", "PEM file of the worker's certificate and its chain; with --tls-key, calls are encrypted"
+    )
+    tls_key: str = _option("", "PEM file of the certificate's key, without a password")
+    tls_client_ca: str = _option("", "PEM file of authorities; clients must show a certificate that one of them signed")
+    tokens_file: str = _option("", 'file of lines "tenant: token"; clients must send one of the tokens')
+    insecure: bool = _option(False, "allow a public host without encryption or without authentication")
     log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
+    trace_endpoint: str = _option("", "send traces to this OpenTelemetry collector, e.g. http://localhost:4317")
+    peers: bool = _option(False, "let trainings span several workers, which then meet without encryption")
     queue_size: int = _option(64, "calls that may wait for the device")
+    batch_views: int = _option(16, "views, or queries of distances, of calls that wait together, computed as one")
+    batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
     max_payload_mib: int = _option(1024, "payload of one request or reply")
     transit_mib: int = _option(8192, "payloads of all calls in progress together, requests and replies")
+    lane_mib: int = _option(2048, "shared memory for the payloads of clients on this machine; 0: none")
     max_pixels: int = _option(1 << 26, "pixels of one call, all its cameras together")
     max_primitives: int = _option(1 << 24, "primitives of one scene")
     max_cameras: int = _option(256, "cameras of one call")
     max_channels: int = _option(512, "channels of one scene's colours")
+    max_rows: int = _option(1 << 24, "spheres of one query of distances")
+    max_obstacles: int = _option(1 << 14, "obstacles of one world, all its environments together; environments too")
+    max_voxels: int = _option(1 << 26, "voxels of one grid, as an obstacle or as a field that is asked for")
     max_call_seconds: float = _option(600.0, "time after which a call is ended, whatever its own deadline")
+    stall_seconds: float = _option(30.0, "time that a caller may take to send, or to receive, the next chunk of a call")
+    device_memory_mib: int = _option(
+        0,
+        "of the device's memory, what calls and all that is stored may take together; 0: what is free at the start",
+    )
     scene_mib: int = _option(4096, "bytes of stored scenes; the least recently used go first")
     context_mib: int = _option(4096, "bytes of retained forward states; the least recently used go first")
+    training_mib: int = _option(8192, "bytes of trainings; those that nobody has come back to go first")
+    tenant_scene_mib: int = _option(0, "of the stored scenes, bytes that one tenant may have; 0: all")
+    tenant_context_mib: int = _option(0, "of the retained forward states, bytes that one tenant may have; 0: all")
+    tenant_training_mib: int = _option(0, "of the trainings, bytes that one tenant may have; 0: all")
+    training_seconds: float = _option(600.0, "time after which a training that nobody came back to is dropped")
     context_seconds: float = _option(600.0, "time after which an unused forward state is dropped")
+    spool: str = _option("", "folder in which stored scenes outlive the worker")
+    spool_mib: int = _option(16384, "bytes that each worker keeps in the spool; the least recently used go first")
     lame_duck_seconds: float = _option(1.0, "time between saying NOT_SERVING and refusing calls, on SIGTERM")
     drain_seconds: float = _option(20.0, "time for the calls in progress to end, on SIGTERM")
+    hang_seconds: float = _option(120.0, "time for one part of a call on the device, after which the worker is ended")
+    max_crashes: int = _option(5, "crashes of a worker within --crash-seconds, after which it is not started again")
+    crash_seconds: float = _option(60.0, "time for which the supervisor remembers a crash")
+    no_spare: bool = _option(False, "keep no process loaded that takes over when a worker dies")
+    no_supervisor: bool = _option(False, "run one worker in this process, and do not start it again when it dies")
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
             if not 0 <= getattr(self, name) < 1 << 16:
                 raise ConfigError(f"{_flag(name)}: expected 0 to 65535, got {getattr(self, name)}")
-        for name in ("lame_duck_seconds", "drain_seconds"):
+        for name in ("batch_wait_ms", "lame_duck_seconds", "drain_seconds"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{_flag(name)}: expected a time >= 0, got {getattr(self, name)}")
         for name in _POSITIVE:
@@ -65,11 +97,69 @@ class Config:
                 f"--transit-mib: expected at least twice --max-payload-mib = {self.max_payload_mib}, so that every "
                 f"call that is allowed can be served, got {self.transit_mib}"
             )
-        if not self.is_loopback and not self.insecure:
+        self._check_trace_endpoint()
+        if self.spool and self.spool_mib < self.max_payload_mib:
             raise ConfigError(
-                f"--host: {self.host} can be reached from other machines, and calls are neither encrypted nor "
-                "authenticated; say --insecure if the network is trusted"
+                f"--spool-mib: expected at least --max-payload-mib = {self.max_payload_mib}, so that every scene "
+                f"that may be sent can be kept, got {self.spool_mib}"
             )
+        if self.lane_mib < 0:
+            raise ConfigError(f"--lane-mib: expected a size >= 0, got {self.lane_mib}")
+        self._check_tenants()
+        self._check_security()
+
+    def _check_trace_endpoint(self) -> None:
+        if not self.trace_endpoint:
+            return
+        url = urlsplit(self.trace_endpoint)
+        if "@" in url.netloc:
+            # The log shows the configuration.
+            raise ConfigError("--trace-endpoint: expected no password in it; OTEL_EXPORTER_OTLP_HEADERS may have one")
+        if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/"):
+            text = "http://HOST:PORT or https://HOST:PORT"
+            raise ConfigError(f"--trace-endpoint: expected {text}, got {self.trace_endpoint}")
+
+    def _check_tenants(self) -> None:
+        for store in ("scene", "context", "training"):
+            name, whole = f"tenant_{store}_mib", getattr(self, f"{store}_mib")
+            share = getattr(self, name)
+            if not 0 <= share <= whole:
+                raise ConfigError(f"{_flag(name)}: expected 0 to {whole}, got {share}")
+        if 0 < self.tenant_scene_mib < self.max_payload_mib:
+            raise ConfigError(
+                f"--tenant-scene-mib: expected at least --max-payload-mib = {self.max_payload_mib}, so that every "
+                f"scene that may be sent can be stored, got {self.tenant_scene_mib}"
+            )
+
+    def _check_security(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise ConfigError(f"{missing}: expected a PEM file, as {given} is given")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError("--tls-client-ca: expected --tls-cert and --tls-key too, for certificates need TLS")
+        if self.metrics_tls and not self.tls_cert:
+            raise ConfigError("--metrics-tls: expected --tls-cert and --tls-key too, which it uses")
+        if self.is_loopback or self.insecure:
+            return
+        lacks = []
+        if not self.tls_cert:
+            lacks.append("--tls-cert and --tls-key")
+        if not self.has_tenants:
+            lacks.append("--tokens-file or --tls-client-ca")
+        if lacks:
+            raise ConfigError(
+                f"--host: {self.host} can be reached from other machines, so calls must be encrypted and "
+                f"authenticated: give {', and '.join(lacks)}; or say --insecure if the network is trusted"
+            )
+
+    def of_worker(self, index: int) -> Config:
+        """The configuration of one of several workers: none writes to the spool of another."""
+        return dataclasses.replace(self, spool=os.path.join(self.spool, str(index))) if self.spool else self
+
+    @property
+    def has_tenants(self) -> bool:
+        """Whether callers are told apart."""
+        return bool(self.tokens_file or self.tls_client_ca)
 
     @property
     def is_loopback(self) -> bool:
@@ -95,7 +185,7 @@ class Config:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Declare one option per field."""
         for option in dataclasses.fields(Config):
-            text = f"{option.metadata['help']} (default: %(default)s)"
+            text = f"{option.metadata['help']} (default: {'none' if option.default == '' else '%(default)s'})"
             if isinstance(option.default, bool):
                 parser.add_argument(_flag(option.name), action="store_true", help=text)
             else:
@@ -114,16 +204,27 @@ class Config:
 
 _POSITIVE = (
     "queue_size",
+    "batch_views",
     "max_payload_mib",
     "transit_mib",
     "max_pixels",
     "max_primitives",
     "max_cameras",
     "max_channels",
+    "max_rows",
+    "max_obstacles",
+    "max_voxels",
     "max_call_seconds",
+    "stall_seconds",
     "scene_mib",
     "context_mib",
+    "training_mib",
+    "training_seconds",
     "context_seconds",
+    "spool_mib",
+    "hang_seconds",
+    "max_crashes",
+    "crash_seconds",
 )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
+from lumigrad.server.budget import Budget
+from lumigrad.server.engine import Sized
 from lumigrad.server.errors import ContextLostError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.shelf import Shelf
@@ -14,13 +17,15 @@ V = TypeVar("V")
 
 
 class ContextStore(Generic[V]):
-    """Forward states by unguessable name, within a byte budget and a time."""
+    """Forward states of a tenant by unguessable name, within a limit of its own, the budget of all, and a time."""
 
-    def __init__(self, limit_bytes: int, idle_seconds: float, metrics: Metrics) -> None:
+    def __init__(self, limit_bytes: int, idle_seconds: float, budget: Budget, metrics: Metrics) -> None:
+        self._budget = budget
         self._idle_seconds = idle_seconds
         self._metrics = metrics
         self._lock = threading.Lock()
         self._shelf: Shelf[V] = Shelf(limit_bytes, self._dropped)
+        budget.join(self)
 
     def __len__(self) -> int:
         return len(self._shelf)
@@ -30,20 +35,29 @@ class ContextStore(Generic[V]):
         """The size of all states."""
         return self._shelf.bytes
 
-    def add(self, state: V, nbytes: int) -> str:
-        """Keep a state; returns its name, or nothing if it alone is more than may be kept."""
+    def add(self, state: V, nbytes: int, shared: Collection[Sized] = ()) -> str:
+        """Keep a state; returns its name, or nothing if it alone is more than may be kept.
+
+        What it shares with others is counted once for all of them.
+        """
         if nbytes > self._shelf.limit_bytes:
             self._metrics.evictions.labels("contexts", "size").inc()
             return ""
         context_id = uuid.uuid4().hex
+        # The states keep the parts alive, so that no other takes the identity of one.
+        parts = {f"part-{id(part):x}": part.bytes for part in shared}
         with self._lock:
-            self._shelf.put(context_id, state, nbytes)
+            for name, size in parts.items():
+                self._shelf.lend(name, size)
+            self._shelf.put(context_id, state, nbytes, tuple(parts))
+        self._budget.settle(self)
         return context_id
 
     def find(self, context_id: str) -> V:
         """The state of a name."""
         with self._lock:
             state = self._shelf.get(context_id)
+        self._metrics.context_lookups.labels("lost" if state is None else "found").inc()
         if state is None:
             raise ContextLostError(context_id)
         return state
@@ -52,11 +66,22 @@ class ContextStore(Generic[V]):
         """Count a state that a backward pass has made larger; no harm if it has gone."""
         with self._lock:
             self._shelf.resize(context_id, nbytes)
+        self._budget.settle(self)
 
     def release(self, context_id: str) -> bool:
         """Forget a state; False if it was not here."""
         with self._lock:
             return self._shelf.pop(context_id) is not None
+
+    def drop_oldest(self, *, keep_newest: bool) -> bool:
+        """Drop what was used least recently; False if there is nothing that may go."""
+        with self._lock:
+            return self._shelf.drop_oldest(keep_newest=keep_newest)
+
+    def clear(self) -> None:
+        """Forget every state."""
+        with self._lock:
+            self._shelf.clear()
 
     def expire(self) -> None:
         """Drop the states that nobody asked for in time."""

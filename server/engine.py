@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from lumigrad.server.arrivals import Shapes
+from lumigrad.server.content import Tensors
 from lumigrad.server.limits import Limits
-from lumigrad.server.scenes import Tensors
 from lumigrad.v1 import render_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a RenderSpec asks of an engine, given a scene of known shapes. Each engine adds what its kernels want.
+    """What a request asks of an engine, given a scene of known outline. Each engine adds what its kernels want.
 
     Attributes:
         outputs: Asked for, each once.
@@ -26,6 +27,9 @@ class Plan:
         default_wanted: What a Backward wants that does not say.
         row_gradients: Those that come back with a row per primitive.
         count: Primitives.
+        views: That are rendered; a query is one.
+        kind: Equal of plans that may be computed as one if they are about the same scene; None: of no other.
+        fill: The share that it takes of the most that is computed as one.
     """
 
     outputs: tuple[str, ...]
@@ -35,17 +39,46 @@ class Plan:
     default_wanted: tuple[str, ...]
     row_gradients: Collection[str]
     count: int
+    views: int
+    kind: Hashable | None
+    fill: float
+
+    @property
+    def lead(self) -> int:
+        """The length of the first axis, which all outputs share: views, or trajectories."""
+        return self.output_shapes[self.outputs[0]][0]
+
+    def image_bytes(self, names: Collection[str]) -> int:
+        """The size of outputs on the device."""
+        return sum(self.value_bytes(name) * prod(self.output_shapes[name]) for name in names)
+
+    def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
+        """About what a forward pass takes of the device's memory, its outputs and its state included."""
+        raise NotImplementedError
+
+    def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
+        """About what a backward pass takes beside the state, its gradients included."""
+        raise NotImplementedError
+
+    def value_bytes(self, output: str) -> int:
+        """The size of a value of an output: float32 or int32 unless an engine says otherwise."""
+        return 4
 
 
 P = TypeVar("P", bound=Plan)
+In = TypeVar("In")
 
 
-class State(Protocol):
-    """A forward that waits for its backward."""
+class Sized(Protocol):
+    """Something that takes memory."""
 
     @property
     def bytes(self) -> int:
         """Memory it holds."""
+
+
+class State(Sized, Protocol):
+    """A forward that waits for its backward."""
 
 
 class Forward(Protocol):
@@ -71,29 +104,45 @@ class Backward(Protocol):
         """By name."""
 
     @property
-    def touched(self) -> torch.Tensor:
-        """By primitive, 0 where there is no gradient."""
+    def touched(self) -> torch.Tensor | None:
+        """By primitive, 0 where there is no gradient; None: no gradient has a row per primitive."""
 
     def stages(self) -> Mapping[str, float]:
         """Milliseconds by kernel stage."""
 
 
-class Engine(Protocol[P]):
-    """Reads requests about one kind of scene, and runs the kernels that answer them on the device's thread."""
+class Engine(Protocol[P, In]):
+    """Runs kernels that answer requests, on the device's thread."""
 
     @property
     def name(self) -> str:
-        """The kind of its scenes, and its field in `RenderSpec.settings`."""
-
-    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> P:
-        """Read and check a request; `field` is the path of the spec in it."""
+        """As metrics and callers hear of it."""
 
     def forward(
-        self, plan: P, tensors: Tensors, outputs: Sequence[str], *, retain: bool, before_view: Callable[[], object]
+        self,
+        plan: P,
+        inputs: In,
+        outputs: Sequence[str],
+        *,
+        retain: bool,
+        before_view: Callable[[], object],
     ) -> Forward:
-        """Render every view."""
+        """Compute outputs; `before_view` is called before each part of the work and may raise to end it."""
 
     def backward(
         self, state: Any, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
     ) -> Backward:
-        """Differentiate what was rendered."""
+        """Differentiate what was computed."""
+
+    def joined(self, plans: Sequence[P], inputs: Sequence[In]) -> tuple[P, In]:
+        """Forward passes of one kind and scene as one, whose outputs are theirs one after the other."""
+
+    def shared(self, state: Any) -> Collection[Sized]:
+        """What a state holds, and does not count, because others hold it too."""
+
+
+class RenderEngine(Engine[P, Tensors], Protocol[P]):
+    """Renders one kind of scene, after which it is called, as its field in `RenderSpec.settings`."""
+
+    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> P:
+        """Read and check a request; `field` is the path of the spec in it."""

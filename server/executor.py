@@ -5,92 +5,98 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
 from lumigrad.server.call import Call
-from lumigrad.server.errors import BusyError, CancelledError, DeviceMemoryError
+from lumigrad.server.device_memory import DeviceMemory
+from lumigrad.server.errors import CancelledError, DeviceLostError, StoppingError
+from lumigrad.server.estimates import Cost
+from lumigrad.server.job import Job
+from lumigrad.server.joint import Joint
+from lumigrad.server.launch import Launch
+from lumigrad.server.schedule import Schedule
+from lumigrad.server.sticky import is_sticky
 
 T = TypeVar("T")
-
-# The share of the newest job in the running mean of job times.
-_NEWEST = 0.2
-
-
-class _Job(Generic[T]):
-    def __init__(self, work: Callable[[], T], call: Call | None) -> None:
-        self.future: Future[T] = Future()
-        self.error: BaseException | None = None
-        self._result: T | None = None
-        self._work = work
-        self._call = call
-        self._submitted = time.perf_counter()
-
-    def run(self) -> None:
-        try:
-            if self._call is not None:
-                self._call.times.add("queue", (time.perf_counter() - self._submitted) * 1e3)
-                self._call.check()
-            with torch.no_grad():
-                self._result = self._work()
-        except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-            self.error = _freed(error)
-        except BaseException as error:
-            self.error = error
-
-    def deliver(self) -> None:
-        """Let the waiting thread go on; apart from `run`, so that the executor's books are in order by then."""
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(cast(T, self._result))
 
 
 class DeviceExecutor:
     """Runs jobs one after the other; refuses them when too many wait."""
 
-    def __init__(self, device: torch.device, queue_size: int) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        memory: DeviceMemory,
+        queue_size: int,
+        *,
+        has_tenants: bool = False,
+        batch_wait_seconds: float = 0.0,
+    ) -> None:
+        """A job that goes with others waits for them for `batch_wait_seconds`."""
         self._device = device
-        self._queue_size = queue_size
-        self._waiting: deque[_Job[Any]] = deque()
+        self._memory = memory
+        self._batch_wait_seconds = batch_wait_seconds
+        self._waiting = Schedule(queue_size, has_tenants=has_tenants)
         self._changed = threading.Condition()
-        self._stopping = False
-        self._is_running = False
+        # What those hear who come, or still wait, when it ends.
+        self._refusal: type[Exception] | None = None
+        self._running: Launch | None = None
+        # Hears of an error after which the device is of no use to this process.
+        self.on_lost: Callable[[BaseException], None] = lambda error: None
+        # Hears how many views were computed at once, of calls that may be computed together.
+        self.on_views: Callable[[int], object] = lambda views: None
         # By the monotonic clock; minus infinity after a failure.
         self.last_success = -math.inf
-        self._mean_seconds = 0.01
+        # How long its thread has worked, and since when it is working again; at one, for those who read it meanwhile.
+        self._busy: tuple[float, float | None] = (0.0, None)
         self._thread = threading.Thread(target=self._loop, name="device", daemon=True)
         self._thread.start()
 
     @property
     def is_busy(self) -> bool:
         """Whether a job runs or waits."""
-        return self._is_running or bool(self._waiting)
+        return self._running is not None or bool(self._waiting)
+
+    @property
+    def held_seconds(self) -> float:
+        """How long the device's thread has been at one part of a job; 0 if none runs."""
+        launch = self._running
+        return 0.0 if launch is None else launch.held_seconds
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the device's thread has worked, on what it is at now too."""
+        seconds, since = self._busy
+        return seconds if since is None else seconds + time.perf_counter() - since
 
     @property
     def depth(self) -> int:
         """Jobs that wait."""
         return len(self._waiting)
 
-    def run(self, work: Callable[[], T], call: Call | None) -> T:
+    @property
+    def predicted_bytes(self) -> int:
+        """What the jobs that run and wait are predicted to take of the device's memory."""
+        with self._changed:
+            launch = self._running
+            return self._waiting.predicted_bytes + (0 if launch is None else launch.cost.bytes)
+
+    def run(
+        self, work: Callable[[], T], call: Call | None, cost: Cost | None = None, joint: Joint[T] | None = None
+    ) -> T:
         """Run `work` on the device's thread and return its result, or raise what it raised.
 
-        A job whose call ends while it waits gives its place up. The worker's own jobs have no call.
+        A job whose call ends while it waits gives its place up. The worker's own jobs have no call. `cost` is what is
+        known of the work, and `joint` says how it is done at one with other jobs, if it can be.
         """
-        job = _Job(work, call)
+        job = Job(work, call, cost or Cost(), joint)
         with self._changed:
-            if self._stopping:
-                raise CancelledError
-            if len(self._waiting) >= self._queue_size:
-                raise BusyError(
-                    f"{len(self._waiting)} calls wait for the device, as many as may",
-                    max(0.01, self._mean_seconds * len(self._waiting)),
-                )
-            self._waiting.append(job)
+            if self._refusal is not None:
+                raise self._refusal
+            self._waiting.put(job, self._running)
             self._changed.notify()
         if call is not None:
             call.on_end(lambda: self._withdraw(job, call))
@@ -98,51 +104,75 @@ class DeviceExecutor:
 
     def close(self) -> None:
         """End the thread after the job that runs; those that wait are cancelled."""
-        with self._changed:
-            self._stopping = True
-            abandoned = list(self._waiting)
-            self._waiting.clear()
-            self._changed.notify()
-        for job in abandoned:
-            job.future.set_exception(CancelledError())
+        self._refuse(CancelledError)
         self._thread.join()
 
-    def _withdraw(self, job: _Job[Any], call: Call) -> None:
+    def abandon(self) -> None:
+        """Take no more jobs for a device that is lost: those that wait may try elsewhere, the one that runs has failed.
+
+        That one is not told to try again, since it may be what broke the device.
+        """
+        self._refuse(StoppingError)
+        launch = self._running
+        if launch is not None and threading.current_thread() is not self._thread:
+            launch.fail(DeviceLostError())
+
+    def _refuse(self, refusal: type[Exception]) -> None:
         with self._changed:
-            if job not in self._waiting:
+            self._refusal = refusal
+            refused = self._waiting.clear()
+            self._changed.notify()
+        for job in refused:
+            job.fail(refusal())
+
+    def _withdraw(self, job: Job[Any], call: Call) -> None:
+        with self._changed:
+            if not self._waiting.remove(job):
                 return
-            self._waiting.remove(job)
         try:
             call.check()
         except Exception as error:
-            job.future.set_exception(error)
+            job.fail(error)
         else:
-            job.future.set_exception(CancelledError())
+            job.fail(CancelledError())
 
     def _loop(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopping)
-                if self._stopping:
+                self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
+                if self._refusal is not None:
                     return
-                job = self._waiting.popleft()
-                self._is_running = True
+                self._running = launch = self._next()
             started = time.perf_counter()
-            job.run()
-            self._mean_seconds += _NEWEST * (time.perf_counter() - started - self._mean_seconds)
-            self.last_success = time.monotonic() if job.error is None else -math.inf
-            self._is_running = False
-            job.deliver()
+            self._busy = (self._busy[0], started)
+            launch.run(self._memory)
+            self._settle(launch, time.perf_counter() - started)
+            launch.deliver()
             # The next wait may be long; do not keep the last call's tensors alive meanwhile.
-            del job
+            del launch
 
+    def _next(self) -> Launch:
+        """The job whose turn it is, and those that go with it."""
+        jobs = self._waiting.take()
+        until = time.monotonic() + self._batch_wait_seconds
+        while self._waiting.add_mates(jobs) and self._refusal is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._changed.wait(left)
+        return Launch(jobs)
 
-def _freed(error: BaseException) -> DeviceMemoryError:
-    """Give cached blocks back, so that the next call finds them."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    failure = DeviceMemoryError()
-    failure.__cause__ = error
-    return failure
+    def _settle(self, launch: Launch, seconds: float) -> None:
+        """Bring the books in order before whoever waits goes on."""
+        self._busy = (self._busy[0] + seconds, None)
+        self.last_success = -math.inf if launch.errors else time.monotonic()
+        for error in launch.errors:
+            if is_sticky(error):
+                self.on_lost(error)
+        if launch.is_joint and not launch.errors:
+            self.on_views(launch.cost.views)
+        with self._changed:
+            self._waiting.settle(launch, seconds)
+        self._running = None

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from lumigrad.kernels import gaussians
-from lumigrad.server.arrivals import Shapes, check_shape
+from lumigrad.server.arrivals import Shapes, check_float32, check_shape
+from lumigrad.server.content import Tensors
 from lumigrad.server.limits import Limits, arguments_of, require
-from lumigrad.server.scenes import Tensors
+from lumigrad.v1 import tensor_pb2
 
 KIND = "gaussians"
 _COEFFICIENTS = (1, 4, 9, 16, 25)
@@ -51,10 +52,14 @@ class Layout:
         return self.lead[-1]
 
 
-class GaussianCloud:
-    """Scenes of Gaussians."""
+class GaussianRules:
+    """The rules for scenes of Gaussians."""
 
-    name = KIND
+    name = engine = KIND
+
+    def check_type(self, _: str, tensor: tensor_pb2.Tensor, field: str) -> None:
+        """Check the type of a tensor, and that its size can be computed."""
+        check_float32(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check all that the header tells; `field` is the path of the cloud in its request."""

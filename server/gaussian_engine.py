@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.server.arrivals import Shapes
+from lumigrad.server.content import Tensors
 from lumigrad.server.gaussian_cloud import KIND
 from lumigrad.server.gaussian_plan import GaussianPlan, gaussian_plan
 from lumigrad.server.limits import Limits
-from lumigrad.server.scenes import Tensors
 from lumigrad.v1 import render_pb2
 
 
@@ -27,7 +28,7 @@ class GaussianEngine:
     def forward(
         self,
         plan: GaussianPlan,
-        tensors: Tensors,
+        inputs: Tensors,
         outputs: Sequence[str],
         *,
         retain: bool,
@@ -37,9 +38,9 @@ class GaussianEngine:
         background = None
         if plan.background:
             values = torch.tensor(plan.background, dtype=torch.float32).reshape(*plan.background_shape)
-            background = values.to(tensors["means"].device)
+            background = values.to(inputs["means"].device)
         return gaussians.forward(
-            gaussians.Gaussians(**tensors),
+            gaussians.Gaussians(**inputs),
             plan.cameras,
             plan.settings,
             background=background,
@@ -58,3 +59,11 @@ class GaussianEngine:
     ) -> gaussians.Backward:
         """Differentiate what was rendered."""
         return gaussians.backward(state, output_gradients, wanted, before_view)
+
+    def joined(self, plans: Sequence[GaussianPlan], inputs: Sequence[Tensors]) -> tuple[GaussianPlan, Tensors]:
+        """All views of the one scene."""
+        return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
+
+    def shared(self, _: gaussians.State) -> tuple[()]:
+        """Nothing: states count their scene."""
+        return ()

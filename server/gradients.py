@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,26 +21,32 @@ _TORCH = {
 _INDEX_BYTES = torch.int64.itemsize
 
 
-def wanted_of(spec: render_pb2.BackwardSpec, plan: Plan) -> tuple[str, ...]:
-    """The names of the gradients that are wanted, each once."""
-    known = plan.gradient_sizes
-    for name in spec.wanted:
-        require(name in known, "spec.wanted", f"names out of {', '.join(known)}", name)
-    return tuple(dict.fromkeys(spec.wanted)) or plan.default_wanted
+@dataclass(frozen=True)
+class Wanted:
+    """What a Backward wants: the names of gradients, each once, and their format."""
 
+    names: tuple[str, ...]
+    format: render_pb2.GradientFormat
 
-def gradient_bytes(spec: render_pb2.BackwardSpec, plan: Plan, limits: Limits) -> int:
-    """The size of the reply at the most, checked; and so is the format."""
-    message = spec.format
-    limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
-    require(message.dtype in _TORCH, "spec.format.dtype", limit, dtypes.name(message.dtype))
-    size = _INDEX_BYTES * plan.count if message.sparse else 0
-    for name in wanted_of(spec, plan):
-        dtype = _TORCH[message.dtype] if name in plan.row_gradients else torch.float32
-        size += dtype.itemsize * plan.gradient_sizes[name]
-    limit = f"gradients of at most {limits.payload_bytes} bytes of reply"
-    require(size <= limits.payload_bytes, "spec.wanted", limit, size)
-    return size
+    @staticmethod
+    def of(names: Sequence[str], message: render_pb2.GradientFormat, plan: Plan) -> Wanted:
+        """Check what a request says; no names are the plan's default."""
+        known = plan.gradient_sizes
+        for name in names:
+            require(name in known, "spec.wanted", f"names out of {', '.join(known)}", name)
+        limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
+        require(message.dtype in _TORCH, "spec.format.dtype", limit, dtypes.name(message.dtype))
+        return Wanted(tuple(dict.fromkeys(names)) or plan.default_wanted, message)
+
+    def bytes(self, plan: Plan, limits: Limits) -> int:
+        """The size of the reply at the most, checked."""
+        size = _INDEX_BYTES * plan.count if self.format.sparse else 0
+        for name in self.names:
+            dtype = _TORCH[self.format.dtype] if name in plan.row_gradients else torch.float32
+            size += dtype.itemsize * plan.gradient_sizes[name]
+        limit = f"gradients of at most {limits.payload_bytes} bytes of reply"
+        require(size <= limits.payload_bytes, "spec.wanted", limit, size)
+        return size
 
 
 def formatted(
@@ -50,16 +57,17 @@ def formatted(
     Primitives of several scenes are counted through.
     """
     gradients: dict[str, torch.Tensor] = {}
-    index = None
+    index, touched = None, result.touched
     if message.sparse:
-        index = result.touched.flatten().nonzero().flatten()
+        assert touched is not None
+        index = touched.flatten().nonzero().flatten()
         gradients["index"] = index
     for name, gradient in result.gradients.items():
         if name not in row_gradients:
             gradients[name] = gradient
             continue
         rows = gradient
-        if index is not None:
-            rows = gradient.reshape(-1, *gradient.shape[result.touched.dim() :]).index_select(0, index)
+        if index is not None and touched is not None:
+            rows = gradient.reshape(-1, *gradient.shape[touched.dim() :]).index_select(0, index)
         gradients[name] = rows.to(_TORCH[message.dtype])
     return gradients

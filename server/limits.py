@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -22,7 +22,13 @@ class Limits:
     primitives: int
     cameras: int
     channels: int
+    rows: int
+    obstacles: int
+    voxels: int
     queue: int
+    batch_views: int
+    # Whether trainings may span several workers.
+    peers: bool
 
     @staticmethod
     def of(config: Config) -> Limits:
@@ -33,7 +39,12 @@ class Limits:
             primitives=config.max_primitives,
             cameras=config.max_cameras,
             channels=config.max_channels,
+            rows=config.max_rows,
+            obstacles=config.max_obstacles,
+            voxels=config.max_voxels,
             queue=config.queue_size,
+            batch_views=config.batch_views,
+            peers=config.peers,
         )
 
     def message(self) -> worker_pb2.Limits:
@@ -45,6 +56,9 @@ class Limits:
             max_cameras=self.cameras,
             max_queue=self.queue,
             max_channels=self.channels,
+            max_rows=self.rows,
+            max_obstacles=self.obstacles,
+            max_voxels=self.voxels,
         )
 
 
@@ -73,3 +87,12 @@ def arguments_of(field: str, elsewhere: Mapping[str, str] | None = None) -> Iter
         if path is None and not error.argument.isidentifier():
             raise InvalidArgumentError(field, f"{error.argument}: {error.expected}", error.actual) from None
         raise InvalidArgumentError(path or f"{field}.{error.argument}", error.expected, error.actual) from None
+
+
+@contextmanager
+def renamed(path: Callable[[str], str]) -> Iterator[None]:
+    """Tell the caller of an argument that a kernel refuses by the path that `path` has for it."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise InvalidArgumentError(path(error.argument), error.expected, error.actual) from None

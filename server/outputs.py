@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from lumigrad.server.engine import Plan
+from lumigrad.server.image_formats import ImageFormats
 from lumigrad.server.limits import Limits, require
 from lumigrad.v1 import render_pb2
-
-# Every output is float32 or int32.
-_VALUE_BYTES = 4
 
 
 def checked_outputs(spec: render_pb2.RenderSpec, known: Sequence[str], field: str) -> tuple[str, ...]:
@@ -20,9 +18,9 @@ def checked_outputs(spec: render_pb2.RenderSpec, known: Sequence[str], field: st
     return tuple(dict.fromkeys(spec.outputs)) or ("color",)
 
 
-def output_bytes(plan: Plan, limits: Limits, field: str) -> int:
+def output_bytes(plan: Plan, formats: ImageFormats, limits: Limits, field: str) -> int:
     """The size of the reply, checked."""
-    size = sum(_VALUE_BYTES * prod(plan.output_shapes[name]) for name in plan.outputs)
+    size = sum(formats.value_bytes(plan, name) * prod(plan.output_shapes[name]) for name in plan.outputs)
     limit = f"at most {limits.payload_bytes} bytes of reply"
     require(size <= limits.payload_bytes, f"{field}.outputs", limit, size)
     return size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
@@ -11,25 +12,29 @@ import threading
 import torch
 
 from lumigrad.server import logs
-from lumigrad.server.config import CONFIG_ERROR, Config, ConfigError
+from lumigrad.server.config import Config, ConfigError
+from lumigrad.server.exits import CONFIG_ERROR, DEVICE_ERROR, STOPPED
+from lumigrad.server.link import History, WorkerEnd
 from lumigrad.server.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-DEVICE_ERROR = 1
 
 
-def run(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; a second one ends the process at once.
+def run(config: Config, history: History | None = None, supervisor: WorkerEnd | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once, unless a supervisor sees to that.
 
-    Prints one line to standard output when calls are answered:
+    Prints one line to standard output when calls are answered, or has the supervisor do so:
     "listening on HOST:PORT (metrics PORT)".
     """
     logs.configure(config.log_format)
+    # A crash, or SIGQUIT, writes the stacks of all threads to standard error.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGQUIT)
     # The kernels have threads of their own; torch does odd jobs here, and its threads only get in their way.
     torch.set_num_threads(1)
     signals = _listen()
     try:
-        worker = Worker(config)
+        worker = Worker(config, history or History(), supervisor.beat if supervisor else _unwatched)
     except ConfigError as error:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
@@ -39,12 +44,25 @@ def run(config: Config) -> int:
     except Exception as error:
         logs.event("the device does not work", logging.ERROR, error=error)
         return DEVICE_ERROR
-    sys.stdout.write(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})\n")
-    sys.stdout.flush()
+    announce = supervisor.announce if supervisor else _print
+    announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
     logs.event("signal", name=_next(signals).name)
-    threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()
+    # Beside a supervisor the second signal may be the first one, passed on: it kills when it wants to force.
+    if supervisor is None:
+        threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()
     worker.stop()
-    return 0
+    logging.shutdown()
+    # Python would take gRPC apart first, and that would cancel calls.
+    os._exit(STOPPED)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _unwatched() -> None:
+    """What a worker does that has nobody to send signs of life to."""
 
 
 def _listen() -> int:

@@ -1,26 +1,26 @@
-"""What the services share: one device, its queue, and what is kept on it."""
+"""What the services work with: one device, its queue, and what the caller keeps on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from lumigrad.server.contexts import ContextStore
-from lumigrad.server.executor import DeviceExecutor
-from lumigrad.server.limits import Limits
-from lumigrad.server.renderer import Renderer, Retained
+from lumigrad.server.machine import Machine
+from lumigrad.server.passes import Retained
+from lumigrad.server.scene_spool import SceneSpool
 from lumigrad.server.scenes import SceneStore
-from lumigrad.server.transfer import Transfer
-from lumigrad.server.transit import Transit
+from lumigrad.server.spool import Drawer
+from lumigrad.server.training.store import TrainingStore
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """One worker's working parts."""
+class Runtime(Machine):
+    """One worker's working parts, as one tenant sees them."""
 
-    limits: Limits
-    transfer: Transfer
-    transit: Transit
-    executor: DeviceExecutor
     scenes: SceneStore
     contexts: ContextStore[Retained]
-    renderer: Renderer
+    # None: scenes are in memory only.
+    spool: SceneSpool | None
+    trainings: TrainingStore
+    # For snapshots of trainings; None: there is no spool.
+    drawer: Drawer | None

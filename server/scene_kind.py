@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from lumigrad.protos.hashing import tensors_of
-from lumigrad.server.arrivals import Shapes, check_float32, shapes_of
-from lumigrad.server.limits import Limits
-from lumigrad.server.scenes import Tensors
-from lumigrad.v1 import scene_pb2, tensor_pb2
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.content import Content, Outline
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.timings import StageTimes
+from lumigrad.v1 import scene_pb2
+
+# Makes the content on the device's thread, and says where the time went.
+Make = Callable[[StageTimes], Content]
+
+
+class Arrival(Protocol):
+    """A scene, or a change of one, whose header was checked; its tensors follow with the payload."""
+
+    @property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+
+    def receive(self, reader: PayloadReader) -> Make:
+        """Check the places of the tensors in the payload."""
 
 
 class SceneKind(Protocol):
-    """Scenes of one kind: which tensors they have, and what may be in them."""
+    """Scenes of one kind: what they consist of, and how they change."""
 
     @property
     def name(self) -> str:
         """Its field in `Scene`."""
 
-    def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check all that the header tells; `field` is the path of the scene in its request."""
+    @property
+    def engine(self) -> str:
+        """The engine that computes with them."""
 
-    def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check what only the device can see quickly."""
+    def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
+        """Check all that the header tells; `field` is the path of this kind's message in the request."""
 
-    def count(self, shapes: Shapes) -> int:
-        """The number of primitives."""
-
-
-def checked_tensors(
-    scene: scene_pb2.Scene, kind: SceneKind, limits: Limits, field: str
-) -> dict[str, tensor_pb2.Tensor]:
-    """The tensors of a scene of this kind, after all that the header tells was checked."""
-    tensors = dict(tensors_of(getattr(scene, kind.name)))
-    for name, tensor in tensors.items():
-        check_float32(tensor, f"{field}.{name}")
-    kind.check_shapes(shapes_of(tensors), limits, field)
-    return tensors
+    def change(self, content: Any, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
+        """Check all that the header tells of a change of a scene of this kind."""

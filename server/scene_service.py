@@ -5,133 +5,128 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.streams import frames_of
-from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server.arrivals import check_float32, check_shape, shapes_of, uploader
 from lumigrad.server.call import Call
 from lumigrad.server.engines import SCENE_KINDS, kind_of
 from lumigrad.server.errors import SceneNotFoundError
+from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
+from lumigrad.server.recall import bring_meshes, stored_content, stored_scene
 from lumigrad.server.runtime import Runtime
-from lumigrad.server.scene_kind import checked_tensors
-from lumigrad.server.scenes import StoredScene, Tensors
+from lumigrad.server.scenes import StoredScene
+from lumigrad.server.tenants import Tenants
 from lumigrad.server.uploads import Receiver
-from lumigrad.v1 import scene_pb2, tensor_pb2
+from lumigrad.v1 import scene_pb2
 
 _HASH = re.compile(r"[0-9a-f]{64}")
+_MAX_UPDATE_ID = 64
 
 
 class SceneService:
     """The methods of `lumigrad.v1.SceneService`."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
 
     def Put(self, frames: Iterator[Frame[scene_pb2.PutRequest]], call: Call) -> scene_pb2.PutReply:
         """Store a scene, unless its content is here."""
-        runtime = self._runtime
+        runtime = self._tenants.of(call)
         receiver = Receiver(frames, call)
         with call.times.stage("decode"):
             header = receiver.header
             kind = kind_of(header.scene, "scene")
-            field = f"scene.{kind.name}"
+            call.engine, call.operation = kind.engine, "put"
             claimed = header.content_hash
             require(
                 not claimed or _HASH.fullmatch(claimed) is not None, "content_hash", "64 hexadecimal digits", claimed
             )
-            expected = checked_tensors(header.scene, kind, runtime.limits, field)
-            present = runtime.scenes.find_content(claimed) if claimed else None
+            bring_meshes(runtime, call, header.scene)
+            arrival = kind.arrival(header.scene, runtime, f"scene.{kind.name}")
+            present = stored_content(runtime, call, claimed) if claimed else None
             if present is not None:
                 return scene_pb2.PutReply(scene=present.info(), existed=True)
+            cost = Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
+            runtime.memory.check(cost)
             reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
-            upload = uploader(expected, reader, runtime.transfer, field)
+            make = arrival.receive(reader)
             computed = content_hash(getattr(header.scene, kind.name), reader.read)
             require(claimed in ("", computed), "content_hash", f"the hash of the content, {computed}", claimed)
-
-        def work() -> Tensors:
-            with call.times.stage("upload"):
-                tensors = upload()
-                kind.check_values(tensors, field)
-                runtime.transfer.finish()
-            return tensors
-
-        tensors = runtime.executor.run(work, call)
+            present = None if claimed else stored_content(runtime, call, computed)
+        if present is not None:
+            receiver.expect_end()
+            return scene_pb2.PutReply(scene=present.info(), existed=True)
+        content = runtime.executor.run(lambda: make(call.times), call, cost)
         receiver.expect_end()
-        scene, existed = runtime.scenes.add(computed, kind.name, tensors, kind.count(shapes_of(expected)))
+        scene, existed = runtime.scenes.add(computed, content)
         return scene_pb2.PutReply(scene=scene.info(), existed=existed)
 
     def Update(self, frames: Iterator[Frame[scene_pb2.UpdateRequest]], call: Call) -> scene_pb2.UpdateReply:
-        """Replace tensors of a scene."""
-        runtime = self._runtime
+        """Change a scene."""
+        runtime = self._tenants.of(call)
         receiver = Receiver(frames, call)
         with call.times.stage("decode"):
             header = receiver.header
             require(header.expected_version > 0, "expected_version", "the version that the update builds on", 0)
-            scene = runtime.scenes.find(header.scene_id, header.expected_version)
-            tensors = _checked_update(header, scene)
-            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
-            upload = uploader(tensors, reader, runtime.transfer, "tensors")
-
-        def work() -> Tensors:
-            with call.times.stage("upload"):
-                uploaded = upload()
-                SCENE_KINDS[scene.kind].check_values({**scene.tensors, **uploaded}, "tensors")
-                runtime.transfer.finish()
-            return uploaded
-
-        uploaded = runtime.executor.run(work, call)
+            length = len(header.update_id)
+            require(length <= _MAX_UPDATE_ID, "update_id", f"at most {_MAX_UPDATE_ID} characters", length)
+            made = stored_scene(runtime, call, header.scene_id).made_by(header.update_id)
+            if made is not None:
+                return scene_pb2.UpdateReply(scene=made)
+            scene = stored_scene(runtime, call, header.scene_id, header.expected_version)
+            kind = SCENE_KINDS[scene.kind]
+            call.engine, call.operation = kind.engine, "update"
+            change = kind.change(scene.content, header, runtime)
+            make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
+        content = runtime.executor.run(
+            lambda: make(call.times), call, Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
+        )
         receiver.expect_end()
-        updated = runtime.scenes.update(header.scene_id, header.expected_version, uploaded)
-        return scene_pb2.UpdateReply(scene=updated.info())
+        updated = runtime.scenes.replace(header.scene_id, header.expected_version, content, header.update_id)
+        return scene_pb2.UpdateReply(scene=updated)
 
     def Get(self, request: scene_pb2.GetRequest, call: Call) -> Iterator[Frame[scene_pb2.GetReply]]:
         """Describe a scene, and send its tensors if asked."""
-        scene = self._find(request)
+        runtime = self._tenants.of(call)
+        scene = _found(request, runtime, call)
         reply = scene_pb2.GetReply(info=scene.info())
-        payload = PayloadWriter()
+        payload = call.lane.writer()
         if request.with_tensors:
-            sent = getattr(reply.scene, scene.kind)
-            names, tensors = list(scene.tensors), list(scene.tensors.values())
+            tensors = scene.content.tensors
 
-            def work() -> None:
+            def work() -> list[Array]:
                 with call.times.stage("download"):
-                    for name, array in zip(names, self._runtime.transfer.download(tensors), strict=True):
-                        getattr(sent, name).CopyFrom(payload.add(array))
+                    return runtime.transfer.download(list(tensors.values()))
 
-            self._runtime.executor.run(work, call)
+            arrays = runtime.executor.run(work, call)
+            sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
+            reply.scene.CopyFrom(scene.content.message(sent))
         with call.times.stage("encode"):
             yield from frames_of(reply, payload)
 
-    def List(self, _: scene_pb2.ListRequest, __: Call) -> scene_pb2.ListReply:
+    def List(self, _: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
         """Describe every scene."""
-        return scene_pb2.ListReply(scenes=[scene.info() for scene in self._runtime.scenes.all()])
+        runtime = self._tenants.of(call)
+        infos = [scene.info() for scene in runtime.scenes.all()]
+        listed = {info.scene_id for info in infos}
+        if runtime.spool is not None:
+            infos += [info for info in runtime.spool.infos() if info.scene_id not in listed]
+        return scene_pb2.ListReply(scenes=infos)
 
-    def Delete(self, request: scene_pb2.DeleteRequest, _: Call) -> scene_pb2.DeleteReply:
+    def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
         """Forget a scene."""
-        self._runtime.scenes.delete(request.scene_id)
+        self._tenants.of(call).scenes.delete(request.scene_id)
         return scene_pb2.DeleteReply()
 
-    def _find(self, request: scene_pb2.GetRequest) -> StoredScene:
-        given = [name for name in ("scene_id", "content_hash") if getattr(request, name)]
-        require(len(given) == 1, "scene_id", "either scene_id or content_hash", " and ".join(given) or "neither")
-        if request.scene_id:
-            return self._runtime.scenes.find(request.scene_id)
-        scene = self._runtime.scenes.find_content(request.content_hash)
-        if scene is None:
-            raise SceneNotFoundError("")
-        return scene
 
-
-def _checked_update(header: scene_pb2.UpdateRequest, scene: StoredScene) -> dict[str, tensor_pb2.Tensor]:
-    tensors: dict[str, tensor_pb2.Tensor] = {}
-    require(len(header.tensors) > 0, "tensors", "at least one tensor", "none")
-    for index, entry in enumerate(header.tensors):
-        where = f"tensors[{index}]"
-        limit = f"one of {', '.join(scene.tensors)}, each once"
-        require(entry.name in scene.tensors and entry.name not in tensors, f"{where}.name", limit, entry.name)
-        check_float32(entry.tensor, where)
-        check_shape(entry.tensor.shape, scene.tensors[entry.name].shape, where)
-        tensors[entry.name] = entry.tensor
-    return tensors
+def _found(request: scene_pb2.GetRequest, runtime: Runtime, call: Call) -> StoredScene:
+    given = [name for name in ("scene_id", "content_hash") if getattr(request, name)]
+    require(len(given) == 1, "scene_id", "either scene_id or content_hash", " and ".join(given) or "neither")
+    if request.scene_id:
+        return stored_scene(runtime, call, request.scene_id)
+    scene = stored_content(runtime, call, request.content_hash)
+    if scene is None:
+        raise SceneNotFoundError("")
+    return scene

@@ -1,121 +1,244 @@
-"""The scenes a worker keeps, named by content and versioned."""
+"""The scenes a worker keeps, found by name and by content, and versioned."""
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import threading
-import uuid
-from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-import torch
-
+from lumigrad.server.budget import Budget
+from lumigrad.server.content import Content
 from lumigrad.server.errors import SceneNotFoundError, VersionMismatchError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.shelf import Shelf
 from lumigrad.v1 import scene_pb2
 
-Tensors = Mapping[str, torch.Tensor]
-
-_ID_LENGTH = 32
-_MAX_RETIRED = 1 << 16
-
-
-def bytes_of(tensors: Tensors) -> int:
-    """The size of a scene's tensors."""
-    return sum(tensor.nbytes for tensor in tensors.values())
+# Of the content hash that a name begins with, so that people and balancers can tell scenes; the rest is random.
+_PREFIX_LENGTH = 16
+_RANDOM_BYTES = 8
+# Updates of a scene that are known when they are repeated.
+_MAX_UPDATES = 16
 
 
 @dataclass(frozen=True)
 class StoredScene:
-    """One version of a scene. Updates make another, so whoever holds this one keeps its tensors."""
+    """One version of a scene. Updates make another, so whoever holds this one keeps its content."""
 
     scene_id: str
     version: int
     # Empty once an update has changed the content.
     content_hash: str
-    kind: str
-    tensors: Tensors
-    count: int
-    # The upload whose buffer each tensor lives in.
-    uploads: Mapping[str, object]
+    content: Content
+    update_id: str = ""
+    # What the updates that have an id answered, the oldest first.
+    updates: tuple[scene_pb2.SceneInfo, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Its field in `Scene`."""
+        return self.content.kind
 
     def info(self) -> scene_pb2.SceneInfo:
         """What callers are told of it."""
-        return scene_pb2.SceneInfo(
+        info = scene_pb2.SceneInfo(
             scene_id=self.scene_id,
             version=self.version,
             content_hash=self.content_hash,
             kind=self.kind,
-            bytes=bytes_of(self.tensors),
-            count=self.count,
+            bytes=self.content.bytes,
+            count=self.content.count,
+            update_id=self.update_id,
         )
+        self.content.describe(info)
+        return info
+
+    def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
+        """What an update made of it, if that was made already and is still known."""
+        return next((info for info in self.updates if update_id and info.update_id == update_id), None)
+
+    def updated(self, content: Content, update_id: str) -> StoredScene:
+        """The next version."""
+        new = dataclasses.replace(self, version=self.version + 1, content_hash="", content=content, update_id=update_id)
+        made = (*self.updates, new.info()) if update_id else self.updates
+        return dataclasses.replace(new, updates=made[-_MAX_UPDATES:])
+
+
+class Backing(Protocol):
+    """What keeps scenes beyond the memory, and beyond the process; see `SceneSpool`."""
+
+    def stored(self, scene: StoredScene) -> None:
+        """Hear of a new version."""
+
+    def forget(self, scene_id: str) -> bool:
+        """Hear that a scene is as it was no more; whether it was kept."""
+
+    def let_go(self, scene_id: str) -> None:
+        """Hear that the memory had no room for a scene."""
+
+    def settle(self) -> None:
+        """See to it that nothing that was forgotten comes back."""
+
+    def touch(self, scene_id: str) -> bool:
+        """Whether a scene is kept; to ask is a use of it."""
+
+
+class NoBacking:
+    """Keeps nothing."""
+
+    def stored(self, scene: StoredScene) -> None:
+        """Not kept."""
+
+    def forget(self, _: str) -> bool:
+        """Was never kept."""
+        return False
+
+    def let_go(self, scene_id: str) -> None:
+        """Gone."""
+
+    def settle(self) -> None:
+        """Nothing to do."""
+
+    def touch(self, _: str) -> bool:
+        """Never kept."""
+        return False
 
 
 class SceneStore:
-    """All scenes of a worker, within a byte budget."""
+    """All scenes of a tenant in memory, within a limit of its own and the budget of all tenants."""
 
-    def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
+    def __init__(self, limit_bytes: int, budget: Budget, metrics: Metrics, backing: Backing | None = None) -> None:
+        self._budget = budget
+        self._backing = backing or NoBacking()
         self._metrics = metrics
         self._lock = threading.Lock()
         self._shelf: Shelf[StoredScene] = Shelf(limit_bytes, self._dropped)
         self._id_of_hash: dict[str, str] = {}
-        # Names that once stood for updated content: given out again, they would turn versions back.
-        self._retired: OrderedDict[str, None] = OrderedDict()
+        budget.join(self)
 
     def __len__(self) -> int:
         return len(self._shelf)
+
+    def __contains__(self, scene_id: object) -> bool:
+        """Whether a scene is here, to be found."""
+        with self._lock:
+            return isinstance(scene_id, str) and self._shelf.get(scene_id) is not None
 
     @property
     def bytes(self) -> int:
         """The size of all scenes."""
         return self._shelf.bytes
 
-    def add(self, content_hash: str, kind: str, tensors: Tensors, count: int) -> tuple[StoredScene, bool]:
-        """Store a scene, unless its content is here; tells which of the two happened (True: it was here)."""
+    def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
+        """Store a scene, unless its content is here; tells which of the two happened (True: it was here).
+
+        A scene that it needs may have gone meanwhile: SceneNotFoundError with that one's name.
+        """
         with self._lock:
             present = self._by_hash(content_hash)
             if present is not None:
+                self._metrics.scene_puts.labels("present").inc()
                 return present, True
-            uploads = dict.fromkeys(tensors, object())
-            scene = StoredScene(self._free_id(content_hash), 1, content_hash, kind, tensors, count, uploads)
-            self._id_of_hash[content_hash] = scene.scene_id
-            self._shelf.put(scene.scene_id, scene, bytes_of(tensors))
-            return scene, False
+            for name in content.needs:
+                self._find(name, 0)
+            scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
+            self._put(scene)
+            self._backing.stored(scene)
+        self._metrics.scene_puts.labels("stored").inc()
+        self._budget.settle(self)
+        return scene, False
+
+    def restore(self, scene: StoredScene) -> None:
+        """Take a scene from the backing into memory, unless it is here or was forgotten meanwhile."""
+        with self._lock:
+            if self._shelf.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
+                return
+            for name in scene.content.needs:
+                self._find(name, 0)
+            self._put(scene)
+        self._budget.settle(self)
 
     def find(self, scene_id: str, version: int = 0) -> StoredScene:
         """The scene; `version` 0 means whichever is current."""
         with self._lock:
-            return self._find(scene_id, version)
+            scene = self._find(scene_id, version)
+        self._backing.touch(scene_id)
+        return scene
 
     def find_content(self, content_hash: str) -> StoredScene | None:
         """The scene with this content, if it is here."""
         with self._lock:
-            return self._by_hash(content_hash)
+            present = self._by_hash(content_hash)
+        if present is not None:
+            # Whoever asks would have put it.
+            self._metrics.scene_puts.labels("present").inc()
+        return present
 
-    def update(self, scene_id: str, expected_version: int, tensors: Tensors) -> StoredScene:
-        """Replace tensors by name, if the scene still has the version expected."""
+    def peek(self, scene_id: str) -> StoredScene | None:
+        """The scene, also if it was deleted and only one that needs it keeps it; this is no use of it."""
         with self._lock:
+            return self._shelf.peek(scene_id)
+
+    def replace(
+        self, scene_id: str, expected_version: int, content: Content, update_id: str = ""
+    ) -> scene_pb2.SceneInfo:
+        """Store the next version, if the scene still has the version expected; describes it.
+
+        An update that was made already is not made again.
+        """
+        with self._lock:
+            made = self._find(scene_id, 0).made_by(update_id)
+            if made is not None:
+                return made
             old = self._find(scene_id, expected_version)
-            new = _updated(old, tensors)
+            new = old.updated(content, update_id)
             self._forget_hash(old)
-            self._retire(scene_id)
-            self._shelf.put(scene_id, new, bytes_of(new.tensors))
-            return new
+            # What is kept of the version before must not be taken for the newest after a crash: others would update
+            # it in turn, and there would be two contents of one version.
+            self._backing.forget(scene_id)
+            self._put(new)
+            self._backing.stored(new)
+        self._backing.settle()
+        self._budget.settle(self)
+        return new.info()
 
     def delete(self, scene_id: str) -> None:
         """Forget a scene."""
         with self._lock:
             scene = self._shelf.pop(scene_id)
-            if scene is None:
+            was_kept = self._backing.forget(scene_id)
+            if scene is None and not was_kept:
                 raise SceneNotFoundError(scene_id)
-            self._forget_hash(scene)
+            if scene is not None:
+                self._forget_hash(scene)
+        self._backing.settle()
+
+    def drop_oldest(self, *, keep_newest: bool) -> bool:
+        """Drop what was used least recently; False if there is nothing that may go."""
+        with self._lock:
+            return self._shelf.drop_oldest(keep_newest=keep_newest)
+
+    def clear(self) -> None:
+        """Forget every scene."""
+        with self._lock:
+            self._shelf.clear()
+            self._id_of_hash.clear()
 
     def all(self) -> list[StoredScene]:
         """Every scene."""
         with self._lock:
             return list(self._shelf.values())
+
+    def _put(self, scene: StoredScene) -> None:
+        for name in scene.content.needs:
+            # Being needed may have made it larger: signs of a mesh by winding numbers take memory of their own.
+            needed = self._shelf.peek(name)
+            if needed is not None:
+                self._shelf.recount(name, needed.content.bytes)
+        if scene.content_hash:
+            self._id_of_hash[scene.content_hash] = scene.scene_id
+        self._shelf.put(scene.scene_id, scene, scene.content.bytes, scene.content.needs)
 
     def _find(self, scene_id: str, version: int) -> StoredScene:
         scene = self._shelf.get(scene_id)
@@ -129,34 +252,16 @@ class SceneStore:
         scene_id = self._id_of_hash.get(content_hash)
         return None if scene_id is None else self._shelf.get(scene_id)
 
-    def _free_id(self, content_hash: str) -> str:
-        scene_id = content_hash[:_ID_LENGTH]
-        if scene_id in self._shelf or scene_id in self._retired:
-            return f"{scene_id}-{uuid.uuid4().hex[:8]}"
-        return scene_id
-
-    def _retire(self, scene_id: str) -> None:
-        self._retired[scene_id] = None
-        self._retired.move_to_end(scene_id)
-        if len(self._retired) > _MAX_RETIRED:
-            self._retired.popitem(last=False)
-
     def _forget_hash(self, scene: StoredScene) -> None:
-        self._id_of_hash.pop(scene.content_hash, None)
+        if self._id_of_hash.get(scene.content_hash) == scene.scene_id:
+            del self._id_of_hash[scene.content_hash]
 
     def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
         self._forget_hash(scene)
+        self._backing.let_go(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()
 
 
-def _updated(old: StoredScene, tensors: Tensors) -> StoredScene:
-    """The next version. A tensor that shares an upload with a replaced one is copied: it would keep both alive."""
-    merged, uploads = dict(old.tensors), dict(old.uploads)
-    replaced = [uploads.pop(name, None) for name in tensors]
-    for name, upload in uploads.items():
-        if upload in replaced and merged[name].device.type == "cpu":
-            merged[name] = merged[name].clone()
-            uploads[name] = object()
-    merged.update(tensors)
-    uploads.update(dict.fromkeys(tensors, object()))
-    return dataclasses.replace(old, version=old.version + 1, content_hash="", tensors=merged, uploads=uploads)
+def _new_name(content_hash: str) -> str:
+    """One that no worker ever gave out: a version of a name stands for the same content for ever."""
+    return content_hash[:_PREFIX_LENGTH] + secrets.token_hex(_RANDOM_BYTES)

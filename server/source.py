@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.server.arrivals import Shapes, shapes_of, uploader
 from lumigrad.server.call import Call
+from lumigrad.server.content import Content, Outline, Tensors
 from lumigrad.server.engines import kind_of
 from lumigrad.server.limits import require
+from lumigrad.server.recall import bring_meshes, stored_scene
 from lumigrad.server.runtime import Runtime
-from lumigrad.server.scene_kind import checked_tensors
-from lumigrad.server.scenes import Tensors
-from lumigrad.v1 import render_pb2, scene_pb2
+from lumigrad.v1 import scene_pb2
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The kinds of scenes that a service takes, and what callers are told of them."""
+
+    kinds: Collection[str]
+    text: str
+
+    def check(self, kind: str, field: str) -> None:
+        """Refuse a scene of another kind."""
+        require(kind in self.kinds, field, self.text, kind)
 
 
 @dataclass(frozen=True)
@@ -21,40 +33,44 @@ class Source:
     """A scene that is known by its header; its tensors follow with the payload."""
 
     kind: str
-    shapes: Shapes
+    outline: Outline
     # The stored scene, if it is one.
     reference: scene_pb2.SceneRef | None
-    # Checks the payload; returns what gives the tensors, for the device's thread.
-    receive: Callable[[PayloadReader], Callable[[], Tensors]]
+    # Checks the payload; returns what gives the content, for the device's thread.
+    receive: Callable[[PayloadReader], Callable[[], Content]]
+
+    def tensors(self, reader: PayloadReader) -> Callable[[], Tensors]:
+        """As `receive`, for engines that want nothing but the tensors."""
+        load = self.receive(reader)
+        return lambda: load().tensors
 
 
-def source_of(spec: render_pb2.RenderSpec, runtime: Runtime, call: Call, field: str) -> Source:
-    """Look the scene up, or check the one in the header; `field` is the path of the spec in the request."""
-    source = spec.WhichOneof("source")
-    require(source is not None, field, "scene_ref or scene", "neither")
-    return _stored(spec.scene_ref, runtime) if source == "scene_ref" else _sent(spec, runtime, call, f"{field}.scene")
+def source_of(
+    spec: Any, subjects: Subjects, runtime: Runtime, call: Call, field: str, expected: str | None = None
+) -> Source:
+    """Look the scene up, or check the one in the header.
+
+    `spec` has the fields `scene_ref` and `scene` in one `source`, and `field` is its path in the request; empty: it is
+    the request. An empty scene is refused as not being the one `expected`.
+    """
+    source, below = spec.WhichOneof("source"), f"{field}." if field else ""
+    require(source is not None, field or "source", "scene_ref or scene", "neither")
+    if source == "scene_ref":
+        return _stored(spec.scene_ref, subjects, runtime, call, f"{below}scene_ref")
+    kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(subjects.kinds))
+    subjects.check(kind.name, f"{below}scene")
+    bring_meshes(runtime, call, spec.scene)
+    arrival = kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}")
+
+    def receive(reader: PayloadReader) -> Callable[[], Content]:
+        make = arrival.receive(reader)
+        return lambda: make(call.times)
+
+    return Source(kind.name, arrival.outline, None, receive)
 
 
-def _sent(spec: render_pb2.RenderSpec, runtime: Runtime, call: Call, field: str) -> Source:
-    kind = kind_of(spec.scene, field, spec.WhichOneof("settings"))
-    where = f"{field}.{kind.name}"
-    tensors = checked_tensors(spec.scene, kind, runtime.limits, where)
-
-    def receive(reader: PayloadReader) -> Callable[[], Tensors]:
-        upload = uploader(tensors, reader, runtime.transfer, where)
-
-        def load() -> Tensors:
-            with call.times.stage("upload"):
-                uploaded = upload()
-                kind.check_values(uploaded, where)
-            return uploaded
-
-        return load
-
-    return Source(kind.name, shapes_of(tensors), None, receive)
-
-
-def _stored(reference: scene_pb2.SceneRef, runtime: Runtime) -> Source:
-    scene = runtime.scenes.find(reference.scene_id, reference.version)
+def _stored(reference: scene_pb2.SceneRef, subjects: Subjects, runtime: Runtime, call: Call, field: str) -> Source:
+    scene = stored_scene(runtime, call, reference.scene_id, reference.version)
+    subjects.check(scene.kind, field)
     named = scene_pb2.SceneRef(scene_id=scene.scene_id, version=scene.version)
-    return Source(scene.kind, shapes_of(scene.tensors), named, lambda _: lambda: scene.tensors)
+    return Source(scene.kind, scene.content.outline, named, lambda _: lambda: scene.content)

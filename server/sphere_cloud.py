@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from lumigrad.kernels import spheres
-from lumigrad.server.arrivals import Shapes, check_shape
+from lumigrad.server.arrivals import Shapes, check_float32, check_shape
+from lumigrad.server.content import Tensors
 from lumigrad.server.limits import Limits, arguments_of, require
-from lumigrad.server.scenes import Tensors
+from lumigrad.v1 import tensor_pb2
 
 KIND = "spheres"
 
 
-class SphereCloud:
-    """Scenes of spheres."""
+class SphereRules:
+    """The rules for scenes of spheres."""
 
-    name = KIND
+    name = engine = KIND
+
+    def check_type(self, _: str, tensor: tensor_pb2.Tensor, field: str) -> None:
+        """Check the type of a tensor, and that its size can be computed."""
+        check_float32(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check all that the header tells; `field` is the path of the cloud in its request."""

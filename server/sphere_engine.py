@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from lumigrad.kernels import spheres
 from lumigrad.server.arrivals import Shapes
+from lumigrad.server.content import Tensors
 from lumigrad.server.limits import Limits
-from lumigrad.server.scenes import Tensors
 from lumigrad.server.sphere_cloud import KIND
 from lumigrad.server.sphere_plan import SpherePlan, sphere_plan
 from lumigrad.v1 import render_pb2
@@ -27,7 +28,7 @@ class SphereEngine:
     def forward(
         self,
         plan: SpherePlan,
-        tensors: Tensors,
+        inputs: Tensors,
         outputs: Sequence[str],
         *,
         retain: bool,
@@ -36,13 +37,13 @@ class SphereEngine:
         """Render every view."""
         background = torch.tensor(plan.background, dtype=torch.float32) if plan.background else None
         return spheres.forward(
-            tensors["positions"],
-            tensors["colors"],
-            tensors["radii"],
+            inputs["positions"],
+            inputs["colors"],
+            inputs["radii"],
             plan.cameras,
             plan.settings,
-            opacities=tensors.get("opacities"),
-            background=None if background is None else background.to(tensors["positions"].device),
+            opacities=inputs.get("opacities"),
+            background=None if background is None else background.to(inputs["positions"].device),
             outputs=outputs,
             retain=retain,
             before_view=before_view,
@@ -57,3 +58,11 @@ class SphereEngine:
     ) -> spheres.Backward:
         """Differentiate what was rendered."""
         return spheres.backward(state, output_gradients, wanted, before_view)
+
+    def joined(self, plans: Sequence[SpherePlan], inputs: Sequence[Tensors]) -> tuple[SpherePlan, Tensors]:
+        """All views of the one scene."""
+        return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
+
+    def shared(self, _: spheres.State) -> tuple[()]:
+        """Nothing: states count their scene."""
+        return ()

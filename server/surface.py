@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,21 +19,43 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
 from lumigrad.server.answers import Answer, answer_to
 from lumigrad.server.call import REQUEST_ID, Call
-from lumigrad.server.errors import BusyError, StoppingError
-from lumigrad.server.metrics import Metrics
+from lumigrad.server.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
+from lumigrad.server.gate import Gate, OpenGate
+from lumigrad.server.lane_payload import NoLane
+from lumigrad.server.metrics import REFUSALS, Metrics
+from lumigrad.server.patience import Patience
+from lumigrad.server.places import Places
+from lumigrad.server.priority import priority_of
+from lumigrad.server.tracing import NoTracer, Tracer
 
 _RETRY_SECONDS = 0.1
-_REFUSALS = {"busy", "deadline", "device_memory", "invalid_argument", "stopping"}
 
 
 class Surface:
     """Wraps servicers, whose methods take `(request, call)`, for grpc, which wants `(request, context)`."""
 
-    def __init__(self, metrics: Metrics, max_calls: int, max_call_seconds: float) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        places: Places,
+        patience: Patience,
+        gate: Gate | None = None,
+        tracer: Tracer | None = None,
+        lane_of: Callable[[Call], NoLane] | None = None,
+    ) -> None:
+        """`places` are for calls in progress; `gate` tells whose a call is, without one all are everybody's.
+
+        `tracer` writes down how each went; `lane_of` finds the lane that a call names.
+        """
         self._metrics = metrics
-        self._max_calls = max_calls
-        self._max_call_seconds = max_call_seconds
+        self._tracer = tracer or NoTracer()
+        self._gate = gate or OpenGate()
+        self._lane_of = lane_of or (lambda _: NoLane())
+        self._places = places
+        self._patience = patience
         self._calls: dict[Call, float] = {}
+        # Those whose last bytes have not left yet.
+        self._unsent: set[Call] = set()
         self._is_closed = False
         self._changed = threading.Condition()
 
@@ -40,11 +64,16 @@ class Surface:
         """Calls that have not ended."""
         return len(self._calls)
 
-    def close(self) -> None:
-        """Refuse every new call.
+    def stages(self, waiting: int) -> Mapping[str, int]:
+        """How many calls in progress are in each stage of `CALL_STAGES`, if so many are waiting for the device."""
+        calls = list(self._calls)
+        begun = [call for call in calls if "queue" in call.times.milliseconds]
+        sending = sum(call.waiting_since < math.inf for call in begun)
+        receiving = max(0, len(calls) - len(begun) - waiting)
+        return {"receive": receiving, "queue": waiting, "device": len(begun) - sending, "send": sending}
 
-        grpc's own way to stop would cancel those that are just arriving, and nobody may repeat a cancelled call.
-        """
+    def close(self) -> None:
+        """Refuse every new call."""
         with self._changed:
             self._is_closed = True
 
@@ -53,8 +82,20 @@ class Surface:
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls, seconds)
 
+    def end_all(self) -> None:
+        """Have the calls in progress end at their next check; their callers may try elsewhere."""
+        with self._changed:
+            calls = list(self._calls)
+        for call in calls:
+            call.stop()
+
+    def wait_sent(self, seconds: float) -> None:
+        """Wait until all that was answered has left, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unsent, seconds)
+
     def wrap(self, service_name: str, servicer: object) -> SimpleNamespace:
-        """A servicer for `protos.service.method_handlers`."""
+        """A servicer for `protos.service.method_handlers`, to be called early."""
         short = service_name.rpartition(".")[2]
         return SimpleNamespace(
             **{
@@ -73,37 +114,50 @@ class Surface:
                 for reply in behavior(_checked(request, method, call), call):
                     if isinstance(reply, Frame):
                         call.bytes_sent += reply.data.nbytes
-                    yield reply
+                    with call.waiting():
+                        yield reply
 
         return stream if method.server_streaming else single
 
-    def enter(self, call: Call) -> None:
-        """Count a call in, unless too many are in progress."""
+    def enter(self, call: Call, context: grpc.ServicerContext) -> None:
+        """Find out whose call it is and count it in, unless too many are in progress."""
+        call.tell_stages = self._metrics.stages
+        call.tenant = self._gate.tenant_of(context)
+        call.priority = priority_of(context)
         with self._changed:
             if self._is_closed:
                 raise StoppingError
-            if len(self._calls) >= self._max_calls:
-                raise BusyError(f"{len(self._calls)} calls are in progress, as many as may", _RETRY_SECONDS)
+            if not self._places.take(call.tenant):
+                raise BusyError(f"{len(self._places)} calls are in progress, {self._places.why_none}", _RETRY_SECONDS)
             self._calls[call] = time.monotonic()
+            self._unsent.add(call)
+        call.on_end(lambda: self._note_sent(call))
+        call.lane = self._lane_of(call)
 
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
         """Count a call out, and write down how it went."""
         with self._changed:
-            self._calls.pop(call, None)
+            if self._calls.pop(call, None) is not None:
+                self._places.give(call.tenant)
             self._changed.notify_all()
+        call.lane.end(delivered=answer is None)
+        call.bytes_received += call.lane.bytes_received
+        call.bytes_sent += call.lane.bytes_sent
         code = grpc.StatusCode.OK if answer is None else answer.code
         milliseconds = call.times.total
-        self._metrics.calls.labels(call.method, code.name).inc()
-        self._metrics.call_seconds.labels(call.method).observe(milliseconds / 1e3)
-        self._metrics.bytes.labels(call.method, "received").inc(call.bytes_received)
-        self._metrics.bytes.labels(call.method, "sent").inc(call.bytes_sent)
+        self._metrics.call(call.method, code.name, milliseconds, call.bytes_received, call.bytes_sent)
+        if call.tenant:
+            self._metrics.tenant_call(call.tenant, call.bytes_received + call.bytes_sent)
         self._metrics.stages(call.engine, call.operation, call.times.milliseconds)
-        if answer is not None and answer.reason in _REFUSALS:
+        if answer is not None and answer.reason in REFUSALS:
             self._metrics.rejections.labels(answer.reason).inc()
+        if call.nonfinite:
+            self._metrics.nonfinite_gradients.labels(call.engine).inc(call.nonfinite)
+        names = self._tracer.record(call, answer)
         is_ours = code == grpc.StatusCode.INTERNAL
         logs.event(
             "call",
-            logging.ERROR if is_ours else logging.INFO,
+            logging.ERROR if is_ours else logging.WARNING if call.nonfinite else logging.INFO,
             error=error if is_ours else None,
             request_id=call.request_id,
             method=call.method,
@@ -111,16 +165,25 @@ class Surface:
             ms=round(milliseconds, 3),
             received=call.bytes_received,
             sent=call.bytes_sent,
+            **({"tenant": call.tenant} if call.tenant else {}),
+            **({"nonfinite": call.nonfinite} if call.nonfinite else {}),
+            **names,
             **({"why": answer.text} if answer is not None else {}),
         )
 
-    def end_overdue(self) -> None:
-        """Cancel the calls that take longer than any may."""
-        oldest = time.monotonic() - self._max_call_seconds
+    def _note_sent(self, call: Call) -> None:
         with self._changed:
-            overdue = [call for call, started in self._calls.items() if started < oldest]
-        for call in overdue:
-            call.cancel()
+            self._unsent.discard(call)
+            self._changed.notify_all()
+
+    def end_overdue(self) -> None:
+        """Cancel the calls that take longer than any may, and those whose caller keeps the worker waiting."""
+        with self._changed:
+            calls = list(self._calls.items())
+        for call, started in calls:
+            why = self._patience.why_end(call, started)
+            if why:
+                call.cancel(why)
 
 
 class _Guard:
@@ -134,7 +197,7 @@ class _Guard:
     def __enter__(self) -> Call:
         try:
             self._context.send_initial_metadata(((REQUEST_ID, self._call.request_id),))
-            self._surface.enter(self._call)
+            self._surface.enter(self._call, self._context)
             self._call.check()
         except Exception as error:
             self._fail(error)
@@ -163,18 +226,32 @@ class _Guard:
         return answer_to(error, self._call.request_id)
 
 
-def _checked(request: Any, method: Method, call: Call) -> Any:
+def _checked(requests: Iterator[Any], method: Method, call: Call) -> Any:
+    checked = _checked_stream(requests, call)
     if method.client_streaming:
-        return _checked_stream(request, call)
-    if isinstance(request, ProtocolError):
-        raise request
-    return request
+        return checked
+    for request in checked:
+        return request
+    # A caller who goes away before the request has come is told so.
+    call.check()
+    raise InvalidArgumentError("stream", "one message", "none")
 
 
 def _checked_stream(requests: Iterator[Any], call: Call) -> Iterator[Any]:
-    for request in requests:
+    while True:
+        request = _next(requests, call)
+        if request is None:
+            return
+        call.has_begun = True
         if isinstance(request, ProtocolError):
             raise request
         if isinstance(request, Frame):
             call.bytes_received += request.data.nbytes
         yield request
+
+
+def _next(requests: Iterator[Any], call: Call) -> Any:
+    with call.waiting(), suppress(grpc.RpcError):
+        return next(requests, None)
+    # gRPC's own error holds itself, and with its traceback all that the call held, until garbage is collected.
+    raise CancelledError

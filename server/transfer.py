@@ -7,9 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from lumigrad.protos import dtypes
-from lumigrad.protos.chunks import allocate_bytes
+from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
 from lumigrad.v1 import tensor_pb2
+
+# Memory of uploads that is kept for the next ones. Each call's thread has memory of its own, so that the C library
+# gives what one has let go to no other.
+_LEAST_KEPT_BYTES = 8 << 20
+_MOST_KEPT_BYTES = 128 << 20
 
 
 class Transfer:
@@ -18,11 +23,13 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._is_cpu = device.type == "cpu"
+        # Pinned memory is kept by PyTorch.
+        self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
 
     def allocate(self, length: int) -> memoryview:
         """A buffer for an upload."""
         if self._is_cpu or not length:
-            return allocate_bytes(length)
+            return self._buffers.lend(length)
         buffer: memoryview = torch.empty(length, dtype=torch.uint8, pin_memory=True).numpy().data
         return buffer
 
@@ -42,6 +49,15 @@ class Transfer:
         """The tensors on the host; bfloat16 as uint16 bits. Waits for everything the device was told to do."""
         hosts = [self._to_host(tensor.detach().contiguous()) for tensor in tensors]
         self.finish()
+        return [host.numpy() for host in hosts]
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
+        """As `download`, in any thread; of tensors that were there when the device was last waited for."""
+        if self._is_cpu:
+            return [tensor.numpy() for tensor in tensors]
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            hosts = [tensor.detach().contiguous().cpu() for tensor in tensors]
         return [host.numpy() for host in hosts]
 
     def finish(self) -> None:

@@ -31,6 +31,11 @@ class Receiver(Generic[M]):
         self._first = first
         self.header: M = first.message
 
+    def length(self, limit_bytes: int) -> int:
+        """Of the payload, as the header has it; no more than it may be, which `payload` sees to."""
+        length: int = self.header.payload_bytes  # type: ignore[attr-defined]
+        return min(length, limit_bytes)
+
     def payload(self, limit_bytes: int, transit: Transit) -> PayloadReader:
         """Wait for as many bytes as the header says."""
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
@@ -42,7 +47,7 @@ class Receiver(Generic[M]):
                 break
             _refuse_fields(frame)
             assembler.add(frame.data)
-        return PayloadReader(assembler.finish())
+        return self._call.lane.reader(assembler.finish(), limit_bytes - length, transit.allocator(self._call))
 
     def expect_end(self) -> None:
         """Refuse a stream that goes on after its payload.

@@ -1,26 +1,30 @@
-"""A small render and its gradients by each engine, which prove that the device works when callers are told so."""
+"""A small task and its gradients for each engine, which prove that the device works when callers are told so."""
 
 from __future__ import annotations
 
 import torch
 
-from lumigrad.kernels import gaussians, spheres
-from lumigrad.server.runtime import Runtime
+from lumigrad.kernels import gaussians, meshes, spheres
+from lumigrad.server.machine import Machine
 
 _SIZE = 16
 _IDENTITY = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 _LENS = (_SIZE, _SIZE, _SIZE / 2, _SIZE / 2)
+_AWAY = 0.25
 
 
-def warm_up(runtime: Runtime) -> None:
-    """Run both engines once, on the device's thread; raises if a result is not the picture it should be."""
-    runtime.executor.run(lambda: _render(runtime), None)
+def warm_up(machine: Machine) -> None:
+    """Run all engines once, on the device's thread; raises if a result is not what it should be."""
+    machine.executor.run(lambda: _run(machine), None)
 
 
-def _render(runtime: Runtime) -> None:
-    device = runtime.transfer.device
+def _run(machine: Machine) -> None:
+    device = machine.transfer.device
     pictures = {"sphere": _sphere(device), "Gaussian": _gaussian(device)}
-    runtime.transfer.finish()
+    distances = _mesh(device)
+    machine.transfer.finish()
+    if abs(distances.item() - _AWAY) > 1e-3:
+        raise RuntimeError(f"the warm-up query of a point {_AWAY} m from a mesh gave {distances.item()} m")
     for name, picture in pictures.items():
         centre = picture[0, _SIZE // 2, _SIZE // 2, 0].item()
         if not 0.0 < centre < 1.0:
@@ -54,3 +58,14 @@ def _gaussian(device: torch.device) -> torch.Tensor:
     assert forward.state is not None
     gaussians.backward(forward.state, {"color": torch.ones_like(forward.outputs["color"])})
     return forward.outputs["color"]
+
+
+def _mesh(device: torch.device) -> torch.Tensor:
+    corners = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], device=device)
+    faces = torch.tensor([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]], device=device)
+    world = meshes.World([meshes.Instance(meshes.Mesh.build(corners, faces))])
+    sphere = torch.tensor([-_AWAY, 0.25, 0.25, 0.5], device=device).reshape(1, 1, 1, 4)
+    found = meshes.evaluate(sphere, world, meshes.Settings(), outputs=("cost", "distance"), retain=True)
+    assert found.state is not None
+    meshes.backward(found.state, {"cost": torch.ones_like(found.outputs["cost"])})
+    return found.outputs["distance"]

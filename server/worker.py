@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -13,23 +14,50 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lumigrad.kernels.device import describe, resolve
-from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, SERVICE_NAMES, WORKER_SERVICE, method_handlers
+from lumigrad.protos.service import (
+    DISTANCE_SERVICE,
+    RENDER_SERVICE,
+    SCENE_SERVICE,
+    SERVICE_NAMES,
+    TRAINING_SERVICE,
+    WORKER_SERVICE,
+    method_handlers,
+)
 from lumigrad.server import logs
+from lumigrad.server.call_threads import call_threads
+from lumigrad.server.capacity import free_bytes
+from lumigrad.server.certificates import Certificates
 from lumigrad.server.config import MIB, Config, ConfigError
-from lumigrad.server.contexts import ContextStore
+from lumigrad.server.device_memory import DeviceMemory
+from lumigrad.server.distance_service import DistanceService
+from lumigrad.server.emergency import Emergency
+from lumigrad.server.errors import BusyError, CancelledError, DeviceMemoryError, StoppingError
 from lumigrad.server.executor import DeviceExecutor
+from lumigrad.server.exits import DEVICE_LOST, HANG, OUT_OF_MEMORY
+from lumigrad.server.gate import gate_of
+from lumigrad.server.gauges import show_setup, show_state
+from lumigrad.server.health_gate import MOST_CALLS, HealthGate
 from lumigrad.server.heartbeat import Heartbeat
+from lumigrad.server.lanes import Lanes
 from lumigrad.server.limits import Limits
+from lumigrad.server.link import History
+from lumigrad.server.machine import Machine
 from lumigrad.server.metrics import Metrics
+from lumigrad.server.metrics_port import MetricsPort
+from lumigrad.server.passes import Passes
+from lumigrad.server.patience import Patience
+from lumigrad.server.places import Places
 from lumigrad.server.render_service import RenderService
-from lumigrad.server.renderer import Renderer, Retained
-from lumigrad.server.runtime import Runtime
 from lumigrad.server.scene_service import SceneService
-from lumigrad.server.scenes import SceneStore
+from lumigrad.server.spool_writer import open_spool
 from lumigrad.server.surface import Surface
+from lumigrad.server.tenants import Tenants
+from lumigrad.server.tracing import tracer_of
+from lumigrad.server.training.service import TrainingService
 from lumigrad.server.transfer import Transfer
 from lumigrad.server.transit import Transit
 from lumigrad.server.warm_up import warm_up
+from lumigrad.server.watchdog import Watchdog
 from lumigrad.server.worker_service import WorkerService
 
 # Calls that are receiving or sending while others wait for the device.
@@ -39,6 +67,8 @@ _THREADS_BESIDE_CALLS = 8
 _HOUSEKEEPING_SECONDS = 1.0
 # The time for the last bytes of finished calls to leave.
 _FLUSH_SECONDS = 1.0
+# The time for scenes that have not been written to the spool.
+_SPOOL_SECONDS = 5.0
 # The time for those who call in a loop to be refused.
 _REFUSING_SECONDS = 0.25
 
@@ -46,26 +76,55 @@ _REFUSING_SECONDS = 0.25
 class Worker:
     """Serves one device until it is told to stop."""
 
-    def __init__(self, config: Config) -> None:
-        """Take the device and both ports; whatever is not to be had is a ConfigError."""
+    def __init__(self, config: Config, history: History, on_look: Callable[[], None]) -> None:
+        """Take the device and both ports; whatever is not to be had is a ConfigError.
+
+        `history` is what the metrics tell of the workers before; `on_look` is called all the time while this one works.
+        """
         self._config = config
         try:
             self._device = resolve(config.device)
         except ValueError as error:
             raise ConfigError(f"--device: {error}") from None
         self._metrics = Metrics()
+        self._metrics.remember(history.restarts, history.last_exit)
         max_calls = config.queue_size + _CALLS_BESIDE_QUEUE
-        self._surface = Surface(self._metrics, max_calls, config.max_call_seconds)
-        self._runtime = _runtime(config, self._device, self._metrics)
+        # Before all other threads: where stacks are written down, they are those of the hundred newest.
+        threads = max_calls + _THREADS_BESIDE_CALLS
+        pool = call_threads(threads)
+        places = Places(max_calls, has_tenants=config.has_tenants)
+        patience = Patience(config.max_call_seconds, config.stall_seconds)
+        self._tracer = tracer_of(config, str(self._device), self._metrics)
+        self._lanes = Lanes(config.lane_mib * MIB, self._metrics, has_tenants=config.has_tenants)
+        self._surface = Surface(self._metrics, places, patience, gate_of(config), self._tracer, lane_of=self._lanes.of)
+        self._machine = _machine(config, self._device)
+        self._spool = open_spool(config, history, self._metrics)
+        self._tenants = Tenants(self._machine, config, self._metrics, self._spool)
         self._health = health.HealthServicer()
-        self._heartbeat = Heartbeat(self._runtime.executor, lambda: warm_up(self._runtime), self._tell_health)
-        self._server = self._make_server(max_calls + _THREADS_BESIDE_CALLS)
+        self._health_gate = HealthGate()
+        self._is_serving = False
+        executor = self._machine.executor
+        self._emergency = Emergency(self._surface, executor, self._tell_health)
+        executor.on_lost = lambda error: self._emergency.end(DEVICE_LOST, "the device is lost", error)
+        executor.on_views = self._metrics.batch_views.observe
+        self._machine.memory.on_shortage = self._metrics.shortage
+        self._machine.memory.on_leak = lambda why: self._emergency.end(OUT_OF_MEMORY, why)
+        self._heartbeat = Heartbeat(executor, self._probe, self._tell_health)
+        self._watchdog = Watchdog(executor, config.hang_seconds, lambda why: self._emergency.end(HANG, why), on_look)
+        self._server = self._make_server(pool, threads)
         self.port = self._bind()
-        self.metrics_port = self._serve_metrics()
+        show_setup(self._metrics, config, self._machine, max_calls)
+        show_state(
+            self._metrics, self._machine, self._tenants, self._lanes, self._surface, self._spool,
+            lambda: self._is_serving,
+        )  # fmt: skip
+        self._metrics_port = MetricsPort(config, self._metrics.registry)
+        self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:
         """Prove the device with a small render, then serve."""
-        warm_up(self._runtime)
+        self._watchdog.start()
+        warm_up(self._machine)
         self._server.start()
         self._tell_health(True)
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
@@ -84,38 +143,66 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Say NOT_SERVING, let callers notice, then let the calls in progress end."""
+        """Say NOT_SERVING, let callers notice, then let the calls in progress end; refuses calls for ever after.
+
+        The process is to end then. gRPC's own way to stop would cancel the calls that arrive at that moment, and nobody
+        may repeat those; the end of the process tells their callers that they may.
+        """
         config = self._config
         self._health.enter_graceful_shutdown()
+        self._is_serving = False
         logs.event("draining", calls=self._surface.in_progress)
         time.sleep(config.lame_duck_seconds)
         self._surface.close()
         is_idle = self._surface.wait_idle(config.drain_seconds)
         logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._surface.in_progress)
-        # Whoever has just been served may be calling again: let them hear UNAVAILABLE, not CANCELLED.
+        # Whoever has just been served may be calling again: let them hear that they may do so elsewhere.
         time.sleep(_REFUSING_SECONDS)
-        # Replies already written may still be on their way; health watchers stay until they are sent away.
-        self._server.stop(_FLUSH_SECONDS).wait()
-        self._runtime.executor.close()
+        self._surface.end_all()
+        self._machine.executor.close()
+        # Replies already written may still be on their way.
+        self._surface.wait_sent(_FLUSH_SECONDS)
+        self._tracer.close()
+        if self._spool is not None and not self._spool.flush(_SPOOL_SECONDS):
+            logs.event("stopped before all was in the spool", logging.WARNING, missing=self._spool.depth)
+        # While the kernels' library is still there to take its own back.
+        self._tenants.clear()
 
-    def _make_server(self, threads: int) -> grpc.Server:
+    def _make_server(self, pool: ThreadPoolExecutor, threads: int) -> grpc.Server:
         options = (
             # Without this a second worker would bind the same port and take half of the calls.
             ("grpc.so_reuseport", 0),
-            # Notice callers whose machine has gone.
+            # Notice callers whose machine has gone: by the network's acknowledgements, and by their own.
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            # Connections that say nothing hold descriptors.
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            # No compressed requests: a few KiB of them could unfold to anything. 1 stands for "as it is".
+            ("grpc.compression_enabled_algorithms_bitset", 1),
+            # gRPC's own defaults, which are promised here: no call brings more than this in metadata.
+            ("grpc.max_metadata_size", 8 << 10),
+            ("grpc.absolute_max_metadata_size", 16 << 10),
         )
-        server = grpc.server(ThreadPoolExecutor(threads, "call"), options=options, maximum_concurrent_rpcs=threads)
+        server = grpc.server(
+            pool,
+            interceptors=(self._health_gate,),
+            options=options,
+            maximum_concurrent_rpcs=threads + MOST_CALLS,
+        )
         servicers = {
-            RENDER_SERVICE: RenderService(self._runtime),
-            SCENE_SERVICE: SceneService(self._runtime),
-            WORKER_SERVICE: WorkerService(self._runtime),
+            RENDER_SERVICE: RenderService(self._tenants),
+            DISTANCE_SERVICE: DistanceService(self._tenants),
+            SCENE_SERVICE: SceneService(self._tenants),
+            TRAINING_SERVICE: TrainingService(self._tenants),
+            WORKER_SERVICE: WorkerService(
+                self._tenants, self._lanes, lambda: self.metrics_port, metrics_tls=self._config.metrics_tls
+            ),
         }
         for name, servicer in servicers.items():
-            server.add_generic_rpc_handlers((method_handlers(name, self._surface.wrap(name, servicer)),))
+            server.add_generic_rpc_handlers((method_handlers(name, self._surface.wrap(name, servicer), early=True),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._config.is_loopback:
             names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -125,28 +212,24 @@ class Worker:
     def _bind(self) -> int:
         address = f"{self._config.url_host}:{self._config.port}"
         try:
+            if self._config.tls_cert:
+                return int(self._server.add_secure_port(address, Certificates(self._config).credentials()))
             return int(self._server.add_insecure_port(address))
         except RuntimeError:
             raise ConfigError(f"--port: cannot listen on {address}; is another process using it?") from None
 
-    def _serve_metrics(self) -> int:
-        host, port = self._config.host, self._config.metrics_port
-        runtime = self._runtime
-        self._metrics.observe("queue_depth", lambda: runtime.executor.depth)
-        self._metrics.observe("calls_in_progress", lambda: self._surface.in_progress)
-        self._metrics.observe("scenes", lambda: len(runtime.scenes))
-        self._metrics.observe("scene_bytes", lambda: runtime.scenes.bytes)
-        self._metrics.observe("transit_bytes", lambda: runtime.transit.bytes)
-        self._metrics.observe("contexts", lambda: len(runtime.contexts))
-        self._metrics.observe("context_bytes", lambda: runtime.contexts.bytes)
-        self._metrics.observe("device_memory_bytes", lambda: describe(self._device).memory_bytes)
-        self._metrics.observe("device_memory_free_bytes", lambda: describe(self._device).memory_free_bytes)
+    def _probe(self) -> None:
         try:
-            return self._metrics.serve(host, port)
-        except OSError:
-            raise ConfigError(f"--metrics-port: cannot listen on {host}:{port}; is another process using it?") from None
+            warm_up(self._machine)
+        except (BusyError, CancelledError, DeviceMemoryError, StoppingError):
+            # Says nothing against the device: there was no room, or no time left.
+            raise
+        except Exception as error:
+            self._emergency.end(DEVICE_LOST, "the device failed a trial", error)
+            raise
 
     def _tell_health(self, works: bool) -> None:
+        self._is_serving = works
         status = health_pb2.HealthCheckResponse
         for name in ("", *SERVICE_NAMES):
             self._health.set(name, status.SERVING if works else status.NOT_SERVING)
@@ -154,20 +237,29 @@ class Worker:
     def _keep_house(self) -> None:
         while True:
             time.sleep(_HOUSEKEEPING_SECONDS)
-            self._runtime.contexts.expire()
+            self._tenants.expire()
             self._surface.end_overdue()
+            self._health_gate.end_silent()
             self._heartbeat.beat()
+            self._metrics_port.refresh()
 
 
-def _runtime(config: Config, chosen: torch.device, metrics: Metrics) -> Runtime:
+def _machine(config: Config, chosen: torch.device) -> Machine:
     transfer = Transfer(chosen)
-    contexts: ContextStore[Retained] = ContextStore(config.context_mib * MIB, config.context_seconds, metrics)
-    return Runtime(
+    transit = Transit(config.transit_mib * MIB, transfer.allocate)
+    capacity = config.device_memory_mib * MIB or free_bytes(chosen)
+    memory = DeviceMemory(chosen, capacity, transit if chosen.type == "cpu" else None)
+    return Machine(
         limits=Limits.of(config),
+        memory=memory,
         transfer=transfer,
-        transit=Transit(config.transit_mib * MIB, transfer.allocate),
-        executor=DeviceExecutor(chosen, config.queue_size),
-        scenes=SceneStore(config.scene_mib * MIB, metrics),
-        contexts=contexts,
-        renderer=Renderer(transfer),
+        transit=transit,
+        executor=DeviceExecutor(
+            chosen,
+            memory,
+            config.queue_size,
+            has_tenants=config.has_tenants,
+            batch_wait_seconds=config.batch_wait_ms / 1e3,
+        ),
+        passes=Passes(transfer),
     )

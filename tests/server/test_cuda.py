@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from lumigrad.protos import dtypes
-from lumigrad.v1 import worker_pb2
+from lumigrad.v1 import scene_pb2, worker_pb2, world_pb2
+from support.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
+from support.mesh_shapes import torus
 from support.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
+from support.slow_render import wait_for
 from support.worker import worker
 
 pytestmark = [
@@ -86,3 +90,47 @@ def test_sparse_rows_in_bfloat16_are_the_dense_ones(cuda: RawClient) -> None:
         full = np.zeros_like(dense[name])
         full[index] = rows
         close(full, dense[name], 2**-8)
+
+
+def test_distances_and_their_gradients_agree_with_the_cpu(cuda: RawClient, cpu: RawClient) -> None:
+    rng = np.random.default_rng(5)
+    spheres = np.concatenate([rng.uniform(-0.6, 0.6, (4, 8, 50, 3)), np.full((4, 8, 50, 1), 0.05)], -1)
+    shape, upstream = torus(64, 32), {"cost": np.ones((4, 8, 50), np.float32)}
+    found = []
+    for raw in (cuda, cpu):
+        distances = DistanceClient(raw)
+        mesh_id = raw.put(mesh_arrays(shape)).scene.scene_id
+        world = world_of(mesh_obstacle(mesh_id, name="a"), cuboid(0.2, 0.2, 2.0, pose=pose_of(0.5, 0.5, 0)))
+        world_id = distances.put(world).scene.scene_id
+        raw.update(mesh_id, 1, {"vertices": (1.1 * shape.vertices).astype(np.float32)})
+        distances.update(world_id, 1, world_pb2.ObstacleUpdate(name="a", pose=pose_of(0.1, 0, 0)))
+        reply = distances.query(
+            world_id,
+            spheres.astype(np.float32),
+            outputs=["cost", "distance"],
+            activation_distance=0.1,
+            sweep=True,
+            retain=True,
+        )
+        gradients = distances.backward(
+            upstream, context_id=reply.header.context_id, wanted=["spheres", "poses", "weight"]
+        )
+        field = distances.field(scene_ref={"scene_id": world_id}, size=[1, 1, 1], voxel_size=0.1)
+        found.append({**reply.arrays, **gradients.arrays, "field": field.arrays["distance"]})
+        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=world_id), timeout=10)
+        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=mesh_id), timeout=10)
+    for name, expected in found[1].items():
+        close(found[0][name], expected, 1e-5 if name in ("cost", "distance", "field") else 2e-3)
+
+
+def test_scenes_go_to_the_spool_from_the_device(tmp_path: Path) -> None:
+    options = ("--device", "cuda:0", "--spool", str(tmp_path))
+    with worker(*options) as process, process.channel() as channel:
+        scene_id = RawClient("", channel=channel).put(CLOUD).scene.scene_id
+        wait_for(process, "lumigrad_spool_waiting", 0)
+    with worker(*options) as process, process.channel() as channel:
+        header, arrays = RawClient("", channel=channel).get(scene_id=scene_id, with_tensors=True)
+        assert header.info.version == 1
+        assert {name: array.tobytes() for name, array in arrays.items()} == {
+            name: array.tobytes() for name, array in CLOUD.items()
+        }

@@ -53,7 +53,7 @@ def scene_id(client: RawClient) -> str:
 
 def test_the_worker_names_its_engines(client: RawClient) -> None:
     info = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
-    assert list(info.engines) == ["spheres", "gaussians"]
+    assert list(info.engines) == ["spheres", "gaussians", "meshes"]
 
 
 @pytest.mark.parametrize("camera", CAMERAS)

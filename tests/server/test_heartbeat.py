@@ -8,15 +8,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lumigrad.server.device_memory import DeviceMemory
 from lumigrad.server.executor import DeviceExecutor
 from lumigrad.server.heartbeat import Heartbeat
+
+CPU = torch.device("cpu")
 
 
 class Device:
     """An executor whose probe fails on demand."""
 
     def __init__(self, seconds: float) -> None:
-        self.executor = DeviceExecutor(torch.device("cpu"), queue_size=2)
+        self.executor = DeviceExecutor(CPU, DeviceMemory(CPU, 1 << 30), queue_size=2)
         self.broken = False
         self.probes = 0
         self.told: list[bool] = []

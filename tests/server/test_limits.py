@@ -28,6 +28,9 @@ LIMITS = {
     "--max-primitives": 100,
     "--max-cameras": 3,
     "--max-channels": 4,
+    "--max-rows": 200,
+    "--max-obstacles": 5,
+    "--max-voxels": 1000,
     "--queue-size": 5,
 }
 CLOUD = sphere_cloud(20)
@@ -45,7 +48,15 @@ def client() -> Iterator[RawClient]:
 def test_info_tells_the_limits(client: RawClient) -> None:
     limits = client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).limits
     assert limits == worker_pb2.Limits(
-        max_payload_bytes=1 << 20, max_pixels=10_000, max_primitives=100, max_cameras=3, max_queue=5, max_channels=4
+        max_payload_bytes=1 << 20,
+        max_pixels=10_000,
+        max_primitives=100,
+        max_cameras=3,
+        max_queue=5,
+        max_channels=4,
+        max_rows=200,
+        max_obstacles=5,
+        max_voxels=1000,
     )
 
 
@@ -180,7 +191,7 @@ def test_a_scene_out_of_limits_is_refused_whichever_way_it_comes(
 
 def test_other_kinds_of_scene_and_no_scene_are_refused(client: RawClient) -> None:
     put = failure(lambda: client.scene_stub.Put(iter([Frame(scene_pb2.PutRequest())]), timeout=10))
-    assert violation(put) == ("scene", "expected spheres or gaussians, got none")
+    assert violation(put) == ("scene", "expected one of spheres, gaussians, mesh, world, target, got none")
     assert violation(failure(lambda: client.render(spec_of())))[0] == "spec"
     empty = spec_of()
     empty.scene.SetInParent()

@@ -112,7 +112,7 @@ def test_info_describes_the_device(client: RawClient) -> None:
     assert info.device == "cpu"
     assert info.device_name
     assert info.instruction_set in ("avx512", "avx2", "portable")
-    assert list(info.engines) == ["spheres", "gaussians"]
+    assert list(info.engines) == ["spheres", "gaussians", "meshes"]
     assert info.threads >= 1
     assert 0 < info.device_memory_free_bytes <= info.device_memory_bytes
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", info.version)

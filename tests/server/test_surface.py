@@ -18,6 +18,8 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
 from lumigrad.server.call import Call
 from lumigrad.server.metrics import Metrics
+from lumigrad.server.patience import Patience
+from lumigrad.server.places import Places
 from lumigrad.server.surface import Surface
 from lumigrad.v1 import render_pb2
 from support.raw_calls import failure, violation
@@ -47,9 +49,10 @@ class Misbehaving:
 @pytest.fixture
 def service() -> Iterator[SimpleNamespace]:
     servicer, metrics = Misbehaving(), Metrics()
-    surface = Surface(metrics, max_calls=2, max_call_seconds=0.2)
+    surface = Surface(metrics, Places(2, has_tenants=False), Patience(call_seconds=0.2, stall_seconds=60))
     server = grpc.server(ThreadPoolExecutor(8))
-    server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, surface.wrap(RENDER_SERVICE, servicer)),))
+    wrapped = surface.wrap(RENDER_SERVICE, servicer)
+    server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, wrapped, early=True),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -156,3 +159,27 @@ def test_a_malformed_message_is_an_invalid_argument(service: SimpleNamespace, pa
     raw = b"\xff\xff\xff"
     error = failure(lambda: list(call(iter([raw]), timeout=10)) if path == "Render" else call(raw, timeout=10))
     assert violation(error) == (f"{path}Request", "expected a well-formed message, got 3 bytes that are not")
+
+
+def test_a_call_that_says_nothing_is_ended(service: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lumigrad.server.patience._SILENT_SECONDS", 0.05)
+    forever = threading.Event()
+
+    def say_nothing() -> Iterator[bytes]:
+        forever.wait()
+        yield from ()
+
+    for method in ("Release", "Render"):
+        call = service.channel.stream_stream(f"/{RENDER_SERVICE}/{method}")(say_nothing(), timeout=10)
+        until = time.monotonic() + 5
+        while service.surface.in_progress or not call.done():
+            service.surface.end_overdue()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert call.code() == grpc.StatusCode.CANCELLED
+    forever.set()
+
+
+def test_a_request_that_does_not_come_is_named(service: SimpleNamespace) -> None:
+    error = failure(lambda: list(service.channel.stream_stream(f"/{RENDER_SERVICE}/Release")(iter(()), timeout=10)))
+    assert violation(error) == ("stream", "expected one message, got none")

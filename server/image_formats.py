@@ -1,0 +1,140 @@
+"""How the images of a reply travel: what may take which format, and the way there, on the device and after it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from PIL import Image
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.call import Call
+from lumigrad.server.content import Tensors
+from lumigrad.server.engine import Plan
+from lumigrad.server.limits import require
+from lumigrad.server.png import CHANNELS, png_of
+from lumigrad.server.replies import named_tensor
+from lumigrad.v1 import image_pb2, tensor_pb2
+
+_FLOAT16, _BFLOAT16 = image_pb2.IMAGE_FORMAT_FLOAT16, image_pb2.IMAGE_FORMAT_BFLOAT16
+_UINT8, _JPEG, _PNG = image_pb2.IMAGE_FORMAT_UINT8, image_pb2.IMAGE_FORMAT_JPEG, image_pb2.IMAGE_FORMAT_PNG
+_TORCH: Mapping[int, torch.dtype] = {_FLOAT16: torch.float16, _BFLOAT16: torch.bfloat16}
+_FILES = (_JPEG, _PNG)
+
+# Images of values from 0 to 1, and all that are images of floats.
+_LEVELS = ("color", "alpha", "transmittance")
+_FLOATS = (*_LEVELS, "depth", "expected_depth", "inverse_depth", "weights")
+_TAKES: Mapping[int, tuple[str, ...]] = {
+    _FLOAT16: _FLOATS,
+    _BFLOAT16: _FLOATS,
+    _UINT8: _LEVELS,
+    _PNG: _LEVELS,
+    _JPEG: ("color",),
+}
+_JPEG_CHANNELS = (3,)
+_DEFAULT_QUALITY = 90
+# Values that a core's cache holds, with what becomes of them.
+_PART = 1 << 16
+# From here on the colours of a JPEG keep the full resolution.
+_FINE_QUALITY = 90
+
+
+@dataclass(frozen=True)
+class ImageFormats:
+    """What a request says of its outputs, checked; those that it does not speak of travel as they are."""
+
+    by_name: Mapping[str, image_pb2.OutputFormat] = field(default_factory=dict)
+
+    @staticmethod
+    def of(entries: Sequence[image_pb2.OutputFormat], plan: Plan, path: str) -> ImageFormats:
+        """Check; `path` is where they stand in the request."""
+        formats: dict[str, image_pb2.OutputFormat] = {}
+        for index, entry in enumerate(entries):
+            where = f"{path}[{index}]"
+            known = entry.name in plan.outputs and entry.name not in formats
+            require(known, f"{where}.name", f"one of the outputs, {', '.join(plan.outputs)}, each once", entry.name)
+            _check(entry, plan.output_shapes[entry.name], where)
+            formats[entry.name] = entry
+        return ImageFormats(formats)
+
+    def value_bytes(self, plan: Plan, name: str) -> int:
+        """The size of a value of an output on its way; of files about, as they may be a little larger."""
+        kind = self._kind(name)
+        if kind in _TORCH:
+            return _TORCH[kind].itemsize
+        return 1 if kind in (_UINT8, *_FILES) else plan.value_bytes(name)
+
+    def converted(self, outputs: Tensors) -> list[torch.Tensor]:
+        """The values as they travel, or as levels for files; on the device's thread."""
+        return [self._converted(name, output) for name, output in outputs.items()]
+
+    def named(self, arrays: Mapping[str, Array], payload: PayloadWriter, call: Call) -> list[tensor_pb2.NamedTensor]:
+        """Append what was converted to a payload, files made of it first; not for the device's thread."""
+        return [self._named(name, array, payload, call) for name, array in arrays.items()]
+
+    def _kind(self, name: str) -> int:
+        entry = self.by_name.get(name)
+        return image_pb2.IMAGE_FORMAT_FLOAT32 if entry is None else entry.format
+
+    def _converted(self, name: str, output: torch.Tensor) -> torch.Tensor:
+        kind = self._kind(name)
+        if kind in _TORCH:
+            return output.to(_TORCH[kind])
+        return _levels(output) if kind in (_UINT8, *_FILES) else output
+
+    def _named(self, name: str, array: Array, payload: PayloadWriter, call: Call) -> tensor_pb2.NamedTensor:
+        entry = self.by_name.get(name)
+        if entry is None or entry.format not in _FILES:
+            return named_tensor(name, array, payload)
+        files = []
+        with call.times.stage("compress"):
+            for view in array:
+                call.check()
+                files.append(_file(view, entry))
+        encoded = image_pb2.EncodedImages(format=entry.format, lengths=map(len, files))
+        tensor = payload.add(np.frombuffer(b"".join(files), np.uint8))
+        return tensor_pb2.NamedTensor(name=name, tensor=tensor, encoded=encoded)
+
+
+def _check(entry: image_pb2.OutputFormat, shape: Sequence[int], where: str) -> None:
+    kind = image_pb2.ImageFormat.DESCRIPTOR.values_by_number.get(entry.format)
+    require(kind is not None, f"{where}.format", "a known format", entry.format)
+    takes = _TAKES.get(entry.format)
+    if takes is not None and kind is not None:
+        short = kind.name.removeprefix("IMAGE_FORMAT_")
+        require(entry.name in takes, f"{where}.format", f"{short} for {_either(takes)} alone", entry.name)
+        if entry.name == "color" and entry.format in _FILES:
+            fit = _JPEG_CHANNELS if entry.format == _JPEG else CHANNELS
+            limit = f"{short} for a scene of {_either(fit)} channels"
+            require(shape[-1] in fit, f"{where}.format", limit, f"{shape[-1]} channels")
+    highest = 100 if entry.format == _JPEG else 0
+    limit = f"0 to {highest}" if highest else "0 for formats other than JPEG"
+    require(entry.quality <= highest, f"{where}.quality", limit, entry.quality)
+
+
+def _either(values: Sequence[object]) -> str:
+    return " or ".join(", ".join(map(str, values)).rsplit(", ", 1))
+
+
+def _levels(values: torch.Tensor) -> torch.Tensor:
+    """0..1 as 0..255, rounded, ties to even; what lies outside is clamped, NaN is 0."""
+    levels = torch.empty_like(values, dtype=torch.uint8)
+    part = _PART if values.device.type == "cpu" else max(1, values.numel())
+    for source, target in zip(torch.split(values.flatten(), part), torch.split(levels.view(-1), part), strict=True):
+        scaled = source.mul(255.0).nan_to_num_(nan=0.0, posinf=255.0, neginf=0.0)
+        target.copy_(scaled.clamp_(0.0, 255.0).round_())
+    return levels
+
+
+def _file(levels: Array, entry: image_pb2.OutputFormat) -> bytes:
+    """The file of one view, [H, W] or [H, W, K]."""
+    if entry.format == _PNG:
+        return png_of(levels.reshape(*levels.shape[:2], -1))
+    quality = entry.quality or _DEFAULT_QUALITY
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "JPEG", quality=quality, subsampling=0 if quality >= _FINE_QUALITY else 2)
+    return file.getvalue()

@@ -1,0 +1,198 @@
+"""One caller's shared memory: its regions, and who holds them."""
+
+from __future__ import annotations
+
+import array
+import itertools
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lumigrad.protos.lanes import Packet, ToCaller
+from lumigrad.server.lane_budget import LaneBudget
+from lumigrad.server.region import Region, region_bytes
+
+# Each takes two descriptors, one here and one on the caller's side.
+_MOST_REGIONS = 256
+# Leases that were released before their calls arrived: those of callers who gave up at once.
+_MOST_DISMISSED = 256
+
+
+@dataclass(eq=False)
+class Lease:
+    """The regions that one call's reply, or one upload, lies in."""
+
+    number: int
+    # While a call may still write, nobody else gets its regions.
+    in_progress: bool = False
+    is_released: bool = False
+    regions: list[Region] = field(default_factory=list)
+
+
+class Lane:
+    """Regions of one caller, who sees nothing of any other's. They serve again within the lane, and only there.
+
+    Fresh memory is what costs most, so regions stay for a while when they are not in use.
+    """
+
+    def __init__(self, tenant: str, link: socket.socket, budget: LaneBudget) -> None:
+        """`link` is the connection to the caller, which does not block."""
+        self.tenant = tenant
+        self._link = link
+        self._budget = budget
+        self._most_bytes = budget.lane_bytes
+        self._lock = threading.Lock()
+        self._regions: dict[int, Region] = {}
+        self._leases: dict[int, Lease] = {}
+        self._dismissed: deque[int] = deque(maxlen=_MOST_DISMISSED)
+        self._numbers = itertools.count(1)
+        self._bytes = 0
+        self._is_closed = False
+
+    def begin(self, number: int) -> Lease | None:
+        """A lease for the reply of a call that begins; None if the number is in use, or the caller has given up."""
+        with self._lock:
+            if self._is_closed or number in self._leases or number in self._dismissed:
+                return None
+            lease = self._leases[number] = Lease(number, in_progress=True)
+            return lease
+
+    def end(self, lease: Lease, *, delivered: bool) -> None:
+        """The call has ended: unless all went well, nobody will read what it wrote."""
+        with self._lock:
+            lease.in_progress = False
+            if lease.is_released or not delivered or not lease.regions:
+                self._recycle(lease)
+
+    def release(self, number: int) -> None:
+        """The caller needs the regions of a lease no more."""
+        with self._lock:
+            lease = self._leases.get(number)
+            if lease is None:
+                self._dismissed.append(number)
+            elif lease.in_progress:
+                lease.is_released = True
+            else:
+                self._recycle(lease)
+
+    def grant(self, number: int, length: int) -> Region | None:
+        """Lease room for an upload."""
+        with self._lock:
+            lease = self._leases.get(number) or Lease(number)
+            region = None if lease.in_progress else self._take(lease, length)
+            if region is not None:
+                self._leases[number] = lease
+            return region
+
+    def room(self, lease: Lease, length: int) -> Region | None:
+        """A region for a part of a reply; None if there is no room."""
+        with self._lock:
+            return None if lease.is_released else self._take(lease, length)
+
+    def leased(self, number: int) -> tuple[Region, Lease] | None:
+        """A region that the caller holds."""
+        with self._lock:
+            region = self._regions.get(number)
+            return None if region is None or region.lease is None else (region, region.lease)
+
+    def show(self, content: bytes) -> Region | None:
+        """A new region that begins with `content`; None if there is no room for it."""
+        with self._lock:
+            return self._new(region_bytes(len(content)), content)
+
+    def trim(self, idle_seconds: float) -> None:
+        """Drop the regions that have not been in use for some time."""
+        with self._lock:
+            oldest = time.monotonic() - idle_seconds
+            for region in [region for region in self._idle() if region.idle_since < oldest]:
+                self._drop(region)
+
+    def close(self) -> None:
+        """Take all memory back: the caller has gone."""
+        with self._lock:
+            self._is_closed = True
+            for region in self._regions.values():
+                region.free()
+                # Leases and regions know each other: nothing must wait for the garbage collector to be unmapped.
+                region.lease = None
+            for lease in self._leases.values():
+                lease.regions.clear()
+            self._regions.clear()
+            self._leases.clear()
+            self._budget.give(self.tenant, self._bytes)
+            self._bytes = 0
+
+    def send(self, packet: Packet, descriptors: Collection[int] = ()) -> bool:
+        """Send a packet; False if the caller has not read those before it, or has gone."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._link.sendmsg([packet.pack()], rights)
+        except OSError:
+            return False
+        return True
+
+    def _take(self, lease: Lease, length: int) -> Region | None:
+        if self._is_closed or not 0 < length <= self._most_bytes:
+            return None
+        size = region_bytes(length)
+        fitting = [region for region in self._idle() if size <= region.size <= 2 * size]
+        region = min(fitting, key=lambda region: region.size) if fitting else self._new(size)
+        if region is not None:
+            region.lease = lease
+            lease.regions.append(region)
+        return region
+
+    def _idle(self) -> list[Region]:
+        """Those that nobody holds, the longest unused first."""
+        idle = [region for region in self._regions.values() if region.lease is None]
+        return sorted(idle, key=lambda region: region.idle_since)
+
+    def _new(self, size: int, content: bytes = b"") -> Region | None:
+        idle = self._idle()
+        while not self._count(size):
+            if not idle or not self._drop(idle.pop(0)):
+                return None
+        region = self._sent(size, content)
+        if region is None:
+            self._budget.give(self.tenant, size)
+            return None
+        self._regions[region.number] = region
+        self._bytes += size
+        return region
+
+    def _count(self, size: int) -> bool:
+        """Take so much from the budget, if there may be another region."""
+        if self._is_closed or len(self._regions) >= _MOST_REGIONS or self._bytes + size > self._most_bytes:
+            return False
+        return self._budget.take(self.tenant, size)
+
+    def _sent(self, size: int, content: bytes) -> Region | None:
+        """Make a region and hand it over; None if the system has none, or the caller does not take it."""
+        try:
+            region = Region(next(self._numbers), size)
+        except OSError:
+            return None
+        region.memory[: len(content)] = np.frombuffer(content, np.uint8)
+        is_sent = self.send(Packet(ToCaller.REGION, region.number, size), [region.descriptor])
+        region.hand_over()
+        return region if is_sent else None
+
+    def _drop(self, region: Region) -> bool:
+        if not self.send(Packet(ToCaller.DROP, region.number)):
+            return False
+        del self._regions[region.number]
+        region.free()
+        self._budget.give(self.tenant, region.size)
+        self._bytes -= region.size
+        return True
+
+    def _recycle(self, lease: Lease) -> None:
+        self._leases.pop(lease.number, None)
+        for region in lease.regions:
+            region.lease, region.idle_since = None, time.monotonic()
+        lease.regions.clear()

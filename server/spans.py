@@ -1,0 +1,118 @@
+"""A span for each call and one for each of its stages, by OpenTelemetry's conventions for RPC."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import grpc
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from lumigrad.server.answers import Answer
+from lumigrad.server.call import Call
+from lumigrad.server.metrics import Metrics
+from lumigrad.server.span_export import WatchedExporter, exporter_of
+
+_PACKAGE = "lumigrad.v1."
+# Codes that are the worker's fault, as the conventions have it; the others are the caller's business.
+_FAULTS = {
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DATA_LOSS,
+}
+# A collector that does not answer must not hold up the end of the worker.
+_CLOSE_SECONDS = 2.0
+
+
+class SpanTracer:
+    """Makes the spans of a call when it has ended, and leaves them to a thread that sends them."""
+
+    def __init__(self, endpoint: str, device: str, metrics: Metrics) -> None:
+        """`endpoint` is where to send them; empty: where OpenTelemetry's environment variables say."""
+        exporter = WatchedExporter(exporter_of(endpoint), metrics)
+        self._provider = TracerProvider(resource=_resource(device), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("lumigrad.server", version("lumigrad"))
+        self._propagator = TraceContextTextMapPropagator()
+
+    def record(self, call: Call, answer: Answer | None) -> Mapping[str, str]:
+        """Below the caller's span if it has one, which then also decides whether this one is kept."""
+        code = grpc.StatusCode.OK if answer is None else answer.code
+        if code == grpc.StatusCode.UNAUTHENTICATED:
+            # Strangers have no say in what is written down.
+            return {}
+        method = _PACKAGE + call.method.replace(".", "/")
+        span = self._tracer.start_span(
+            method,
+            context=self._propagator.extract(call.trace_parent),
+            kind=trace.SpanKind.SERVER,
+            attributes=_attributes(call, method, code, answer),
+            start_time=call.times.created_ns,
+        )
+        context = span.get_span_context()
+        if span.is_recording():
+            self._add_stages(call, span)
+            if code in _FAULTS:
+                span.set_status(trace.StatusCode.ERROR)
+            span.end(call.times.epoch_ns(time.perf_counter()))
+        if not context.is_valid:
+            return {}
+        return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
+
+    def close(self) -> None:
+        """Send what is left; what a slow collector does not take is lost."""
+        sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        sending.start()
+        sending.join(_CLOSE_SECONDS)
+
+    def _add_stages(self, call: Call, span: trace.Span) -> None:
+        below = trace.set_span_in_context(span)
+        times = call.times
+        for stage, started, ended in times.spans:
+            child = self._tracer.start_span(stage, context=below, start_time=times.epoch_ns(started))
+            child.end(times.epoch_ns(ended))
+
+
+def _attributes(call: Call, method: str, code: grpc.StatusCode, answer: Answer | None) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "rpc.system.name": "grpc",
+        "rpc.method": method,
+        "rpc.response.status_code": code.name,
+        "lumigrad.request_id": call.request_id,
+        "lumigrad.received_bytes": call.bytes_received,
+        "lumigrad.sent_bytes": call.bytes_sent,
+        **{f"lumigrad.{name}": value for name, value in call.facts.items()},
+    }
+    named = {"engine": call.engine, "operation": call.operation, "tenant": call.tenant}
+    attributes.update({f"lumigrad.{name}": value for name, value in named.items() if value})
+    if answer is not None:
+        # In one word: the texts of errors may quote what the caller sent.
+        attributes["error.type"] = code.name
+        attributes["lumigrad.reason"] = answer.reason
+    return attributes
+
+
+def _resource(device: str) -> Resource:
+    told = Resource.create(
+        {
+            "service.version": version("lumigrad"),
+            "service.instance.id": str(uuid.uuid4()),
+            "host.name": platform.node(),
+            "process.pid": os.getpid(),
+            "lumigrad.device": device,
+        }
+    )
+    is_named = not str(told.attributes.get("service.name", "")).startswith("unknown_service")
+    return told if is_named else told.merge(Resource({"service.name": "lumigrad"}))

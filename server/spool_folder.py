@@ -1,0 +1,87 @@
+"""The folder of a spool: whose it is, and which files in it are whole."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lumigrad.server.trash import Trash
+
+# Of a file that is being written.
+PART = ".part"
+_LOCK = "lock"
+# The digests of a blob's name and of its other name, and a number that is larger for newer files.
+_FORM = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32}|0)-([0-9a-f]{16})")
+
+
+@dataclass(frozen=True)
+class SpoolFile:
+    """A file that was written to its end.
+
+    Attributes:
+        path: Of the file.
+        key: OWNER/KIND/NAME of its blob, as digests but for the kind.
+        alias: The same with the other name; empty: it has none.
+        number: Larger than of all files written before.
+        nbytes: Its size.
+    """
+
+    path: str
+    key: str
+    alias: str
+    number: int
+    nbytes: int
+
+
+def claimed(folder: str) -> int:
+    """Make the folder if need be, and let no other process use it; returns the descriptor that keeps it so.
+
+    What stands in the way is an OSError.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
+    if os.stat(folder).st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it belongs to another user")
+    # Scenes are their owners' own.
+    os.chmod(folder, 0o700)
+    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise OSError(errno.EBUSY, "another worker uses it") from None
+    return lock
+
+
+def path(folder: str, key: str, alias: str, number: int) -> str:
+    """Where a new file is to be; makes the folders on the way."""
+    owner, kind, name = key.split("/")
+    for where in (os.path.join(folder, owner), os.path.join(folder, owner, kind)):
+        os.makedirs(where, 0o700, exist_ok=True)
+    return os.path.join(folder, owner, kind, f"{name}-{alias.rpartition('/')[2] or 0}-{number:016x}")
+
+
+def files(folder: str, trash: Trash) -> list[SpoolFile]:
+    """All whole files, the oldest first; what a crash has left of others goes to the trash."""
+    found = []
+    for owner in _folders(folder):
+        for kind in _folders(owner.path):
+            for entry in os.scandir(kind.path):
+                form = _FORM.fullmatch(entry.name)
+                if form is None:
+                    trash.put(entry.path)
+                    continue
+                where = f"{owner.name}/{kind.name}"
+                alias = "" if form[2] == "0" else f"{where}/{form[2]}"
+                nbytes = entry.stat(follow_symlinks=False).st_size
+                found.append(SpoolFile(entry.path, f"{where}/{form[1]}", alias, int(form[3], 16), nbytes))
+    return sorted(found, key=lambda file: file.number)
+
+
+def _folders(path: str) -> Iterator[os.DirEntry[str]]:
+    return (entry for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))

@@ -1,0 +1,111 @@
+"""The tenants of a worker: they share its device, and see nothing of each other."""
+
+from __future__ import annotations
+
+import threading
+
+from lumigrad.server.budget import Budget
+from lumigrad.server.call import Call
+from lumigrad.server.config import MIB, Config
+from lumigrad.server.contexts import ContextStore
+from lumigrad.server.machine import Machine
+from lumigrad.server.metrics import Metrics
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.scene_spool import SceneSpool
+from lumigrad.server.scenes import SceneStore
+from lumigrad.server.spool_writer import SpoolWriter
+from lumigrad.server.training.store import TrainingStore
+
+
+class Tenants:
+    """Gives each tenant stores of its own, so that no name, hash or size of one means anything to another."""
+
+    def __init__(self, machine: Machine, config: Config, metrics: Metrics, spool: SpoolWriter | None = None) -> None:
+        """`spool` writes what is to outlive the process; None: nothing does."""
+        self.machine = machine
+        self._spool = spool
+        self._config = config
+        self._metrics = metrics
+        self._scenes = Budget(config.scene_mib * MIB)
+        self._contexts = Budget(config.context_mib * MIB)
+        self._trainings = Budget(config.training_mib * MIB)
+        machine.memory.share_with(self._contexts, self._scenes, self._trainings)
+        self._lock = threading.Lock()
+        self._runtimes: dict[str, Runtime] = {}
+
+    def of(self, call: Call) -> Runtime:
+        """The working parts as the caller sees them."""
+        with self._lock:
+            runtime = self._runtimes.get(call.tenant)
+            if runtime is None:
+                runtime = self._runtimes[call.tenant] = self._make(call.tenant)
+            return runtime
+
+    @property
+    def scenes(self) -> int:
+        """The number of all scenes."""
+        return sum(len(runtime.scenes) for runtime in self._all())
+
+    @property
+    def scene_bytes(self) -> int:
+        """The size of all scenes."""
+        return self._scenes.bytes
+
+    @property
+    def contexts(self) -> int:
+        """The number of all forward states."""
+        return sum(len(runtime.contexts) for runtime in self._all())
+
+    @property
+    def context_bytes(self) -> int:
+        """The size of all forward states."""
+        return self._contexts.bytes
+
+    @property
+    def trainings(self) -> int:
+        """The number of all trainings."""
+        return sum(len(runtime.trainings) for runtime in self._all())
+
+    @property
+    def training_bytes(self) -> int:
+        """The size of all trainings."""
+        return self._trainings.bytes
+
+    def expire(self) -> None:
+        """Drop the forward states, and the trainings, that nobody asked for in time."""
+        for runtime in self._all():
+            runtime.contexts.expire()
+            runtime.trainings.expire()
+
+    def clear(self) -> None:
+        """Forget everything that is stored."""
+        for runtime in self._all():
+            runtime.contexts.clear()
+            runtime.trainings.clear()
+            runtime.scenes.clear()
+
+    def _all(self) -> tuple[Runtime, ...]:
+        with self._lock:
+            return tuple(self._runtimes.values())
+
+    def _make(self, tenant: str) -> Runtime:
+        config, machine = self._config, self.machine
+        writer = self._spool
+        drawer = None if writer is None else writer.spool.drawer(tenant)
+        spool = None if writer is None or drawer is None else SceneSpool(drawer, writer, machine.transfer)
+        scene_bytes = (config.tenant_scene_mib or config.scene_mib) * MIB
+        context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
+        training_bytes = (config.tenant_training_mib or config.training_mib) * MIB
+        return Runtime(
+            limits=machine.limits,
+            memory=machine.memory,
+            transfer=machine.transfer,
+            transit=machine.transit,
+            executor=machine.executor,
+            passes=machine.passes,
+            scenes=SceneStore(scene_bytes, self._scenes, self._metrics, spool),
+            contexts=ContextStore(context_bytes, config.context_seconds, self._contexts, self._metrics),
+            spool=spool,
+            trainings=TrainingStore(training_bytes, config.training_seconds, self._trainings),
+            drawer=drawer,
+        )

@@ -1,0 +1,1 @@
+"""Trainings: scenes whose parameters, losses and optimisers live on the worker."""

@@ -1,0 +1,152 @@
+"""Forward and backward passes of a step, and the loss between them, on the device's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lumigrad.kernels import training
+from lumigrad.server.arrivals import shapes_of
+from lumigrad.server.call import Call
+from lumigrad.server.engines import ENGINES
+from lumigrad.server.limits import Limits, arguments_of, require
+from lumigrad.server.training.pose_gradients import pose_gradients
+from lumigrad.server.training.spec import Loss
+from lumigrad.server.training.state import TrainingState
+from lumigrad.v1 import render_pb2
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A forward pass that waits for its gradients.
+
+    Attributes:
+        views: By number.
+        outputs: On the device; colours as their exposures make them.
+        plain: The colours that were rendered; None: there are no exposures.
+        state: The engine's.
+        generation: Of the rows that were rendered.
+    """
+
+    views: Sequence[int]
+    outputs: Mapping[str, torch.Tensor]
+    plain: torch.Tensor | None
+    state: Any
+    plan: Any
+    generation: int
+
+
+def render(
+    state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, call: Call, field: str
+) -> Rendered:
+    """Render some views of the parameters as they are now."""
+    spec = render_pb2.RenderSpec(cameras=state.views.cameras(views), outputs=outputs)
+    settings = getattr(spec, state.plan.kind)
+    settings.CopyFrom(state.plan.settings)
+    values = state.parameters.values
+    if "sh" in values:
+        settings.sh_degree = state.plan.sh_degree(state.step, int(values["sh"].shape[1] ** 0.5 + 0.5) - 1)
+    engine = ENGINES[state.plan.kind]
+    plan = engine.plan(spec, shapes_of(values), limits, field)
+    names = list(plan.outputs)
+    if state.density is not None:
+        names += [name for name in state.density.outputs if name not in names]
+    with arguments_of(field):
+        forward = engine.forward(plan, values, names, retain=True, before_view=call.check)
+    call.times.add_kernel(forward.stages())
+    rendered, plain = dict(forward.outputs), None
+    if state.exposures is not None and "color" in rendered:
+        plain = rendered["color"]
+        rendered["color"] = training.apply_exposure(plain, state.exposures.values[list(views)])
+    return Rendered(views, rendered, plain, forward.state, plan, state.generation)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a step's images say of everything that is optimised.
+
+    Attributes:
+        by_name: As the engine names them.
+        touched: [N], 0 where no view saw a primitive.
+        views: What the rows of what follows are for.
+        exposures: [C, 3, 4]; None: they are not optimised.
+        poses: [C, 6], likewise.
+    """
+
+    by_name: dict[str, torch.Tensor]
+    touched: torch.Tensor
+    views: Sequence[int]
+    exposures: torch.Tensor | None
+    poses: torch.Tensor | None
+
+
+def differentiate(
+    state: TrainingState, rendered: Rendered, upstream: Mapping[str, torch.Tensor], call: Call
+) -> Gradients:
+    """From the gradients of the outputs to those of the parameters."""
+    upstream, exposures = dict(upstream), None
+    if rendered.plain is not None and "color" in upstream:
+        assert state.exposures is not None
+        matrices = state.exposures.values[list(rendered.views)]
+        upstream["color"], exposures = training.exposure_gradient(rendered.plain, matrices, upstream["color"])
+    wanted = list(state.parameters.wanted)
+    if state.poses is not None:
+        wanted.append("cameras")
+    if state.density is not None:
+        wanted += state.density.gradients
+    engine = ENGINES[state.plan.kind]
+    with arguments_of("gradients.output_gradients"):
+        result = engine.backward(rendered.state, upstream, wanted, call.check)
+    call.times.add_kernel(result.stages())
+    assert result.touched is not None
+    poses = None
+    if state.poses is not None:
+        poses = pose_gradients(result.gradients, state.views.cameras(rendered.views))
+    return Gradients(dict(result.gradients), result.touched, rendered.views, exposures, poses)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A loss and its terms, and the gradients of the outputs that it looked at."""
+
+    total: float
+    terms: Mapping[str, float]
+    upstream: Mapping[str, torch.Tensor]
+
+
+def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
+    """Compare what was rendered with its targets."""
+    weights, views = loss.weights, state.views
+    mask = views.stacked(rendered.views, "mask")
+    terms: dict[str, float] = {}
+    upstream: dict[str, torch.Tensor] = {}
+    total = 0.0
+    if loss.compares_color:
+        color = views.stacked(rendered.views, "color")
+        require(color is not None, "step.views", "views whose targets have colours", "others")
+        assert color is not None
+        found = training.image_loss(
+            rendered.outputs["color"], color, mask,
+            l1=weights["l1"], l2=weights["l2"], dssim=weights["dssim"], padding=loss.padding,
+        )  # fmt: skip
+        values = found.values()
+        total += values.pop("total")
+        terms |= values
+        upstream["color"] = found.gradient
+    if weights["depth"]:
+        depth = views.stacked(rendered.views, "depth")
+        if depth is not None:
+            compared = training.depth_loss(rendered.outputs["expected_depth"], depth)
+            total += weights["depth"] * compared.value
+            terms["depth"] = compared.value
+            upstream["expected_depth"] = weights["depth"] * compared.gradient
+    if weights["alpha"] and mask is not None:
+        compared = training.alpha_loss(rendered.outputs["alpha"], mask)
+        total += weights["alpha"] * compared.value
+        terms["alpha"] = compared.value
+        upstream["alpha"] = weights["alpha"] * compared.gradient
+    require(bool(upstream), "step.views", "views whose targets have what the loss compares", "others")
+    return Losses(total, terms, upstream)

@@ -1,0 +1,31 @@
+"""From a training to its scene: the parameters as they are now become the next version."""
+
+from __future__ import annotations
+
+from lumigrad.server.call import Call
+from lumigrad.server.cloud import CloudContent
+from lumigrad.server.errors import SceneNotFoundError
+from lumigrad.server.kept_tensors import KeptTensors
+from lumigrad.server.recall import stored_scene
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.training.state import TrainingState
+from lumigrad.v1 import scene_pb2
+
+
+def publish(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.SceneInfo:
+    """Copy the values into a new version of the scene; VersionMismatchError if somebody else has changed it."""
+    old = stored_scene(runtime, call, state.scene_id, state.version)
+    if not isinstance(old.content, CloudContent):
+        raise SceneNotFoundError(state.scene_id)
+    rules = old.content.rules
+
+    def copy() -> KeptTensors:
+        copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
+        rules.check_values(copies, "start.scene")
+        runtime.transfer.finish()
+        return KeptTensors.of(copies)
+
+    kept = runtime.executor.run(copy, call)
+    info = runtime.scenes.replace(state.scene_id, state.version, CloudContent(rules, kept))
+    state.version = info.version
+    return info

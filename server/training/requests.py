@@ -1,0 +1,120 @@
+"""The receiving end of a training: requests with their payloads, read ahead by a thread of its own.
+
+While the worker sends an image, the gradient of the one before arrives: neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lumigrad.protos.chunks import PayloadAssembler
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.protos.wire import Frame
+from lumigrad.server.call import Call
+from lumigrad.server.errors import InvalidArgumentError
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.training.part import Part, Parts
+from lumigrad.v1 import training_pb2
+
+Frames = Iterator[Frame[training_pb2.TrainRequest]]
+
+# Requests that may wait here; further ones wait in the network.
+_MOST_WAITING = 4
+# How often a thread that waits for room looks whether anybody will still make some.
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, complete."""
+
+    message: training_pb2.TrainRequest
+    payload: PayloadReader
+    part: Part
+
+    @property
+    def kind(self) -> str:
+        """The field that says what is asked."""
+        return str(self.message.WhichOneof("kind"))
+
+
+class Requests:
+    """The requests of one call, in order."""
+
+    def __init__(self, frames: Frames, runtime: Runtime, call: Call) -> None:
+        """Begin to read."""
+        self._frames = frames
+        self._runtime = runtime
+        self._parts = Parts(call)
+        self._call = call
+        self._waiting: queue.Queue[Request | BaseException | None] = queue.Queue(_MOST_WAITING)
+        self._has_ended = threading.Event()
+        call.on_end(self._has_ended.set)
+        threading.Thread(target=self._read, name="training requests", daemon=True).start()
+
+    def __iter__(self) -> Iterator[Request]:
+        """Each request until the caller has no more; what was wrong with one is raised in its place.
+
+        A request's memory is let go when the next one is asked for.
+        """
+        while True:
+            request = self._next()
+            if request is None:
+                return
+            try:
+                yield request
+            finally:
+                self._parts.close(request.part)
+
+    def _next(self) -> Request | None:
+        while True:
+            try:
+                request = self._waiting.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                self._call.check()
+                continue
+            if isinstance(request, BaseException):
+                raise request
+            if request is not None:
+                # Of a training that was begun: what its start said is known by now.
+                request.part.engine = self._call.engine
+            return request
+
+    def _read(self) -> None:
+        try:
+            for frame in self._frames:
+                self._put(self._complete(frame))
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _complete(self, first: Frame[training_pb2.TrainRequest]) -> Request:
+        message = first.message
+        if message is None or message.WhichOneof("kind") is None:
+            raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
+        self._call.renew()
+        part = self._parts.begin(str(message.WhichOneof("kind")))
+        runtime = self._runtime
+        allocate = runtime.transit.allocator(part)
+        assembler = PayloadAssembler(message.payload_bytes, runtime.limits.payload_bytes, allocate)
+        assembler.add(first.data)
+        while not assembler.is_full:
+            frame = next(self._frames, None)
+            if frame is None:
+                break
+            if frame.message is not None and frame.message.ListFields():
+                name = frame.message.ListFields()[0][0].name
+                raise InvalidArgumentError(name, "only data until the payload is complete", "another request")
+            assembler.add(frame.data)
+        return Request(message, PayloadReader(assembler.finish()), part)
+
+    def _put(self, request: Request | BaseException | None) -> None:
+        while not self._has_ended.is_set():
+            try:
+                self._waiting.put(request, timeout=_LOOK_SECONDS)
+                return
+            except queue.Full:
+                continue

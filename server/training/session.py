@@ -1,0 +1,193 @@
+"""One client's hold on a training: its requests in order, and a reply for each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.server.arrivals import shapes_of, uploader
+from lumigrad.server.errors import StepMismatchError
+from lumigrad.server.limits import require
+from lumigrad.server.output_gradients import checked_gradients
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.training import replies, snapshots
+from lumigrad.server.training.images import Rendered, render
+from lumigrad.server.training.peers import Peers
+from lumigrad.server.training.publication import publish
+from lumigrad.server.training.requests import Request
+from lumigrad.server.training.step import Done, apply, step
+from lumigrad.server.training.store import Training
+from lumigrad.v1 import training_pb2
+
+Replies = Iterator[Frame[training_pb2.TrainReply]]
+
+# Requests that a client may send ahead of their replies.
+MAX_IN_FLIGHT = 64  # As many as `TrainingState.told` remembers.
+# Steps that wait for their gradients: each holds a forward state.
+_MOST_PENDING = 4
+
+
+class Session:
+    """Answers the requests of one call."""
+
+    def __init__(self, training: Training, runtime: Runtime, peers: Peers | None) -> None:
+        self._training = training
+        self._state = training.state
+        self._runtime = runtime
+        self._peers = peers
+        # Steps whose images were sent, by number.
+        self._pending: OrderedDict[int, Rendered] = OrderedDict()
+        self._answers: Mapping[str, Callable[[Request], Replies]] = {
+            "step": self._step,
+            "gradients": self._gradients,
+            "publish": self._publish,
+            "snapshot": self._snapshot,
+            "get_views": self._get_views,
+            "finish": self._finish,
+        }
+
+    def answer(self, request: Request) -> Replies:
+        """The replies to one request."""
+        answer = self._answers.get(request.kind)
+        require(answer is not None, "kind", f"one of {', '.join(self._answers)}", request.kind)
+        assert answer is not None
+        yield from answer(request)
+
+    def _step(self, request: Request) -> Replies:
+        asked, state = request.message.step, self._state
+        expected = state.step + len(self._pending)
+        if asked.number != expected:
+            raise StepMismatchError(expected, asked.number)
+        replies.check_dtype(asked)
+        views = self._views(asked)
+        if asked.own_loss:
+            yield from self._own_loss(request, views)
+            return
+        self._require_settled("step.own_loss")
+        require(state.plan.loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
+        require(state.views.has_targets, "step.own_loss", "true: some views have no target", False)
+        names = tuple(asked.outputs)
+
+        def work() -> tuple[Done, Mapping[str, Array] | None]:
+            rendered, done = step(state, views, names, self._runtime.limits, self._peers, request.part)
+            state.chosen += 0 if asked.views else self._workers * len(views)
+            return done, self._download(rendered, names, request) if names else None
+
+        done, images = self._runtime.executor.run(work, request.part)
+        if images is not None:
+            yield from replies.images(views, images, request)
+        yield self._tell(asked.number, done, request)
+
+    def _own_loss(self, request: Request, views: list[int]) -> Replies:
+        asked, state = request.message.step, self._state
+        require(bool(asked.outputs), "step.outputs", "at least one output with own_loss", "none")
+        require(
+            len(self._pending) < _MOST_PENDING, "step", f"at most {_MOST_PENDING} steps that wait for gradients", "more"
+        )
+        names = tuple(asked.outputs)
+
+        def work() -> tuple[Rendered, Mapping[str, Array]]:
+            rendered = render(state, views, names, self._runtime.limits, request.part, "step")
+            state.chosen += 0 if asked.views else self._workers * len(views)
+            return rendered, self._download(rendered, names, request)
+
+        rendered, images = self._runtime.executor.run(work, request.part)
+        self._pending[asked.number] = rendered
+        yield from replies.images(views, images, request)
+
+    def _gradients(self, request: Request) -> Replies:
+        brought = request.message.gradients
+        oldest = next(iter(self._pending), None)
+        if brought.number != oldest:
+            raise StepMismatchError(self._state.step if oldest is None else oldest, brought.number)
+        rendered = self._pending[brought.number]
+        shapes = {name: list(shape) for name, shape in shapes_of(rendered.outputs).items()}
+        shapes = {name: shape for name, shape in shapes.items() if name in rendered.plan.upstream_shapes}
+        field = "gradients.output_gradients"
+        tensors = checked_gradients(brought.output_gradients, shapes, field)
+        upload = uploader(tensors, request.payload, self._runtime.transfer, field)
+
+        def work() -> Done:
+            with request.part.times.stage("upload"):
+                upstream = upload()
+            return apply(self._state, rendered, upstream, None, self._peers, request.part)
+
+        done = self._runtime.executor.run(work, request.part)
+        del self._pending[brought.number]
+        yield self._tell(brought.number, done, request)
+
+    def _publish(self, request: Request) -> Replies:
+        self._require_settled("publish")
+        info = publish(self._state, self._runtime, request.part)
+        reply = training_pb2.TrainReply(published=training_pb2.Published(scene=info, step=self._state.step))
+        yield replies.framed(reply, request)
+
+    def _snapshot(self, request: Request) -> Replies:
+        self._require_settled("snapshot")
+        nbytes = snapshots.write(self._training, self._runtime, request.part)
+        require(nbytes > 0, "snapshot", "a worker with a spool (--spool) that has room", "none")
+        snapshotted = training_pb2.Snapshotted(step=self._state.step, bytes=nbytes)
+        yield replies.framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
+
+    def _snapshot_if_due(self, request: Request) -> bool:
+        every = self._state.plan.message.snapshot_every
+        is_due = every > 0 and self._state.step % every == 0 and not self._pending
+        return is_due and snapshots.write(self._training, self._runtime, request.part) > 0
+
+    def _get_views(self, request: Request) -> Replies:
+        state = self._state
+        reply, payload = training_pb2.TrainReply(), PayloadWriter()
+        reply.views.views.extend(state.views.messages)
+        if state.exposures is not None:
+            values = state.exposures.values
+            array = self._runtime.executor.run(lambda: self._runtime.transfer.download([values]), request.part)[0]
+            reply.views.exposures.CopyFrom(payload.add(array))
+        reply.timings.CopyFrom(request.part.times.message())
+        yield from frames_of(reply, payload)
+
+    def _finish(self, request: Request) -> Replies:
+        self._require_settled("finish")
+        self._runtime.trainings.forget(self._training)
+        snapshots.forget(self._training, self._runtime)
+        reply = training_pb2.TrainReply()
+        reply.finished.SetInParent()
+        yield replies.framed(reply, request)
+
+    def _views(self, asked: training_pb2.Step) -> list[int]:
+        state = self._state
+        if asked.views:
+            state.views.check(asked.views, "step.views")
+            return list(asked.views)
+        require(asked.batch >= 1, "step.batch", "at least 1 where no views are named", asked.batch)
+        limit = f"at most {self._runtime.limits.cameras} views"
+        require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
+        is_fit = asked.batch == 1 or state.views.is_uniform
+        require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
+        # Workers that train together take turns in one sequence.
+        rank = 0 if self._peers is None else self._peers.rank
+        return state.views.chosen(state.plan.message.seed, state.chosen + rank * asked.batch, asked.batch)
+
+    @property
+    def _workers(self) -> int:
+        return 1 if self._peers is None else self._peers.size
+
+    def _require_settled(self, field: str) -> None:
+        require(not self._pending, field, "no step that waits for its gradients", len(self._pending))
+
+    def _download(self, rendered: Rendered, names: tuple[str, ...], request: Request) -> Mapping[str, Array]:
+        dtype = request.message.step.output_dtype
+        with request.part.times.stage("download"):
+            converted = [replies.converted(rendered.outputs[name], dtype) for name in names]
+            return dict(zip(names, self._runtime.transfer.download(converted), strict=True))
+
+    def _tell(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
+        if done.density is not None:
+            self._runtime.trainings.settle()
+        reply = replies.done(number, done)
+        reply.snapshotted = self._snapshot_if_due(request)
+        self._state.told.append(reply)
+        return replies.framed(training_pb2.TrainReply(done=reply), request)

@@ -1,0 +1,127 @@
+"""Trainings in the spool: written so that a worker that is killed goes on from there, bit for bit."""
+
+from __future__ import annotations
+
+import hmac
+
+import torch
+
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.call import Call
+from lumigrad.server.errors import TrainingLostError
+from lumigrad.server.replies import named_tensors
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.training.parameters import Parameter, Parameters
+from lumigrad.server.training.spec import TrainingPlan
+from lumigrad.server.training.state import TrainingState
+from lumigrad.server.training.store import Training
+from lumigrad.server.training.views import Views
+from lumigrad.v1 import snapshot_pb2
+
+_KIND = "training"
+# The last two are kept: of workers that train together one may have come a snapshot further than the others.
+_KEPT = 2
+
+
+def write(training: Training, runtime: Runtime, call: Call) -> int:
+    """Write a snapshot; returns its size once it is on the disk, 0 if that failed or there is no spool."""
+    if runtime.drawer is None:
+        return 0
+    state = training.state
+    names = list(state.tensors())
+
+    def copy() -> list[torch.Tensor]:
+        # What is on the host already would change with the next step.
+        return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(state.tensors().values()))]
+
+    with call.times.stage("snapshot"):
+        copies = runtime.executor.run(copy, call)
+        payload = PayloadWriter()
+        arrays = dict(zip(names, (tensor.numpy() for tensor in copies), strict=True))
+        message = snapshot_pb2.TrainingSnapshot(
+            training_id=training.training_id,
+            lease=training.lease,
+            kind=state.plan.kind,
+            spec=state.plan.message,
+            views=state.views.messages,
+            step=state.step,
+            chosen=state.chosen,
+            tensors=named_tensors(arrays, payload),
+            told=state.told,
+        )
+        message.scene.scene_id, message.scene.version = state.scene_id, state.version
+        name = _name(training.training_id, state.snapshots % _KEPT)
+        if not runtime.drawer.write(_KIND, name, message.SerializeToString(), payload.buffers):
+            return 0
+    state.snapshots += 1
+    state.snapshot_step = state.step
+    return payload.length
+
+
+def read(training_id: str, lease: str, at_step: int | None, runtime: Runtime, call: Call) -> TrainingState | None:
+    """The newest snapshot, or that of a step, or the last before it; None: there is none.
+
+    A wrong lease is answered as a wrong name.
+    """
+    found = _newest(training_id, at_step, runtime)
+    if found is None or runtime.drawer is None:
+        return None
+    slot, message = found
+    if not hmac.compare_digest(message.lease.encode(), lease.encode()):
+        raise TrainingLostError(training_id)
+    blob = runtime.drawer.read(_KIND, _name(training_id, slot), runtime.transit.allocator(call))
+    if blob is None:
+        return None
+    reader = PayloadReader(blob.payload)
+    arrays = {entry.name: (reader.read(entry.tensor, entry.name), entry.tensor.dtype) for entry in message.tensors}
+    shapes = {
+        name.removesuffix(".raw"): list(array.shape) for name, (array, _) in arrays.items() if name.endswith(".raw")
+    }
+    plan = TrainingPlan.of(message.spec, message.kind, shapes, runtime.limits, "start.spec")
+    views = Views.of(message.views, runtime, call, "start.views")
+
+    def make() -> TrainingState:
+        transfer = runtime.transfer
+        tensors = {
+            name: transfer.upload(array, dtype).clone() if dtype != dtypes.INT64 else torch.from_numpy(array.copy())
+            for name, (array, dtype) in arrays.items()
+        }
+        empty = {name: Parameter.of(name, {"raw": tensors[f"{name}.raw"]}) for name in shapes}
+        density = None if plan.density is None else DensityState(plan.density, Parameters(empty))
+        state = TrainingState(message.scene.scene_id, plan, views, Parameters(empty), density, message.step)
+        state.restore(tensors)
+        transfer.finish()
+        return state
+
+    state = runtime.executor.run(make, call)
+    state.version, state.chosen = message.scene.version, message.chosen
+    state.told.extend(message.told)
+    state.snapshot_step = state.step
+    state.snapshots = 1 + slot
+    return state
+
+
+def forget(training: Training, runtime: Runtime) -> None:
+    """Remove what was written of a training that has ended."""
+    if runtime.drawer is not None and training.state.snapshots:
+        for slot in range(_KEPT):
+            runtime.drawer.forget(_KIND, _name(training.training_id, slot))
+
+
+def _newest(
+    training_id: str, at_step: int | None, runtime: Runtime
+) -> tuple[int, snapshot_pb2.TrainingSnapshot] | None:
+    found = []
+    for head in () if runtime.drawer is None else runtime.drawer.heads(_KIND):
+        name, _, slot = head.name.rpartition("/")
+        if name == training_id:
+            message = snapshot_pb2.TrainingSnapshot.FromString(head.header)
+            if at_step is None or message.step <= at_step:
+                found.append((int(slot), message))
+    return max(found, key=lambda entry: entry[1].step, default=None)
+
+
+def _name(training_id: str, slot: int) -> str:
+    return f"{training_id}/{slot}"

@@ -1,0 +1,114 @@
+"""What a training is asked to do, checked once when it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from lumigrad.server.arrivals import Shapes
+from lumigrad.server.limits import Limits, require
+from lumigrad.server.training.density import Density, density_of
+from lumigrad.server.training.parameters import parameters_of
+from lumigrad.server.training.rates import Optimizer
+from lumigrad.v1 import training_pb2
+
+POSES = "poses"
+EXPOSURES = "exposures"
+_KINDS = ("spheres", "gaussians")
+_TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale")
+_PADDINGS: Mapping[int, str] = {
+    training_pb2.PADDING_UNSPECIFIED: "same",
+    training_pb2.PADDING_SAME: "same",
+    training_pb2.PADDING_VALID: "valid",
+}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Weights of the terms of a loss, and how its window treats borders."""
+
+    weights: Mapping[str, float]
+    padding: str
+
+    @staticmethod
+    def of(message: training_pb2.Loss, kind: str, field: str) -> Loss:
+        """Check what a request says."""
+        weights = {name: float(getattr(message, name)) for name in _TERMS}
+        for name, weight in weights.items():
+            require(isfinite(weight) and weight >= 0, f"{field}.{name}", "a finite weight >= 0", weight)
+        require(any(weights.values()), field, "at least one weight > 0", "none")
+        has_depth = kind == "gaussians" or not weights["depth"]
+        require(has_depth, f"{field}.depth", "0: spheres have no expected depth", weights["depth"])
+        require(message.padding in _PADDINGS, f"{field}.padding", "a known value", message.padding)
+        return Loss(weights, _PADDINGS[message.padding])
+
+    @property
+    def compares_color(self) -> bool:
+        """Whether colours count."""
+        return any(self.weights[name] for name in ("l1", "l2", "dssim"))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What must be rendered for it."""
+        wanted = {"color": True, "alpha": bool(self.weights["alpha"]), "expected_depth": bool(self.weights["depth"])}
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training, checked against its scene.
+
+    Attributes:
+        message: As the client sent it, for snapshots.
+        kind: Of the scene.
+        settings: The engine's message.
+        loss: None: the client brings gradients.
+        density: None: primitives stay.
+    """
+
+    message: training_pb2.TrainingSpec
+    kind: str
+    settings: Any
+    optimizer: Optimizer
+    loss: Loss | None
+    density: Density | None
+
+    @staticmethod
+    def of(message: training_pb2.TrainingSpec, kind: str, shapes: Shapes, limits: Limits, field: str) -> TrainingPlan:
+        """Check what a request says of a scene of this kind and these shapes; `field` is the spec's path in it."""
+        require(kind in _KINDS, "start.scene", f"a scene of {' or '.join(_KINDS)}", kind)
+        given = message.WhichOneof("settings")
+        require(given == kind, f"{field}.{kind}", f"settings of the {kind}", given or "none")
+        if kind == "gaussians":
+            _check_gaussians(message, shapes, field)
+        known = [part for name in shapes for part in parameters_of(name)]
+        color = "sh" if "sh" in shapes else "colors"
+        optimizer = Optimizer.of(message.optimizer, [*known, POSES, EXPOSURES], f"{field}.optimizer")
+        if EXPOSURES in optimizer.rates:
+            channels = shapes[color][-1]
+            require(channels == 3, f"{field}.optimizer.rates", "no exposures: they are for 3 channels", channels)
+        return TrainingPlan(
+            message=message,
+            kind=kind,
+            settings=getattr(message, kind),
+            optimizer=optimizer,
+            loss=Loss.of(message.loss, kind, f"{field}.loss") if message.HasField("loss") else None,
+            density=density_of(message, kind, shapes, optimizer, limits, f"{field}.density"),
+        )
+
+    def sh_degree(self, step: int, stored: int) -> int:
+        """The degree of spherical harmonics in use at a step."""
+        wanted = self.settings.sh_degree if self.settings.HasField("sh_degree") else stored
+        every = self.message.sh_degree_every
+        return int(min(wanted, step // every)) if every else int(wanted)
+
+
+def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: str) -> None:
+    require(len(shapes["means"]) == 2, "start.scene", "one scene of Gaussians", "several in one")
+    require("covariances" not in shapes, "start.scene", "Gaussians with quats and scales", "covariances")
+    colors = shapes.get("colors", ())
+    require(len(colors) in (0, 2), "start.scene", "colours that are the same for all cameras", "others")
+    transforms = len(message.gaussians.transforms)
+    require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)

@@ -1,0 +1,88 @@
+"""Everything that a training is: what a snapshot holds, and a step changes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import torch
+
+from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.training.parameters import Parameter, Parameters
+from lumigrad.server.training.refinement import Refinement
+from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
+from lumigrad.server.training.views import Views, identity_exposures
+from lumigrad.v1 import training_pb2
+
+# As many as a client may have on their way at a time.
+_MOST_TOLD = 64
+
+
+class TrainingState:
+    """The state of a training between two steps. It belongs to the device's thread."""
+
+    def __init__(
+        self,
+        scene_id: str,
+        plan: TrainingPlan,
+        views: Views,
+        parameters: Parameters,
+        density: DensityState | None,
+        step: int = 0,
+    ) -> None:
+        """`parameters` are at `step`, which is the number of the next step."""
+        self.scene_id = scene_id
+        # The scene's version that was published last.
+        self.version = 0
+        self.plan = plan
+        self.views = views
+        self.parameters = parameters
+        self.density = density
+        self.step = step
+        # Views that were chosen here so far.
+        self.chosen = 0
+        # What the last steps did, for clients who did not hear it.
+        self.told: deque[training_pb2.StepDone] = deque(maxlen=_MOST_TOLD)
+        # How many were written, and the step of the last one; -1: none.
+        self.snapshots = 0
+        self.snapshot_step = -1
+        # Changes whenever rows come or go.
+        self.generation = 0
+        device = next(iter(parameters.values.values())).device
+        rates = plan.optimizer.rates
+        self.poses = Refinement(torch.zeros(len(views), 6, device=device)) if POSES in rates else None
+        self.exposures = Refinement(identity_exposures(len(views), device)) if EXPOSURES in rates else None
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        refined = sum(part.bytes for part in (self.poses, self.exposures) if part is not None)
+        density = 0 if self.density is None else self.density.bytes
+        return self.parameters.bytes + self.views.bytes + refined + density
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that is not in `Snapshot`'s header, by name."""
+        tensors = {
+            f"{name}.{part}": tensor
+            for name, parameter in self.parameters.by_name.items()
+            for part, tensor in parameter.tensors.items()
+        }
+        for name, refined in ((POSES, self.poses), (EXPOSURES, self.exposures)):
+            if refined is not None:
+                tensors |= {f"{name}.{part}": tensor for part, tensor in refined.tensors.items()}
+        if self.density is not None:
+            tensors |= {f"density.{part}": tensor for part, tensor in self.density.tensors.items()}
+        return tensors
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `tensors` gave, and nothing else."""
+        parts: dict[str, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            owner, _, part = name.rpartition(".")
+            parts.setdefault(owner, {})[part] = tensor
+        self.parameters = Parameters({name: Parameter.of(name, parts[name]) for name in self.parameters.by_name})
+        for name, refined in ((POSES, self.poses), (EXPOSURES, self.exposures)):
+            if refined is not None:
+                refined.restore(parts[name])
+        if self.density is not None:
+            self.density.restore(parts.get("density", {}))

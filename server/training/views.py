@@ -1,0 +1,131 @@
+"""The views of a training: cameras, what they should see, and what is refined of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+
+from lumigrad.kernels import training
+from lumigrad.server.call import Call
+from lumigrad.server.content import Content
+from lumigrad.server.errors import SceneNotFoundError
+from lumigrad.server.limits import require
+from lumigrad.server.recall import stored_content
+from lumigrad.server.runtime import Runtime
+from lumigrad.server.target_scene import KIND, image_size
+from lumigrad.v1 import camera_pb2, training_pb2
+
+_IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))
+
+
+class Views:
+    """Cameras by number, and their targets."""
+
+    def __init__(self, messages: Sequence[training_pb2.TrainingView], targets: Sequence[Content | None]) -> None:
+        self.messages = list(messages)
+        self._targets = list(targets)
+
+    @staticmethod
+    def of(messages: Sequence[training_pb2.TrainingView], runtime: Runtime, call: Call, field: str) -> Views:
+        """Check what a request says, and find the targets; one that is not here is a SceneNotFoundError."""
+        require(len(messages) >= 1, field, "at least one view", "none")
+        targets = [
+            _target(message, runtime, call, f"{field}[{index}]") if message.target else None
+            for index, message in enumerate(messages)
+        ]
+        return Views(messages, targets)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @property
+    def bytes(self) -> int:
+        """Of the targets, each of which is counted once."""
+        return sum({id(target): target.bytes for target in self._targets if target is not None}.values())
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether every view has one."""
+        return all(target is not None for target in self._targets)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all are of one size."""
+        return len({(view.camera.width, view.camera.height) for view in self.messages}) == 1
+
+    def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
+        """Those of some views, as they are now."""
+        return [self.messages[number].camera for number in numbers]
+
+    def check_poses(self, field: str) -> None:
+        """Refuse cameras whose pose cannot be refined."""
+        for index, view in enumerate(self.messages):
+            model = view.camera.WhichOneof("model")
+            require(model == "opencv", f"{field}[{index}].camera", "an opencv camera, for poses are refined", model)
+
+    def move(self, number: int, xi: torch.Tensor) -> None:
+        """Put exp(xi), xi = (translation, rotation), on the left of a view's world-to-camera matrix."""
+        camera = self.messages[number].camera.opencv
+        matrix = torch.eye(4, dtype=torch.float64)
+        matrix[:3, :3] = torch.tensor(camera.rotation, dtype=torch.float64).reshape(3, 3)
+        matrix[:3, 3] = torch.tensor(camera.translation, dtype=torch.float64)
+        moved = training.apply_pose_update(matrix[None], xi.double().cpu()[None])[0]
+        camera.rotation[:] = moved[:3, :3].flatten().tolist()
+        camera.translation[:] = moved[:3, 3].tolist()
+
+    def check(self, numbers: Sequence[int], field: str) -> None:
+        """Refuse numbers of no view, and views of several sizes."""
+        for number in numbers:
+            require(number < len(self.messages), field, f"numbers below {len(self.messages)}", number)
+        sizes = {(camera.width, camera.height) for camera in self.cameras(numbers)}
+        require(len(sizes) <= 1, field, "views of one size", f"{len(sizes)} sizes")
+        require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
+
+    def stacked(self, numbers: Sequence[int], name: str) -> torch.Tensor | None:
+        """A tensor of the targets, one after the other; None if none of them has it. Those that lack it are refused."""
+        tensors = [target.tensors.get(name) for number in numbers if (target := self._targets[number]) is not None]
+        found = [tensor for tensor in tensors if tensor is not None]
+        if not found:
+            return None
+        require(
+            len(found) == len(numbers), "step.views", f"views that all have a {name}, or none", f"{len(found)} with"
+        )
+        # Some may be bytes and others floats; and bytes of a mask would count as bits.
+        if name == "mask" or len({tensor.dtype for tensor in found}) > 1:
+            found = [tensor / 255.0 if tensor.dtype == torch.uint8 else tensor for tensor in found]
+        return torch.stack(found) if len(found) > 1 else found[0].unsqueeze(0)
+
+    def chosen(self, seed: int, position: int, count: int) -> list[int]:
+        """`count` views from a place in an endless sequence, in which each view occurs once before any comes again."""
+        numbers: list[int] = []
+        while len(numbers) < count:
+            epoch, start = divmod(position + len(numbers), len(self.messages))
+            numbers += _order(seed, epoch, len(self.messages))[start : start + count - len(numbers)]
+        return numbers
+
+
+def identity_exposures(count: int, device: torch.device) -> torch.Tensor:
+    """[V, 3, 4] transforms that change nothing."""
+    return torch.tensor(_IDENTITY, device=device).expand(count, 3, 4).contiguous()
+
+
+@lru_cache(maxsize=16)
+def _order(seed: int, epoch: int, count: int) -> list[int]:
+    order = list(range(count))
+    random.Random(f"views:{seed}:{epoch}").shuffle(order)
+    return order
+
+
+def _target(message: training_pb2.TrainingView, runtime: Runtime, call: Call, field: str) -> Content:
+    stored = stored_content(runtime, call, message.target)
+    if stored is None:
+        raise SceneNotFoundError(message.target)
+    require(stored.kind == KIND, f"{field}.target", "the content hash of a target", stored.kind)
+    size = image_size(stored.content.outline.shapes)
+    camera = message.camera
+    limit = f"the size of its target, {size[1]}x{size[0]}"
+    require((camera.height, camera.width) == size, f"{field}.camera", limit, f"{camera.width}x{camera.height}")
+    return stored.content

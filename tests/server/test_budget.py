@@ -1,0 +1,88 @@
+"""Room that several stores share, and the labels that tenants have in the metrics."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lumigrad.server.budget import Budget
+from lumigrad.server.contexts import ContextStore
+from lumigrad.server.errors import ContextLostError
+from lumigrad.server.metrics import Metrics
+from lumigrad.server.scenes import SceneStore
+
+
+def contexts_of(budget: Budget, limit: int = 100) -> ContextStore[str]:
+    return ContextStore(limit, 60.0, budget, Metrics())
+
+
+def content(nbytes: int) -> Any:
+    return SimpleNamespace(bytes=nbytes, needs=(), kind="spheres", count=1, describe=lambda info: None)
+
+
+def test_who_has_most_gives_first() -> None:
+    budget = Budget(100)
+    large, small = contexts_of(budget), contexts_of(budget)
+    names = [large.add(str(number), 30) for number in range(3)]
+    kept = small.add("small", 5)
+    small.add("more", 20)
+    assert (len(large), len(small), budget.bytes) == (2, 2, 85)
+    with pytest.raises(ContextLostError):
+        large.find(names[0])
+    assert small.find(kept) == "small"
+
+
+def test_what_has_just_been_stored_stays_even_in_the_largest_store() -> None:
+    budget = Budget(100)
+    one, other = contexts_of(budget), contexts_of(budget)
+    other.add("other", 40)
+    name = one.add("one", 90)
+    assert one.find(name) == "one"
+    assert (len(other), budget.bytes) == (0, 90)
+
+
+def test_within_a_share_the_least_recently_used_goes_and_others_keep_theirs() -> None:
+    budget = Budget(100)
+    one, other = contexts_of(budget, 50), contexts_of(budget, 50)
+    kept = other.add("other", 50)
+    first, second = one.add("first", 25), one.add("second", 25)
+    assert one.find(first)
+    one.add("third", 25)
+    assert (one.find(first), other.find(kept)) == ("first", "other")
+    with pytest.raises(ContextLostError):
+        one.find(second)
+
+
+def test_a_state_that_grows_makes_room_too() -> None:
+    budget = Budget(100)
+    one, other = contexts_of(budget), contexts_of(budget)
+    grown = one.add("one", 10)
+    other.add("a", 40)
+    other.add("b", 40)
+    one.resize(grown, 30)
+    assert (len(one), len(other), budget.bytes) == (1, 1, 70)
+
+
+def test_scenes_of_several_tenants_share_one_budget() -> None:
+    budget, metrics = Budget(100), Metrics()
+    one, other = SceneStore(100, budget, metrics), SceneStore(100, budget, metrics)
+    digest = "a" * 64
+    scene, existed = one.add(digest, content(60))
+    same, existed_too = other.add(digest, content(30))
+    assert (existed, existed_too) == (False, False)
+    other.replace(same.scene_id, 1, content(60))
+    assert (len(one), other.find(same.scene_id).version, budget.bytes) == (0, 2, 60)
+    assert one.find_content(digest) is None
+    assert scene.version == 1
+
+
+def test_the_labels_of_tenants_are_bounded() -> None:
+    metrics = Metrics()
+    for number in range(200):
+        metrics.tenant_call(f"tenant-{number}", 10)
+    (family,) = (family for family in metrics.registry.collect() if family.name == "lumigrad_tenant_calls")
+    samples = {sample.labels["tenant"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+    assert len(samples) == 65
+    assert samples["(others)"] == 136

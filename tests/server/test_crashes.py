@@ -1,0 +1,38 @@
+"""The pause before a worker starts again grows with its crashes, until there were too many."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lumigrad.server.crashes import Crashes
+
+
+def test_the_pause_doubles_and_is_random_by_half() -> None:
+    delays: list[list[float]] = [[] for _ in range(4)]
+    for _ in range(50):
+        crashes = Crashes(most=5, seconds=60)
+        for found in delays:
+            delay = crashes.add()
+            assert delay is not None
+            found.append(delay)
+        assert crashes.add() is None
+    for step, found in enumerate(delays):
+        longest = 0.1 * 2**step
+        assert longest / 2 <= min(found) < max(found) <= longest
+
+
+def test_the_pause_is_bounded() -> None:
+    crashes = Crashes(most=100, seconds=60)
+    assert max(crashes.add() or 0.0 for _ in range(99)) <= 10
+
+
+def test_old_crashes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    crashes = Crashes(most=2, seconds=60)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert crashes.add() is not None
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    assert crashes.add() is not None
+    assert crashes.add() is None

@@ -1,0 +1,49 @@
+"""What calls are predicted to take of the device's memory is about what they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.footprint import CPU, CUDA, pass_of
+
+PASSES = ("forward", "retained", "backward")
+# Count, width, height, views, semantics (of spheres 1 is exact and 2 compat).
+SPHERES = [(1_000, 256, 256, 1, 1), (100_000, 512, 512, 1, 1), (100_000, 512, 512, 1, 2), (100_000, 512, 512, 4, 1)]
+GAUSSIANS = [
+    (10_000, 512, 512, 1, 1),
+    (100_000, 512, 512, 1, 1),
+    (100_000, 1920, 1080, 1, 1),
+    (100_000, 512, 512, 4, 1),
+]
+# Trajectories, time steps, spheres, whether swept, whether costs. Their backward pass is torch's, whose memory on the
+# CPU nobody counts.
+MESHES = [(100_000, 1, 1, 0, 0), (32, 32, 61, 0, 1), (32, 32, 61, 1, 1)]
+ON_CPU = [
+    *(("spheres", what, *sizes) for sizes in SPHERES for what in PASSES),
+    *(("gaussians", what, *sizes) for sizes in GAUSSIANS for what in PASSES),
+    *(("meshes", what, *sizes) for sizes in MESHES for what in PASSES[:2]),
+]
+ON_CUDA = [
+    *(("spheres", what, 4_000, 64, 64, views, views % 2 + 1) for views in (1, 4) for what in ("forward", "backward")),
+    *(("gaussians", what, 4_000, 64, 64, views, 1) for views in (1, 4) for what in ("forward", "backward")),
+]
+
+
+def named(case: tuple[Any, ...]) -> str:
+    return "-".join(map(str, case))
+
+
+@pytest.mark.parametrize("case", ON_CPU, ids=named)
+def test_predictions_are_within_a_factor_of_two(case: tuple[Any, ...]) -> None:
+    one = pass_of(*case)
+    predicted, measured = one.predicted(CPU), one.measured()
+    assert measured / 2 < predicted < 2 * measured, f"{predicted / measured:.2f}"
+
+
+@pytest.mark.parametrize("case", ON_CUDA, ids=named)
+def test_predictions_for_a_gpu_are_within_a_factor_of_two(case: tuple[Any, ...]) -> None:
+    one = pass_of(*case)
+    predicted, measured = one.predicted(CUDA), one.measured_on_cuda()
+    assert measured / 2 < predicted < 2 * measured, f"{predicted / measured:.2f}"

@@ -1,0 +1,249 @@
+"""Blobs on disk: what was written is read or nothing is, within a budget, each owner's apart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.server.metrics import Metrics
+from lumigrad.server.spool import Blob, Drawer, Spool
+from lumigrad.server.spool_writer import SpoolWriter
+
+LARGE = np.random.default_rng(0).bytes(3 << 20)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def spool(tmp_path: Path, metrics: Metrics) -> Spool:
+    return Spool(str(tmp_path / "spool"), 16 << 20, metrics)
+
+
+def again(spool: Spool, limit_bytes: int = 16 << 20) -> Spool:
+    """As the next process finds it."""
+    os.close(spool._claim)
+    return Spool(spool._folder, limit_bytes, Metrics())
+
+
+def write(drawer: Drawer, name: str, payload: bytes = b"payload", header: bytes = b"header", **options: object) -> bool:
+    buffers = [memoryview(payload[:5]), memoryview(payload[5:])]
+    return drawer.write("thing", name, header, buffers, **options)  # type: ignore[arg-type]
+
+
+def parts(blob: Blob | None) -> tuple[str, bytes, bytes] | None:
+    return None if blob is None else (blob.name, blob.header, bytes(blob.payload))
+
+
+def files(spool: Spool) -> list[Path]:
+    return [path for path in Path(spool._folder).rglob("*") if path.is_file() and path.name != "lock"]
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"payload", LARGE])
+@pytest.mark.parametrize("header", [b"", b"header" * 1000])
+def test_what_was_written_is_read(spool: Spool, payload: bytes, header: bytes) -> None:
+    assert write(spool.drawer("anna"), "a name / of any length " * 20, payload, header)
+    for _ in range(2):
+        found = spool.drawer("anna").read("thing", "a name / of any length " * 20)
+        assert parts(found) == ("a name / of any length " * 20, header, payload)
+        spool = again(spool)
+
+
+def test_blobs_are_their_owners_and_of_their_kind(spool: Spool) -> None:
+    anna, ben = spool.drawer("anna"), spool.drawer("ben")
+    write(anna, "one", alias="other")
+    for reader, kind in ((ben, "thing"), (anna, "item")):
+        assert reader.read(kind, "one") is None
+        assert reader.read_alias(kind, "other") is None
+        assert not reader.touch(kind, "one")
+        assert not reader.forget(kind, "one")
+        assert list(reader.heads(kind)) == []
+    assert parts(anna.read_alias("thing", "other")) == ("one", b"header", b"payload")
+    assert [(head.name, head.header) for head in anna.heads("thing")] == [("one", b"header")]
+
+
+def test_nobody_else_on_the_machine_can_read_it(spool: Spool) -> None:
+    write(spool.drawer("anna"), "one")
+    for path in (Path(spool._folder), *Path(spool._folder).rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+        assert "anna" not in str(path) and "one" not in path.name
+
+
+def test_the_newest_of_a_name_stands(spool: Spool) -> None:
+    drawer = spool.drawer("anna")
+    for number in range(3):
+        assert write(drawer, "one", b"payload %d" % number, alias=f"alias {number}")
+    assert len(spool) == len(files(spool)) == 1
+    drawer = again(spool).drawer("anna")
+    assert parts(drawer.read("thing", "one")) == ("one", b"header", b"payload 2")
+    assert drawer.read_alias("thing", "alias 1") is None
+    assert drawer.read_alias("thing", "alias 2") is not None
+
+
+def test_what_is_forgotten_and_settled_does_not_come_back(spool: Spool) -> None:
+    drawer = spool.drawer("anna")
+    write(drawer, "one", alias="other")
+    assert drawer.forget("thing", "one")
+    assert not drawer.forget("thing", "one")
+    assert drawer.read("thing", "one") is None and drawer.read_alias("thing", "other") is None
+    # Not even if nothing could be removed any more.
+    drawer.settle()
+    spool = again(spool)
+    assert len(spool) == 0 and spool.drawer("anna").read("thing", "one") is None
+    spool.sweep()
+    assert files(spool) == []
+
+
+def test_what_a_crash_left_unfinished_is_removed(spool: Spool) -> None:
+    drawer = spool.drawer("anna")
+    write(drawer, "one")
+    (whole,) = files(spool)
+    for name in (f"{whole.name}.part", f"{whole.name}.gone", "what is this"):
+        whole.with_name(name).write_bytes(b"?")
+    # And a file that was replaced, but not removed.
+    older = whole.with_name(whole.name[:-16] + "0" * 16)
+    older.write_bytes(whole.read_bytes())
+    spool = again(spool)
+    spool.sweep()
+    assert files(spool) == [whole]
+    assert write(spool.drawer("anna"), "two")
+
+
+def test_a_write_that_is_called_off_at_the_last_moment_leaves_nothing(spool: Spool, metrics: Metrics) -> None:
+    drawer = spool.drawer("anna")
+    assert not write(drawer, "one", is_wanted=lambda: False)
+    assert len(spool) == 0 and files(spool) == []
+    assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="unwanted") == 1
+
+
+@pytest.mark.parametrize("place", [0, 20, 60, 75, 200, -40, -1])
+def test_a_damaged_file_is_noticed_and_removed(spool: Spool, metrics: Metrics, place: int) -> None:
+    drawer = spool.drawer("anna")
+    write(drawer, "one", LARGE[:1000])
+    write(drawer, "two", LARGE[:1000])
+    path = next(path for path in files(spool) if b"one" in path.read_bytes()[:60])
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    assert drawer.read("thing", "one") is None
+    assert drawer.read("thing", "two") is not None
+    assert not path.exists() and len(spool) == 1
+    assert sample(metrics, "lumigrad_spool_reads_total", kind="thing", result="damaged") == 1
+
+
+@pytest.mark.parametrize("length", [0, 10, 40, 90, 1000])
+def test_a_file_that_is_cut_off_or_longer_is_damaged(spool: Spool, length: int) -> None:
+    drawer = spool.drawer("anna")
+    write(drawer, "one", LARGE[:1000])
+    (path,) = files(spool)
+    os.truncate(path, length if length else 5000)
+    assert list(drawer.heads("thing")) == []
+    assert files(spool) == []
+
+
+def test_the_header_of_one_file_does_not_go_with_the_payload_of_another(spool: Spool) -> None:
+    drawer = spool.drawer("anna")
+    write(drawer, "one", b"1" * 64, b"header 1")
+    write(drawer, "two", b"2" * 64, b"header 2")
+    one, two = sorted(files(spool), key=lambda path: b"two" in path.read_bytes()[:60])
+    content = one.read_bytes()
+    one.write_bytes(content[:128] + two.read_bytes()[128:])
+    assert drawer.read("thing", "one") is None
+
+
+def test_the_least_recently_used_makes_room(tmp_path: Path, metrics: Metrics) -> None:
+    spool = Spool(str(tmp_path), 3_500, metrics)
+    drawer = spool.drawer("anna")
+    for name in ("one", "two", "three"):
+        write(drawer, name, LARGE[:900])
+    drawer.touch("thing", "one")
+    write(drawer, "four", LARGE[:900])
+    assert [head.name for head in drawer.heads("thing")] == ["three", "one", "four"]
+    assert spool.bytes == sum(path.stat().st_size for path in files(spool)) <= 3_500
+    assert sample(metrics, "lumigrad_evictions_total", store="spool", reason="room") == 1
+    assert not write(drawer, "five", LARGE[:4000])
+    assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="too_large") == 1
+    assert len(spool) == 3
+    # The next process may be given less.
+    spool = again(spool, 2_500)
+    assert [head.name for head in spool.drawer("anna").heads("thing")] == ["three", "four"]
+
+
+def test_a_folder_is_one_process_own(spool: Spool) -> None:
+    script = (
+        "import sys\n"
+        "from lumigrad.server.metrics import Metrics\n"
+        "from lumigrad.server.spool import Spool\n"
+        "try: Spool(sys.argv[1], 1 << 20, Metrics())\n"
+        "except OSError as error: sys.exit(error.strerror)\n"
+    )
+    command = [sys.executable, "-c", script, spool._folder]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (other.returncode, other.stderr) == (1, "another worker uses it\n")
+
+
+def test_a_full_disk_costs_what_does_not_fit(spool: Spool, metrics: Metrics, capfd: pytest.CaptureFixture[str]) -> None:
+    script = (
+        "import os, resource, sys\n"
+        "from lumigrad.server.metrics import Metrics\n"
+        "from lumigrad.server.spool import Spool\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "spool = Spool(sys.argv[1], 1 << 24, Metrics())\n"
+        "drawer = spool.drawer('anna')\n"
+        "small, large = memoryview(bytes(1 << 10)), memoryview(bytes(1 << 21))\n"
+        "print([drawer.write('thing', str(len(each)), b'', [each]) for each in (small, large, small)])\n"
+        "print(len(spool), len([name for _, _, names in os.walk(sys.argv[1]) for name in names if name != 'lock']))\n"
+    )
+    os.close(spool._claim)
+    command = [sys.executable, "-c", script, spool._folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[True, False, True]\n1 1\n", done.stderr
+
+
+def test_writing_is_somebody_elses_work(spool: Spool) -> None:
+    writer = SpoolWriter(spool)
+    drawer = spool.drawer("anna")
+    may_go_on, threads = threading.Event(), []
+
+    def work(name: str):
+        def write_now(is_wanted) -> None:
+            threads.append(threading.current_thread().name)
+            may_go_on.wait(10)
+            write(drawer, name, is_wanted=is_wanted)
+
+        return write_now
+
+    writer.give(work("one"), 0)
+    running = writer.give(work("two"), 0)
+    waiting = writer.give(work("three"), 3600)
+    writer.give(work("four"), 3600)
+    assert not writer.flush(0)
+    writer.call_off(waiting)
+    may_go_on.set()
+    assert writer.flush(10)
+    assert set(threads) == {"spool"} and running.is_wanted is False
+    assert sorted(head.name for head in drawer.heads("thing")) == ["four", "one", "two"]
+
+
+def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> None:
+    writer = SpoolWriter(spool)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("no")
+
+    writer.give(fail, 0)
+    writer.give(lambda is_wanted: write(spool.drawer("anna"), "one", is_wanted=is_wanted), 0)
+    assert writer.flush(10)
+    assert len(spool) == 1

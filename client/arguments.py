@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from lumigrad.client.errors import InvalidArgument
@@ -26,6 +27,14 @@ def whole_number(name: str, value: Any, least: int, largest: int) -> int:
     return int(converted)
 
 
+def truth(name: str, value: Any) -> bool:
+    """`value`, True or False; 0, 1, and arrays of one such value convert."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        if value in (False, True):
+            return bool(value)
+    raise InvalidArgument.of(name, f"expected True or False, got {_shown(value)}")
+
+
 def names(name: str, value: Any) -> tuple[str, ...]:
     """`value`, one name or several, as a tuple."""
     if isinstance(value, str):
@@ -36,10 +45,17 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     return given
 
 
+def optional_name(name: str, value: Any) -> str | None:
+    """`value`, a string that is not empty, or None."""
+    if value is not None and not (isinstance(value, str) and value):
+        raise InvalidArgument.of(name, f"expected a name or None, got {_shown(value)}; pass a string")
+    return value
+
+
 def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> None:
     """Raises InvalidArgument unless `value` is of one of `kinds`."""
     if not isinstance(value, kinds):
-        expected = " or ".join(kind.__name__ for kind in kinds)
+        expected = " or ".join(", ".join(kind.__name__ for kind in kinds).rsplit(", ", 1))
         raise InvalidArgument.of(name, f"expected {expected}, got {_shown(value)}; {advice}")
 
 

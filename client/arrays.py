@@ -1,4 +1,4 @@
-"""Numbers from anywhere (lists, NumPy, DLPack, torch, JAX) as read-only float32 arrays on the host."""
+"""Numbers from anywhere (lists, NumPy, DLPack, torch, JAX) as read-only arrays on the host."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lumigrad.client.errors import InvalidArgument
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 
 
 def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
@@ -44,17 +45,32 @@ def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = Non
         InvalidArgument: not numbers, or another shape.
     """
     array = to_numpy(name, value)
-    wanted = "" if shape is None else "[" + ", ".join(str(size) for size in shape) + "]"
     if array.dtype.kind not in "fiub":
-        shaped = f" of shape {wanted}" if wanted else ""
+        shaped = f" of shape {_written(shape)}" if shape is not None else ""
         raise InvalidArgument.of(name, f"expected numbers{shaped}, got dtype {array.dtype}")
-    fits = shape is None or (
-        array.ndim == len(shape)
-        and all(isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True))
-    )
-    if not fits:
-        raise InvalidArgument.of(name, f"expected shape {wanted}, got {list(array.shape)}")
+    if shape is not None:
+        _check_shape(name, array, shape)
     result: Float32 = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape).view()
+    result.flags.writeable = False
+    return result
+
+
+def int32_array(name: str, value: Any, shape: Sequence[int | str]) -> Int32:
+    """`value` as a read-only, C-contiguous int32 array; `shape` as for `float32_array`.
+
+    Raises:
+        InvalidArgument: not whole numbers, another shape, or numbers that int32 does not hold.
+    """
+    array = to_numpy(name, value)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidArgument.of(
+            name, f"expected whole numbers of shape {_written(shape)}, got dtype {array.dtype}; pass integers"
+        )
+    _check_shape(name, array, shape)
+    limits = np.iinfo(np.int32)
+    if array.size and not (array.min() >= limits.min and array.max() <= limits.max):
+        raise InvalidArgument.of(name, f"expected numbers that int32 holds, got {array.min()} to {array.max()}")
+    result: Int32 = np.ascontiguousarray(array, dtype=np.int32).reshape(array.shape).view()
     result.flags.writeable = False
     return result
 
@@ -67,3 +83,15 @@ def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
     result = array.astype(np.float64)
     result.flags.writeable = False
     return result
+
+
+def _check_shape(name: str, array: npt.NDArray[Any], shape: Sequence[int | str]) -> None:
+    fits = array.ndim == len(shape) and all(
+        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgument.of(name, f"expected shape {_written(shape)}, got {list(array.shape)}")
+
+
+def _written(shape: Sequence[int | str]) -> str:
+    return "[" + ", ".join(str(size) for size in shape) + "]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -113,14 +114,20 @@ class OpenCVModel:
             raise InvalidArgument.of(
                 "distortion", f"expected none for spheres, got {len(self.distortion)} coefficients; undistort it"
             )
-        deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
-        if deviation > 1e-3 or np.linalg.det(self.rotation) < 0:
+        deviation, determinant = self._orthonormality
+        if deviation > 1e-3 or determinant < 0:
             raise InvalidArgument.of(
                 "rotation",
                 f"expected an orthonormal matrix with determinant 1, R R^T deviates from the identity by "
-                f"{deviation:.3g} and the determinant is {np.linalg.det(self.rotation):.3g}; "
+                f"{deviation:.3g} and the determinant is {determinant:.3g}; "
                 "for OpenGL or Blender cameras negate the second and third rows first",
             )
+
+    @cached_property
+    def _orthonormality(self) -> tuple[float, float]:
+        """How far R R^T is from the identity, and the determinant of R."""
+        deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
+        return deviation, float(np.linalg.det(self.rotation))
 
     @property
     def focal_length(self) -> float:

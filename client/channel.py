@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import ssl
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 import grpc
+import grpc.experimental
 
 from lumigrad.client.errors import InvalidArgument
 
 TARGET_VARIABLE = "LUMIGRAD_TARGET"
+TOKEN_VARIABLE = "LUMIGRAD_TOKEN"
+TLS_VARIABLE = "LUMIGRAD_TLS"
 DEFAULT_TARGET = "localhost:50051"
 
 # Message sizes stay at gRPC's defaults (payloads come in chunks) and compression stays off (floats do not shrink).
@@ -18,17 +24,24 @@ _OPTIONS = (
     # Notice a worker that vanished without closing the connection, while calls wait for it.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # That is for the network's acknowledgements alone; this is for the worker's.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     # A worker that is restarted should be found again in the time that calls are retried for.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Whoever waits for a reply receives it, without other threads in between.
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
 # A proxy that the environment names for the web does not lead to this machine.
 _LOOPBACK_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
-_LOOPBACK = ("localhost:", "127.", "[::1]:")
+_LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
-Tls = bool | str | PathLike[str]
+File = str | PathLike[str]
+Tls = bool | File
+# The client's own certificate and its key.
+Certificate = tuple[File, File]
 
 
 def resolve_target(target: str | None) -> str:
@@ -39,25 +52,70 @@ def resolve_target(target: str | None) -> str:
     return resolved
 
 
-def open_channel(target: str, tls: Tls) -> grpc.Channel:
+def split_target(target: str) -> tuple[str, int | None]:
+    """The name or address in a target, and its port if it has one."""
+    host, _, port = target.removeprefix("dns:///").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else (target, None)
+
+
+def is_loopback(target: str) -> bool:
+    """Whether an address leads to this machine, as far as it tells."""
+    return target.startswith(_LOOPBACK)
+
+
+def resolve_token(token: str | None) -> str:
+    """The token meant: the argument, else LUMIGRAD_TOKEN; empty: none."""
+    resolved = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+    if not re.fullmatch(r"[\x21-\x7e]*", resolved):
+        # At every call gRPC would complain of it, and show it.
+        raise InvalidArgument.of("token", "expected printable ASCII without spaces; does a line end belong to it?")
+    return resolved
+
+
+def resolve_tls(tls: Tls | None) -> Tls:
+    """Whether to encrypt: the argument, else LUMIGRAD_TLS, which is "1" or the path of a PEM file, else not."""
+    if tls is not None:
+        return tls
+    named = os.environ.get(TLS_VARIABLE, "")
+    return {"": False, "0": False, "1": True}.get(named, named)
+
+
+def open_channel(target: str, tls: Tls, certificate: Certificate | None = None) -> grpc.Channel:
     """A channel that connects when it is first used.
 
     Args:
         target: "host:port" or any other gRPC name.
         tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
             PEM file.
+        certificate: PEM files of the client's certificate and its chain, and of its key; for workers that ask.
     """
-    options = _LOOPBACK_OPTIONS if target.startswith(_LOOPBACK) else _OPTIONS
+    options = _LOOPBACK_OPTIONS if is_loopback(target) else _OPTIONS
     if tls is False:
+        if certificate is not None:
+            raise InvalidArgument.of("certificate", "expected tls=True or tls=FILE with it, got tls=False")
         return grpc.insecure_channel(target, options=options)
-    roots = None if tls is True else _read_roots(tls)
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(root_certificates=roots), options=options)
+    roots = None if tls is True else _read("tls", "certificate authorities", tls)
+    chain = key = None
+    if certificate is not None:
+        if isinstance(certificate, str) or not isinstance(certificate, Sequence) or len(certificate) != 2:
+            raise InvalidArgument.of("certificate", f"expected two files, (certificate, key), got {certificate!r}")
+        chain, key = _read_pair(*certificate)
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(roots, key, chain), options=options)
 
 
-def _read_roots(path: str | PathLike[str]) -> bytes:
+def _read_pair(certificate: File, key: File) -> tuple[bytes, bytes]:
+    contents = _read("certificate", "the client's certificate", certificate), _read("certificate", "its key", key)
+    try:
+        # gRPC itself would only say, at every call, that the handshake failed.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError:
+        text = f"expected a certificate and its key without a password, both PEM, got {certificate} and {key}"
+        raise InvalidArgument.of("certificate", text) from None
+    return contents
+
+
+def _read(argument: str, what: str, path: File) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidArgument.of(
-            "tls", f"expected a PEM file of certificate authorities, got {path}: {error}"
-        ) from error
+        raise InvalidArgument.of(argument, f"expected a PEM file of {what}, got {path}: {error}") from error

@@ -1,31 +1,44 @@
-"""The client: scenes, pictures and gradients from a worker."""
+"""The client: scenes, pictures, distances and gradients from a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from lumigrad.client import span_facts
 from lumigrad.client.arguments import instance, names
 from lumigrad.client.camera import Camera
-from lumigrad.client.channel import Tls
+from lumigrad.client.channel import Certificate, Tls
 from lumigrad.client.connection import Connection
+from lumigrad.client.distance_calls import DistanceCalls
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.frame import Frame
 from lumigrad.client.gaussian_settings import GaussianSemantics, Transform
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.image_format import ImageFormat, image_formats, jpeg_quality_of
+from lumigrad.client.lanes import LaneMode
+from lumigrad.client.mesh import Mesh
+from lumigrad.client.priority import Priority
 from lumigrad.client.remote import RemoteRenderer
+from lumigrad.client.remote_distances import RemoteDistances
 from lumigrad.client.render_settings import settings_of
 from lumigrad.client.request import RenderRequest
-from lumigrad.client.scene import SceneHandle
+from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.scene_store import SceneStore
 from lumigrad.client.settings import Semantics
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.target import Target
+from lumigrad.client.tracing import traced
+from lumigrad.client.training.calls import TrainingCalls
 from lumigrad.client.worker_info import WorkerInfo
+from lumigrad.client.world import World
+from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, WORKER_SERVICE
 from lumigrad.v1 import worker_pb2
 
 
-class Client:
+class Client(DistanceCalls, TrainingCalls):
     """A connection to one worker. Connects when first used; safe to use from several threads.
 
     Calls that find no worker are repeated for a while, so a worker may be restarted under a client. Whatever the new
@@ -39,7 +52,10 @@ class Client:
         timeout_s: float = 60.0,
         retry_s: float = 10.0,
         token: str | None = None,
-        tls: Tls = False,
+        tls: Tls | None = None,
+        certificate: Certificate | None = None,
+        priority: Priority | None = None,
+        lane: LaneMode = "auto",
     ) -> None:
         """Sets up, without connecting.
 
@@ -47,15 +63,22 @@ class Client:
             target: "host:port"; None: LUMIGRAD_TARGET, else localhost:50051.
             timeout_s: default time-out of a call, its repetitions included, seconds.
             retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all.
-            token: sent as a bearer token with each call.
-            tls: True, or the path of a PEM file with the certificate authorities to trust.
+            token: sent as a bearer token with each call; None: LUMIGRAD_TOKEN, else none.
+            tls: True, or the path of a PEM file with the certificate authorities to trust; False: plain text; None:
+                LUMIGRAD_TLS, which is 1 or such a path, else plain text.
+            certificate: PEM files of the client's own certificate and of its key, for workers that ask for one.
+            priority: of all calls: "interactive" for somebody who waits, "batch" for what may wait; None: "normal".
+            lane: how large payloads travel. "auto": through shared memory, if the target is a loopback address and the
+                worker offers it; "shared": likewise at any address, with a warning where that is impossible; "stream":
+                with the calls.
         """
         for name, seconds, least in (("timeout_s", timeout_s, 0.001), ("retry_s", retry_s, 0.0)):
             if not seconds >= least:
                 raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {seconds}")
-        self._connection = Connection(target, timeout_s, retry_s, token, tls)
+        self._connection = Connection(target, timeout_s, retry_s, token, tls, certificate, priority, lane)
         self._store = SceneStore(self._connection)
         self._renderer = RemoteRenderer(self._connection, self._store)
+        self._distances = RemoteDistances(self._connection, self._store)
 
     def __enter__(self) -> Client:
         return self
@@ -73,51 +96,74 @@ class Client:
         """The worker's address."""
         return self._connection.target
 
+    @property
+    def lane(self) -> str:
+        """How large payloads travel, "shared" or "stream"; asks the worker if none has travelled yet."""
+        return self._connection.lane
+
     def close(self) -> None:
         """Ends the connection. Stored scenes stay on the worker."""
         self._connection.close()
 
+    @traced(f"{WORKER_SERVICE}/Info")
     def info(self, *, timeout_s: float | None = None) -> WorkerInfo:
         """The worker's device, limits and load."""
         deadline = self._connection.deadline(timeout_s)
         reply = self._connection.unary(self._connection.worker.Info, worker_pb2.InfoRequest(), deadline)
         return WorkerInfo.of(reply, self.target)
 
-    def put(self, scene: Spheres | Gaussians, *, timeout_s: float | None = None) -> SceneHandle:
+    @traced(f"{SCENE_SERVICE}/Put", lambda _, scene, **__: span_facts.of_scene(scene))
+    def put(self, scene: Scene, *, timeout_s: float | None = None) -> SceneHandle:
         """Stores a scene on the worker, named by its content; storing it again costs only a round trip.
 
-        The handle keeps the scene, so that it can be put again if the worker loses it.
+        A world's meshes are stored with it. The handle keeps the scene, so that it can be put again if the worker loses
+        it.
         """
-        advice = "make one with Spheres(positions, colors, radii) or Gaussians(means, quats, scales, opacities, sh)"
-        instance("scene", scene, (Spheres, Gaussians), advice)
+        advice = "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or Target(…)"
+        instance("scene", scene, (Spheres, Gaussians, Mesh, World, Target), advice)
         return self._store.put(scene, self._connection.deadline(timeout_s))
 
-    def update(self, handle: SceneHandle, *, timeout_s: float | None = None, **tensors: Any) -> SceneHandle:
-        """Replaces tensors of a stored scene and returns the handle to the new version.
+    @traced(f"{SCENE_SERVICE}/Update", lambda _, handle, **__: span_facts.of_scene(handle))
+    def update(
+        self,
+        handle: SceneHandle,
+        *,
+        poses: Mapping[str, Any] | None = None,
+        enabled: Mapping[str, bool] | None = None,
+        timeout_s: float | None = None,
+        **tensors: Any,
+    ) -> SceneHandle:
+        """Changes a stored scene and returns the handle to the new version.
 
         Args:
             handle: names the scene and the version that the update builds on.
+            poses: of a world: [7] of obstacles by their names, object to world, x y z (metres) and quaternion w x y z.
+            enabled: of a world: whether queries see obstacles, by their names.
             timeout_s: instead of the client's time-out.
             tensors: by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres; "means",
-                "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it has.
+                "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it has;
+                "vertices" of a mesh, which stored worlds that show its handle then show.
 
         Raises:
-            VersionMismatch: somebody else updated the scene since this handle was made; or this update was made, its
-                reply was lost with the connection, and the repetition finds `actual` = `expected` + 1.
+            VersionMismatch: somebody else updated the scene since this handle was made.
         """
         instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
         given = {name: value for name, value in tensors.items() if value is not None}
-        return self._store.update(handle, given, self._connection.deadline(timeout_s))
+        changes = SceneChanges(given, poses or {}, enabled or {})
+        return self._store.update(handle, changes, self._connection.deadline(timeout_s))
 
+    @traced(f"{SCENE_SERVICE}/Get", lambda _, scene_id, **__: {"scene_id": scene_id})
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
         """A handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
         instance("scene_id", scene_id, (str,), "pass the scene_id of a handle")
         return self._store.get(scene_id, with_tensors, self._connection.deadline(timeout_s))
 
+    @traced(f"{SCENE_SERVICE}/List")
     def list(self, *, timeout_s: float | None = None) -> tuple[SceneHandle, ...]:
         """Handles to all scenes that the worker stores."""
         return self._store.list(self._connection.deadline(timeout_s))
 
+    @traced(f"{SCENE_SERVICE}/Delete", lambda _, scene, **__: span_facts.of_scene(scene))
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
         """Lets the worker forget a scene, given by its handle or id."""
         instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
@@ -152,6 +198,8 @@ class Client:
         transforms: Sequence[Transform] | None = None,
         deterministic: bool | None = None,
         outputs: Sequence[str] = ("color",),
+        image_format: ImageFormat | Mapping[str, ImageFormat] = "float32",
+        jpeg_quality: int | None = None,
         retain: bool = False,
         timeout_s: float | None = None,
     ) -> Frame:
@@ -189,6 +237,11 @@ class Client:
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "radii",
                 "means2d", "depths", "conics", "projected_opacities"; see `Frame`.
+            image_format: how outputs travel: one format for all of them, or some by name, e.g. {"color": "png",
+                "depth": "float16"}. "float16" and "bfloat16" for images of floats, which come back as float32; "uint8"
+                and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg" for
+                "color" of 3 channels, to be looked at. Files are in `Frame.encoded`. Gradients do not depend on it.
+            jpeg_quality: 1 to 100; None: 90.
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
             timeout_s: instead of the client's time-out.
         """
@@ -220,9 +273,13 @@ class Client:
             "deterministic": deterministic,
         }
         settings = settings_of(scene, cameras, background, semantics, of_spheres, of_gaussians)
-        request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, names("outputs", outputs))
+        wanted = names("outputs", outputs)
+        formats = image_formats(image_format, wanted)
+        quality = jpeg_quality_of(jpeg_quality, formats)
+        request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
         return self.render_request(request, retain=retain, timeout_s=timeout_s)
 
+    @traced(f"{RENDER_SERVICE}/Render", lambda _, request, **__: span_facts.of_render(request))
     def render_request(self, request: RenderRequest, *, retain: bool = False, timeout_s: float | None = None) -> Frame:
         """As `render`, for those who hold a request already."""
         return self._renderer.render(request, retain, self._connection.deadline(timeout_s))

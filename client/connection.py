@@ -10,24 +10,42 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from lumigrad.client.channel import Tls, open_channel, resolve_target
-from lumigrad.client.errors import Internal, LumigradError
+from lumigrad.client import tracing
+from lumigrad.client.channel import Certificate, Tls, open_channel, resolve_target, resolve_tls, resolve_token
+from lumigrad.client.errors import Internal, LaneLost, LumigradError
+from lumigrad.client.lane_trip import StreamTrip
+from lumigrad.client.lanes import LaneMode, Lanes
+from lumigrad.client.priority import Priority, priority_metadata
 from lumigrad.client.retry import Deadline, retry_unavailable
 from lumigrad.client.status import exception_of
 from lumigrad.client.timings import Timings
-from lumigrad.protos.chunks import PayloadAssembler
+from lumigrad.protos.buffers import PayloadBuffers
+from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, WORKER_SERVICE, Stub
+from lumigrad.protos.service import (
+    DISTANCE_SERVICE,
+    RENDER_SERVICE,
+    SCENE_SERVICE,
+    TRAINING_SERVICE,
+    WORKER_SERVICE,
+    Stub,
+)
 from lumigrad.protos.streams import collect, frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import timings_pb2
+from lumigrad.v1 import timings_pb2, worker_pb2
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
+# Makes the header of a request and appends the tensors to the payload; called anew for each attempt.
+Build = Callable[[PayloadWriter], Message]
+
 # No reply can be as long; a header that says so is broken.
 _REPLY_LIMIT_BYTES = 1 << 36
+# Memory of replies that is kept for the next ones. What is smaller the C library keeps by itself.
+_LEAST_KEPT_BYTES = 32 << 20
+_MOST_KEPT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,7 @@ class Reply(Generic[M]):
 
     Attributes:
         header: its first message.
-        reader: views the tensors of the header in one buffer that belongs to this reply.
+        reader: views the tensors of the header in memory that belongs to this reply.
         timings: of the call; empty where the service reports none.
     """
 
@@ -48,22 +66,48 @@ class Reply(Generic[M]):
 class Connection:
     """One channel. Safe to use from several threads."""
 
-    def __init__(self, target: str | None, timeout_s: float, retry_s: float, token: str | None, tls: Tls) -> None:
+    def __init__(
+        self,
+        target: str | None,
+        timeout_s: float,
+        retry_s: float,
+        token: str | None,
+        tls: Tls | None,
+        certificate: Certificate | None = None,
+        priority: Priority | None = None,
+        lane: LaneMode = "auto",
+    ) -> None:
         self.target = resolve_target(target)
         self._timeout_s = timeout_s
-        self._retry_s = retry_s
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = open_channel(self.target, tls)
+        self.retry_s = retry_s
+        token = resolve_token(token)
+        authorization = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = (*authorization, *priority_metadata(priority))
+        self._channel = open_channel(self.target, resolve_tls(tls), certificate)
         self._closed = False
         self._unawaited: set[Any] = set()
         self.render = Stub(self._channel, RENDER_SERVICE)
+        self.distances = Stub(self._channel, DISTANCE_SERVICE)
         self.scenes = Stub(self._channel, SCENE_SERVICE)
+        self.training = Stub(self._channel, TRAINING_SERVICE)
         self.worker = Stub(self._channel, WORKER_SERVICE)
+        self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
+        self._lanes = Lanes(lane, self.target, self._lane_offer)
+
+    @property
+    def _told(self) -> tuple[tuple[str, str], ...]:
+        return (*self._metadata, *tracing.metadata())
 
     def close(self) -> None:
         """Ends the channel; calls in flight are cancelled."""
         self._closed = True
+        self._lanes.close()
         self._channel.close()
+
+    @property
+    def lane(self) -> str:
+        """How large payloads travel, "shared" or "stream"."""
+        return self._lanes.kind(self.deadline(None))
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Starts the clock of a call; None: the connection's time-out."""
@@ -71,46 +115,108 @@ class Connection:
 
     def unary(self, method: Any, request: Message, deadline: Deadline) -> Any:
         """One message there, one back."""
-        return self._repeat(lambda left: method(request, timeout=left, metadata=self._metadata), deadline)
+        return self._repeat(lambda left: method(request, timeout=left, metadata=self._told), deadline)
+
+    def remove(self, method: Any, request: Message, deadline: Deadline, missing: type[LumigradError]) -> None:
+        """One message there that takes something away; what a repetition finds `missing` has gone as it should."""
+        attempts = 0
+
+        def attempt(left: float) -> Any:
+            nonlocal attempts
+            attempts += 1
+            return method(request, timeout=left, metadata=self._told)
+
+        try:
+            self._repeat(attempt, deadline)
+        except missing:
+            if attempts == 1:
+                raise
 
     def forget(self, method: Any, request: Message) -> None:
         """One message there; whether it arrives does not matter."""
-        call = method.future(request, timeout=self._timeout_s, metadata=self._metadata)
+        call = method.future(request, timeout=self._timeout_s, metadata=self._told)
         # A call that nobody holds is cancelled.
         self._unawaited.add(call)
         call.add_done_callback(self._unawaited.discard)
 
-    def upload(self, method: Any, header: Message, payload: PayloadWriter, deadline: Deadline) -> Any:
+    def open_stream(self, method: Any, frames: Iterator[Frame[Any]]) -> Any:
+        """A call both ways that lasts until it is cancelled, or breaks; gRPC's own object."""
+        if self._closed:
+            raise LumigradError("this client is closed; make a new one")
+        return method(frames, metadata=self._told)
+
+    def upload(self, method: Any, build: Build, deadline: Deadline) -> Any:
         """A header and its payload there, one message back."""
-        return self._repeat(
-            lambda left: method(frames_of(header, payload), timeout=left, metadata=self._metadata), deadline
-        )
+
+        def send(trip: StreamTrip, left: float) -> Any:
+            return self._send(method, build(trip.payload), trip, left)
+
+        return self._travel(send, deadline)
 
     def download(self, method: Any, request: Message, deadline: Deadline) -> Reply[Any]:
         """One message there, a header and its payload back."""
-        return self._repeat(
-            lambda left: _receive(lambda: method(request, timeout=left, metadata=self._metadata)), deadline
-        )
 
-    def exchange(self, method: Any, header: Message, payload: PayloadWriter, deadline: Deadline) -> Reply[Any]:
+        def send(trip: StreamTrip, left: float) -> Reply[Any]:
+            metadata = self._told + trip.metadata
+            return _receive(lambda: method(request, timeout=left, metadata=metadata), trip, self._buffers)
+
+        return self._travel(send, deadline)
+
+    def exchange(self, method: Any, build: Build, deadline: Deadline) -> Reply[Any]:
         """A header and its payload there, the same back."""
-        return self._repeat(
-            lambda left: _receive(lambda: method(frames_of(header, payload), timeout=left, metadata=self._metadata)),
-            deadline,
-        )
+
+        def send(trip: StreamTrip, left: float) -> Reply[Any]:
+            header = build(trip.payload)
+            return _receive(lambda: self._send(method, header, trip, left), trip, self._buffers)
+
+        return self._travel(send, deadline)
+
+    def _send(self, method: Any, header: Message, trip: StreamTrip, timeout_s: float) -> Any:
+        tracing.note_payload(sent_bytes=trip.payload.length + trip.payload.lane_bytes)
+        frames, metadata = frames_of(header, trip.payload), self._told + trip.metadata
+        if trip.payload.length <= SHORT_BYTES:
+            return method.single(next(frames), timeout=timeout_s, metadata=metadata)
+        return method(frames, timeout=timeout_s, metadata=metadata)
+
+    def _travel(self, send: Callable[[StreamTrip, float], T], deadline: Deadline) -> T:
+        """Makes a call whose payloads may be large; by the stream if the worker does not know the lane any more."""
+
+        def attempt(left: float, *, by_stream: bool = False) -> T:
+            trip = self._lanes.trip(deadline, by_stream=by_stream)
+            try:
+                reply = send(trip, left)
+            except BaseException:
+                trip.end(succeeded=False)
+                raise
+            trip.end(succeeded=True)
+            self._lanes.note(trip.payload.length)
+            if isinstance(reply, Reply):
+                self._lanes.note(reply.header.payload_bytes)
+            return reply
+
+        try:
+            return self._repeat(attempt, deadline)
+        except LaneLost:
+            return self._repeat(lambda left: attempt(left, by_stream=True), deadline)
+
+    def _lane_offer(self, seconds: float) -> Any:
+        try:
+            return self.worker.OpenLane(worker_pb2.OpenLaneRequest(), timeout=seconds, metadata=self._told)
+        except grpc.RpcError as error:
+            raise exception_of(error, self.target, seconds) from error
 
     def _repeat(self, call: Callable[[float], T], deadline: Deadline) -> T:
-        """Every call here is safe to repeat: results depend on the request alone, and Update names its version.
+        """Every call here is safe to repeat: results depend on the request alone, and each Update has an id.
 
-        So nothing is ever changed twice; but an Update that was made and whose reply was lost is reported, when it is
-        repeated, as a VersionMismatch with `actual` = `expected` + 1.
+        So nothing is ever changed twice.
         """
-        return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self._retry_s)
+        return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self.retry_s)
 
     def _attempt(self, call: Callable[[float], T], deadline: Deadline) -> T:
         if self._closed:
             raise LumigradError("this client is closed; make a new one")
         left = deadline.remaining_s()
+        tracing.note_call(self.target)
         try:
             return call(left)
         except grpc.RpcError as error:
@@ -119,8 +225,8 @@ class Connection:
             raise Internal(f"the worker at {self.target} broke the contract: {error}") from error
 
 
-def _receive(start: Callable[[], Any]) -> Reply[Any]:
-    """Reads a stream into one buffer that is allocated when the header says how long it is."""
+def _receive(start: Callable[[], Any], trip: StreamTrip, buffers: PayloadBuffers) -> Reply[Any]:
+    """Reads a stream into one buffer that is lent when the header says how long it is."""
     began = time.perf_counter()
     call = start()
     try:
@@ -131,11 +237,14 @@ def _receive(start: Callable[[], Any]) -> Reply[Any]:
         header = first.message
         timings = timings_pb2.Timings()
         messages: list[Any] = [header]
-        payload = collect(first, frames, PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES), messages.append)
+        assembler = PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES, buffers.lend)
+        payload = collect(first, frames, assembler, messages.append)
     finally:
         # Has no effect on a call that is over; otherwise the worker need not go on.
         call.cancel()
     for message in messages:
         if hasattr(message, "timings"):
             timings.MergeFrom(message.timings)
-    return Reply(header, PayloadReader(payload), Timings.of(timings, (time.perf_counter() - began) * 1e3))
+    reader = trip.reader(header, payload)
+    tracing.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
+    return Reply(header, reader, Timings.of(timings, (time.perf_counter() - began) * 1e3))

@@ -65,6 +65,10 @@ class ContextLost(LumigradError):
         self.context_id = context_id
 
 
+class LaneLost(LumigradError):
+    """The worker does not know the call's lane of shared memory. The client repeats the call with the stream."""
+
+
 class VersionMismatch(LumigradError):
     """Somebody updated the scene since the handle was made."""
 
@@ -75,12 +79,56 @@ class VersionMismatch(LumigradError):
         self.actual = actual
 
 
+class TrainingHeld(LumigradError):
+    """Another client trains the scene."""
+
+    def __init__(self, message: str, scene_id: str) -> None:
+        super().__init__(message)
+        self.scene_id = scene_id
+
+
+class TrainingLost(LumigradError):
+    """The worker has no such training any more, and no snapshot of it: start again from the last scene."""
+
+    def __init__(self, message: str, training_id: str) -> None:
+        super().__init__(message)
+        self.training_id = training_id
+
+
+class StepMismatch(LumigradError):
+    """The worker expects another step of a training next."""
+
+    def __init__(self, message: str, expected: int, actual: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+
+
+class PeerLost(LumigradError):
+    """A worker that trains the same model did not come to a step, which no worker has applied."""
+
+    def __init__(self, message: str, group: str, step: int) -> None:
+        super().__init__(message)
+        self.group = group
+        self.step = step
+
+
 class DeadlineExceeded(LumigradError, TimeoutError):
     """The call took longer than its time-out."""
 
 
 class Unavailable(LumigradError, ConnectionError):
-    """No worker answers at the target."""
+    """No worker answers at the target.
+
+    Attributes:
+        is_lasting: trying again will not help: the two sides do not agree about TLS.
+        was_begun: a worker had begun the call when it was lost; perhaps because of the call.
+    """
+
+    def __init__(self, message: str, *, is_lasting: bool = False, was_begun: bool = False) -> None:
+        super().__init__(message)
+        self.is_lasting = is_lasting
+        self.was_begun = was_begun
 
 
 class Unauthenticated(LumigradError, PermissionError):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import weakref
+import io
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from lumigrad.client import span_facts
 from lumigrad.client.arguments import names
 from lumigrad.client.arrays import to_numpy
-from lumigrad.client.errors import ContextLost, InvalidArgument
+from lumigrad.client.contexts import Context
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.extras import require
 from lumigrad.client.gradients import Gradients
 from lumigrad.client.named_arrays import Array, NamedArrays
 from lumigrad.client.request import BackwardRequest, RenderRequest, WireFormat
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.timings import Timings
+from lumigrad.client.tracing import traced
+from lumigrad.protos.service import RENDER_SERVICE
 
 if TYPE_CHECKING:
     from lumigrad.client.remote import RemoteRenderer
@@ -38,12 +44,14 @@ class Frame(NamedArrays):
     `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
     `projected_opacities` [C, N].
 
-    Float32 unless said otherwise. The camera axis C is absent if a single camera was passed to render instead of a
-    sequence.
+    Float32 unless said otherwise; uint8 what was asked for in that format, 0 to 255 for 0 to 1. What was asked for as
+    JPEG or PNG files is in `encoded` instead. The camera axis C is absent if a single camera was passed to render
+    instead of a sequence.
 
     Attributes:
         timings: of the call.
         request: what was rendered.
+        encoded: JPEG or PNG files by the output's name: one for each camera, or if a single one was passed, the file.
     """
 
     _advice: ClassVar[str] = "name what you need in render(outputs=…)"
@@ -53,19 +61,28 @@ class Frame(NamedArrays):
         renderer: RemoteRenderer,
         request: RenderRequest,
         arrays: Mapping[str, Array],
+        files: Mapping[str, tuple[bytes, ...]],
         context_id: str | None,
         timings: Timings,
     ) -> None:
         super().__init__({name: array[0] for name, array in arrays.items()} if request.single else arrays)
+        self.encoded: Mapping[str, bytes | tuple[bytes, ...]] = MappingProxyType(
+            {name: views[0] if request.single else views for name, views in files.items()}
+        )
         self.request = request
         self.timings = timings
         self._renderer = renderer
-        self._context_id = context_id
-        if context_id is not None:
-            # A frame that is dropped without backward should not occupy the worker until its context expires.
-            self._discard = weakref.finalize(self, renderer.discard, context_id)
-            self._discard.atexit = False
+        self._context = Context(self, context_id, renderer.discards)
 
+    def decoded(self, name: str) -> Array:
+        """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`."""
+        image = require("PIL.Image", "io", "decoding images")
+        files = self.encoded[name]
+        if isinstance(files, bytes):
+            return np.asarray(image.open(io.BytesIO(files)))
+        return np.stack([np.asarray(image.open(io.BytesIO(file))) for file in files])
+
+    @traced(f"{RENDER_SERVICE}/Backward", lambda self, *_, **__: span_facts.of_render(self.request))
     def backward(
         self,
         color: Any = None,
@@ -115,31 +132,16 @@ class Frame(NamedArrays):
         upstream = {name: self._stacked(name, value) for name, value in given.items()}
         request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
         deadline = self._renderer.deadline(timeout_s)
-        context_id = self._context_id
-        if release:
-            self._context_id = None
-        if context_id is not None:
-            try:
-                gradients = self._renderer.backward(request, deadline, context_id, release)
-            except ContextLost:
-                self._forgotten()
-            else:
-                if release:
-                    self._forgotten()
-                return gradients
-        return self._renderer.backward(request, deadline)
+        return self._context.use(lambda context: self._renderer.backward(request, deadline, context, release), release)
 
     def release(self) -> None:
         """Lets the worker forget the forward state; backward still works, by computing it again."""
-        if self._context_id is not None:
-            self._renderer.discard(self._context_id)
-            self._renderer.flush()
-            self._forgotten()
+        self._context.release()
 
-    def _forgotten(self) -> None:
-        """Notes that the worker has no context any more, so that nobody asks it to release one."""
-        self._context_id = None
-        self._discard.detach()
+    def _missing(self, name: str) -> str:
+        if name in self.encoded:
+            return f'"{name}" came in files, which are encoded["{name}"]; decoded("{name}") gives their pixels'
+        return super()._missing(name)
 
     def _check_upstream(self, given: Mapping[str, Any], of_gaussians: Iterable[str]) -> None:
         spheres = isinstance(self.request.settings, SphereSettings)

@@ -24,6 +24,9 @@ class Gradients(NamedArrays):
     before rotation); `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for Inria's; and of
     the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values `means2d_abs`.
 
+    Of distances: `spheres` shaped as the spheres (centres, radii), `poses` [I, 7] of all obstacles, through the
+    normalisation of their quaternions, `weight` [].
+
     Attributes:
         timings: of the call that computed them.
     """

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lumigrad.client.camera import Camera
 from lumigrad.client.camera_models import InriaModel, OpenCVModel, PulsarModel
 from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.mesh import Mesh
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.scene import Scene
 from lumigrad.client.settings import SphereSettings
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.target import Target
+from lumigrad.client.world import World
+from lumigrad.client.world_meshes import References
+from lumigrad.client.world_messages import world_arrays, world_message
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2
+from lumigrad.v1 import camera_pb2, gaussians_pb2, mesh_pb2, scene_pb2, spheres_pb2, target_pb2
 
 _SEMANTICS = {"exact": spheres_pb2.SEMANTICS_EXACT, "compat": spheres_pb2.SEMANTICS_COMPAT}
 _GAUSSIAN_SEMANTICS = {
@@ -37,19 +45,27 @@ def camera_message(camera: Camera) -> camera_pb2.Camera:
     return camera_pb2.Camera(width=width, height=height, pulsar=_pulsar(model))
 
 
-def scene_message(scene: Spheres | Gaussians, payload: PayloadWriter) -> scene_pb2.Scene:
-    """A scene whose arrays are appended to `payload`."""
+def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ()) -> scene_pb2.Scene:
+    """A scene whose arrays are appended to `payload`; of a world with the names of its meshes."""
+    if isinstance(scene, World):
+        return scene_pb2.Scene(world=world_message(scene, meshes, payload))
     tensors = {name: payload.add(array) for name, array in scene.tensors.items()}
+    if isinstance(scene, Mesh):
+        return scene_pb2.Scene(mesh=mesh_pb2.TriangleMesh(**tensors))
+    if isinstance(scene, Target):
+        return scene_pb2.Scene(target=target_pb2.Target(**tensors))
     if isinstance(scene, Gaussians):
         return scene_pb2.Scene(gaussians=scene_pb2.GaussianCloud(**tensors))
     return scene_pb2.Scene(spheres=scene_pb2.SphereCloud(**tensors))
 
 
-def scene_hash(scene: Spheres | Gaussians) -> str:
+def scene_hash(scene: Scene, meshes: References = ()) -> str:
     """The content hash that names a scene."""
-    message = scene_message(scene, PayloadWriter())
-    cloud = message.gaussians if isinstance(scene, Gaussians) else message.spheres
-    return content_hash(cloud, lambda _, name: scene.tensors[name])
+    message = scene_message(scene, PayloadWriter(), meshes)
+    kind = message.WhichOneof("kind")
+    assert kind is not None
+    arrays: Mapping[str, Array] = world_arrays(scene) if isinstance(scene, World) else scene.tensors
+    return content_hash(getattr(message, kind), lambda _, field: arrays[field])
 
 
 def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:

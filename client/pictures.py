@@ -1,4 +1,4 @@
-"""Renderings as files: PNG for eyes, NumPy for programs."""
+"""Renderings as files: PNG and JPEG for eyes, NumPy for programs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from lumigrad.client.named_arrays import Array
 
 # Channels that a PNG can hold: grey, colour, colour with alpha.
 _PNG_CHANNELS = (1, 3, 4)
+_JPEG_CHANNELS = (3,)
+_JPEG_QUALITY = 90
 
 
 def check_suffix(path: Path, channels: int) -> None:
     """Raises InvalidArgument if a file of this name cannot hold so many channels, before anything is rendered."""
-    if path.suffix == ".png":
-        require("PIL.Image", "io", "writing PNG files")
-        if channels not in _PNG_CHANNELS:
-            raise InvalidArgument.of("output", f"expected 1, 3 or 4 channels for a .png, got {channels}; write .npy")
+    fitting = {".png": _PNG_CHANNELS, ".jpg": _JPEG_CHANNELS}.get(path.suffix)
+    if fitting is not None:
+        require("PIL.Image", "io", f"writing {path.suffix} files")
+        if channels not in fitting:
+            expected = " or ".join(", ".join(map(str, fitting)).rsplit(", ", 1))
+            raise InvalidArgument.of(
+                "output", f"expected {expected} channels for a {path.suffix}, got {channels}; write .npy"
+            )
 
 
 def write_picture(path: Path, frame: Frame) -> None:
@@ -30,7 +36,7 @@ def write_picture(path: Path, frame: Frame) -> None:
     elif path.suffix == ".npy":
         np.save(path, frame.color)
     else:
-        write_png(path, frame.color)
+        write_image(path, frame.color)
 
 
 def write_depth(path: Path, depth: Array) -> None:
@@ -44,16 +50,19 @@ def write_depth(path: Path, depth: Array) -> None:
     if seen.any():
         near, far = float(depth[seen].min()), float(depth[seen].max())
         shade[seen] = 1.0 - 0.85 * (depth[seen] - near) / max(far - near, 1e-12)
-    write_png(path, shade)
+    write_image(path, shade)
 
 
-def write_png(path: Path, picture: Array) -> None:
-    """Writes [H, W] or [H, W, 1 | 3 | 4] values from 0 to 1; others are clipped."""
-    image = require("PIL.Image", "io", "writing PNG files")
+def write_image(path: Path, picture: Array) -> None:
+    """Writes [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values from 0 to 1, of which others are clipped."""
+    image = require("PIL.Image", "io", f"writing {path.suffix} files")
     levels = levels_of(picture)
-    image.fromarray(levels[..., 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels).save(path)
+    shown = image.fromarray(levels[..., 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels)
+    shown.save(path, **({"quality": _JPEG_QUALITY} if path.suffix == ".jpg" else {}))
 
 
 def levels_of(picture: Array) -> Array:
-    """0..1 as 0..255, rounded; what lies outside is clipped, what is no number is 0."""
+    """0..1 as 0..255, rounded; what lies outside is clipped, what is no number is 0. Levels stay as they are."""
+    if picture.dtype == np.uint8:
+        return picture
     return np.asarray(np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0), np.uint8)

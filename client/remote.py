@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
+from google.protobuf.message import Message
+
 from lumigrad.client.connection import Connection, Reply
+from lumigrad.client.contexts import Discards
 from lumigrad.client.frame import Frame
 from lumigrad.client.gradients import Gradients
+from lumigrad.client.image_format import format_messages
 from lumigrad.client.messages import (
     camera_message,
     gaussian_settings_message,
@@ -35,34 +40,38 @@ class RemoteRenderer:
     def __init__(self, connection: Connection, store: SceneStore) -> None:
         self._connection = connection
         self._store = store
-        self._discarded: deque[str] = deque()
+        self.discards = Discards(connection, connection.render.Release)
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Starts the clock of a call."""
         return self._connection.deadline(timeout_s)
 
-    def discard(self, context_id: str) -> None:
-        """Notes a context that nobody needs; the next call tells the worker.
-
-        Called by finalizers, anywhere and in any thread: must not take a lock, so it does not call the worker itself.
-        """
-        self._discarded.append(context_id)
-
     def render(self, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:
         """Renders; with `retain` the worker keeps the forward state for the frame's backward."""
-        self.flush()
+        self.discards.flush()
 
         def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
-            payload = PayloadWriter()
-            header = render_pb2.RenderRequest(spec=_spec(request, reference, payload), retain=retain)
-            return self._connection.exchange(self._connection.render.Render, header, payload, deadline)
+            def build(payload: PayloadWriter) -> Message:
+                spec = _spec(request, reference, payload)
+                formats = format_messages(request.image_formats, request.jpeg_quality)
+                return render_pb2.RenderRequest(spec=spec, retain=retain, formats=formats)
+
+            return self._connection.exchange(self._connection.render.Render, build, deadline)
 
         if isinstance(request.scene, SceneHandle):
             reply = self._store.with_reference(request.scene, attempt, deadline)
         else:
             reply = attempt(None)
-        arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
-        return Frame(self, request, arrays, reply.header.context_id or None, reply.timings)
+        arrays: dict[str, Array] = {}
+        files: dict[str, tuple[bytes, ...]] = {}
+        for named in reply.header.outputs:
+            array = reply.reader.read(named.tensor, named.name)
+            if named.HasField("encoded"):
+                files[named.name] = _files(array, named.encoded.lengths)
+            else:
+                half = named.tensor.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16)
+                arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if half else array
+        return Frame(self, request, arrays, files, reply.header.context_id or None, reply.timings)
 
     def backward(
         self, request: BackwardRequest, deadline: Deadline, context_id: str | None = None, release: bool = False
@@ -70,9 +79,8 @@ class RemoteRenderer:
         """Gradients from the context, or without one by rendering again."""
         render = request.render
 
-        def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
-            payload = PayloadWriter()
-            spec = render_pb2.BackwardSpec(wanted=request.wanted, release=release)
+        def build(reference: scene_pb2.SceneRef | None, payload: PayloadWriter) -> Message:
+            spec = render_pb2.BackwardSpec(wanted=request.wanted, release=release and context_id is not None)
             spec.format.dtype, spec.format.sparse = _WIRE_FORMATS[request.wire_format], request.sparse
             if context_id is None:
                 spec.render.CopyFrom(_spec(render, reference, payload))
@@ -80,20 +88,17 @@ class RemoteRenderer:
                 spec.context_id = context_id
             for name, array in request.output_gradients.items():
                 spec.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)))
-            header = render_pb2.BackwardRequest(spec=spec)
-            return self._connection.exchange(self._connection.render.Backward, header, payload, deadline)
+            return render_pb2.BackwardRequest(spec=spec)
+
+        def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
+            method = self._connection.render.Backward
+            return self._connection.exchange(method, lambda payload: build(reference, payload), deadline)
 
         if context_id is None and isinstance(render.scene, SceneHandle):
             reply = self._store.with_reference(render.scene, attempt, deadline, any_version=True)
         else:
             reply = attempt(None)
         return Gradients(_gradient_arrays(reply, render.single), reply.timings)
-
-    def flush(self) -> None:
-        """Tells the worker which contexts it may forget, without waiting for it."""
-        while self._discarded:
-            request = render_pb2.ReleaseRequest(context_id=self._discarded.popleft())
-            self._connection.forget(self._connection.render.Release, request)
 
 
 def _spec(
@@ -112,6 +117,11 @@ def _spec(
     elif not isinstance(request.scene, SceneHandle):
         spec.scene.CopyFrom(scene_message(request.scene, payload))
     return spec
+
+
+def _files(contents: Array, lengths: Sequence[int]) -> tuple[bytes, ...]:
+    ends = list(accumulate(lengths))
+    return tuple(contents[end - length : end].tobytes() for end, length in zip(ends, lengths, strict=True))
 
 
 def _gradient_arrays(reply: Reply[Any], single: bool) -> dict[str, Array]:

@@ -14,11 +14,15 @@ from lumigrad.client.camera_models import InriaModel
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.mesh import Mesh
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.settings import SphereSettings, enclosing_depth
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.target import Target
+from lumigrad.client.world import World
 
 _DEFAULT_GAMMA = 1e-2
+_RENDERED = ("spheres", "gaussians")
 
 
 def settings_of(
@@ -42,7 +46,11 @@ def settings_of(
     Raises:
         InvalidArgument: a setting was given that belongs to the other engine.
     """
+    if isinstance(scene, SceneHandle) and scene.kind not in _RENDERED:
+        expected = " or ".join(_RENDERED)
+        raise InvalidArgument.of("scene", f"expected {expected}, got a {scene.kind}; pass it to query, for distances")
     known = scene.scene if isinstance(scene, SceneHandle) else scene
+    assert not isinstance(known, Mesh | World | Target)
     spheres = (scene.kind == "spheres") if isinstance(scene, SceneHandle) else isinstance(scene, Spheres)
     foreign = of_gaussians if spheres else of_spheres
     for name, value in foreign.items():

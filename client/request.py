@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from lumigrad.client.camera import Camera
@@ -11,6 +11,7 @@ from lumigrad.client.camera_models import InriaModel, OpenCVModel, PulsarModel
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.image_format import ImageFormats
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.settings import SphereSettings
@@ -29,6 +30,8 @@ class RenderRequest:
         single: one camera was passed, not a sequence of one: results have no camera axis.
         settings: how to blend; of the same kind as the scene.
         outputs: the names of the arrays wanted.
+        image_formats: how outputs travel, by name; float32 those that are not named.
+        jpeg_quality: 1 to 100; 0: the worker's choice.
     """
 
     scene: Spheres | Gaussians | SceneHandle
@@ -36,6 +39,8 @@ class RenderRequest:
     single: bool
     settings: SphereSettings | GaussianSettings
     outputs: tuple[str, ...]
+    image_formats: ImageFormats = field(default_factory=dict)
+    jpeg_quality: int = 0
 
     def __post_init__(self) -> None:
         spheres = isinstance(self.settings, SphereSettings)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from lumigrad.client import tracing
 from lumigrad.client.errors import DeadlineExceeded, Unavailable
 
 T = TypeVar("T")
 
 _FIRST_DELAY_S = 0.05
 _LARGEST_DELAY_S = 2.0
+# A call that takes its worker down must not take down all that come after it.
+_MOST_LOST = 3
+# What a call needs may be lost again while it is put again, with each worker that dies then.
+MOST_REPAIRS = 3
 
 
 class Deadline:
@@ -31,22 +37,27 @@ class Deadline:
 
 
 def retry_unavailable(attempt: Callable[[], T], deadline: Deadline, retry_s: float) -> T:
-    """Repeats `attempt` while it raises Unavailable, with delays that double and are random by half.
+    """Repeats `attempt` while it raises an Unavailable that may pass, with delays that double and are random by half.
 
     Args:
         attempt: must be safe to repeat.
         deadline: of the whole call.
-        retry_s: no attempt starts later than this after the first one.
+        retry_s: no attempt starts later than this after the first one that failed.
     """
-    give_up = time.monotonic() + min(retry_s, deadline.remaining_s())
-    delay = _FIRST_DELAY_S
+    give_up, delay, lost = math.inf, _FIRST_DELAY_S, 0
     while True:
         try:
             return attempt()
-        except Unavailable:
+        except Unavailable as error:
+            lost += error.was_begun
+            if error.is_lasting or lost == _MOST_LOST:
+                raise
+            # An attempt may have been under way for long when its worker was lost: only the search for another counts.
+            give_up = min(give_up, time.monotonic() + retry_s)
             # Randomness keeps clients apart that lost the same worker at the same moment.
             pause = delay * random.uniform(0.5, 1.0)
-            if time.monotonic() + pause >= give_up:
+            if time.monotonic() + pause >= give_up or pause >= deadline.remaining_s():
                 raise
+            tracing.note_retry(pause)
             time.sleep(pause)
             delay = min(2 * delay, _LARGEST_DELAY_S)

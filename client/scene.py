@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.mesh import Mesh
+from lumigrad.client.mesh_report import MeshReport
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.target import Target
 from lumigrad.v1 import scene_pb2
+
+if TYPE_CHECKING:
+    # Worlds place handles of meshes.
+    from lumigrad.client.world import World
+
+Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | Target"
 
 
 @dataclass(frozen=True)
@@ -17,10 +27,11 @@ class SceneHandle:
         scene_id: its name on the worker.
         version: 1 after put, one more after each update.
         content_hash: SHA-256 of the content as put; empty after an update.
-        kind: "spheres" or "gaussians".
-        count: number of primitives, of all scenes in one.
-        nbytes: bytes on the worker.
+        kind: "spheres", "gaussians", "mesh", "world" or "target".
+        count: number of spheres, Gaussians (of all scenes in one), triangles, obstacles or pixels.
+        nbytes: bytes on the worker; of a mesh with its search structure, of a world without its meshes.
         scene: the client's own copy, if it has one. With it a worker that lost the scene gets it again unnoticed.
+        report: what the worker found out about a mesh; None for other kinds.
     """
 
     scene_id: str
@@ -29,9 +40,13 @@ class SceneHandle:
     kind: str
     count: int
     nbytes: int
-    scene: Spheres | Gaussians | None = field(default=None, repr=False, compare=False)
+    scene: Scene | None = field(default=None, repr=False, compare=False)
+    report: MeshReport | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
-    def of(info: scene_pb2.SceneInfo, scene: Spheres | Gaussians | None = None) -> SceneHandle:
+    def of(info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
         """Reads the worker's message."""
-        return SceneHandle(info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene)
+        report = MeshReport.of(info.report) if info.HasField("report") else None
+        return SceneHandle(
+            info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report
+        )

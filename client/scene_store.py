@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from lumigrad.client.arrays import float32_array
-from lumigrad.client.connection import Connection, Reply
-from lumigrad.client.errors import Internal, InvalidArgument, SceneNotFound, VersionMismatch
-from lumigrad.client.gaussians import Gaussians
+from google.protobuf.message import Message
+
+from lumigrad.client import tracing
+from lumigrad.client.connection import Connection
+from lumigrad.client.errors import SceneNotFound, VersionMismatch
 from lumigrad.client.messages import scene_hash, scene_message
-from lumigrad.client.retry import Deadline
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.retry import MOST_REPAIRS, Deadline
+from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.scene_changes import SceneChanges
+from lumigrad.client.stored_scene import scene_of
+from lumigrad.client.world import World
+from lumigrad.client.world_meshes import WorldMeshes
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import scene_pb2, tensor_pb2
+from lumigrad.v1 import scene_pb2
 
 T = TypeVar("T")
-
-_TENSORS = {
-    "spheres": ("positions", "colors", "radii", "opacities"),
-    "gaussians": ("means", "quats", "scales", "covariances", "opacities", "sh", "colors"),
-}
+# The name and version of a scene.
+_Key = tuple[str, int]
+# Scenes that were lost and are remembered; one that is forgotten costs its handle another repair.
+_MAX_RESTORED = 1 << 14
+_UPDATE_ID_BYTES = 8
 
 
 class SceneStore:
@@ -31,49 +37,70 @@ class SceneStore:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Handles whose scene had to be put again, and what they name now.
-        self._restored: dict[tuple[str, int], SceneHandle] = {}
-        self._restored_lock = threading.Lock()
+        self.meshes = WorldMeshes(self)
+        # Of scenes that had to be put again, what they are called now; the least recently asked for first.
+        self._restored: OrderedDict[_Key, _Key] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def put(self, scene: Spheres | Gaussians, deadline: Deadline) -> SceneHandle:
-        """Stores a scene; its bytes travel only if the worker does not have them."""
-        digest = scene_hash(scene)
+    def put(self, scene: Scene, deadline: Deadline, *, newest: bool = False) -> SceneHandle:
+        """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
+
+        Args:
+            scene: what to store.
+            deadline: of all of it.
+            newest: of a world's meshes that this client updated meanwhile, the last version.
+        """
+        references = (
+            self.meshes.references(scene, deadline, anew=True, newest=newest) if isinstance(scene, World) else ()
+        )
+        digest = scene_hash(scene, references)
         try:
             found = self._connection.download(
                 self._connection.scenes.Get, scene_pb2.GetRequest(content_hash=digest), deadline
             )
             return SceneHandle.of(found.header.info, scene)
         except SceneNotFound:
-            payload = PayloadWriter()
-            header = scene_pb2.PutRequest(scene=scene_message(scene, payload), content_hash=digest)
-            reply = self._connection.upload(self._connection.scenes.Put, header, payload, deadline)
+
+            def build(payload: PayloadWriter) -> Message:
+                return scene_pb2.PutRequest(scene=scene_message(scene, payload, references), content_hash=digest)
+
+            reply = self._connection.upload(self._connection.scenes.Put, build, deadline)
             return SceneHandle.of(reply.scene, scene)
 
-    def update(self, handle: SceneHandle, tensors: dict[str, Any], deadline: Deadline) -> SceneHandle:
-        """Replaces some tensors; the handle's version must be the worker's."""
-        _check_names(handle.kind, tensors)
-        local = None if handle.scene is None else replace(handle.scene, **tensors)
-        if local is not None:
-            arrays = local.tensors
-        else:
-            # Only the worker knows the shapes.
-            arrays = {name: float32_array(name, value) for name, value in tensors.items()}
-        payload = PayloadWriter()
-        named = [tensor_pb2.NamedTensor(name=name, tensor=payload.add(arrays[name])) for name in tensors]
+    def update(self, handle: SceneHandle, changes: SceneChanges, deadline: Deadline) -> SceneHandle:
+        """Replaces some tensors, or moves and switches obstacles; the handle's version must be the worker's."""
+        update_id = secrets.token_hex(_UPDATE_ID_BYTES)
+
+        def build(reference: scene_pb2.SceneRef, payload: PayloadWriter) -> Message:
+            header = changes.message(handle, payload)
+            header.update_id = update_id
+            header.scene_id, header.expected_version = reference.scene_id, reference.version
+            return header
 
         def attempt(reference: scene_pb2.SceneRef) -> Any:
-            header = scene_pb2.UpdateRequest(
-                scene_id=reference.scene_id, expected_version=reference.version, tensors=named
-            )
-            return self._connection.upload(self._connection.scenes.Update, header, payload, deadline)
+            method = self._connection.scenes.Update
+            return self._connection.upload(method, lambda payload: build(reference, payload), deadline)
 
-        return SceneHandle.of(self.with_reference(handle, attempt, deadline).scene, local)
+        reply = self.with_reference(handle, attempt, deadline)
+        updated = SceneHandle.of(reply.scene, changes.applied(handle))
+        if updated.kind == "mesh":
+            self.meshes.note_update(updated)
+        return updated
 
     def get(self, scene_id: str, with_tensors: bool, deadline: Deadline) -> SceneHandle:
-        """A handle to a scene by its name, with a copy of its content if asked."""
+        """A handle to a scene by its name, with a copy of its content if asked; of a world with its meshes."""
         request = scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors)
         reply = self._connection.download(self._connection.scenes.Get, request, deadline)
-        return SceneHandle.of(reply.header.info, _scene(reply) if with_tensors else None)
+        if not with_tensors:
+            return SceneHandle.of(reply.header.info)
+        meshes: dict[str, SceneHandle] = {}
+
+        def mesh(mesh_id: str) -> SceneHandle:
+            if mesh_id not in meshes:
+                meshes[mesh_id] = self.get(mesh_id, True, deadline)
+            return meshes[mesh_id]
+
+        return SceneHandle.of(reply.header.info, scene_of(reply.header.scene, reply.reader, mesh))
 
     def list(self, deadline: Deadline) -> tuple[SceneHandle, ...]:
         """Handles to all scenes, without content."""
@@ -83,14 +110,21 @@ class SceneStore:
     def delete(self, scene_id: str, deadline: Deadline) -> None:
         """Forgets a scene."""
         request = scene_pb2.DeleteRequest(scene_id=scene_id)
-        self._connection.unary(self._connection.scenes.Delete, request, deadline)
+        self._connection.remove(self._connection.scenes.Delete, request, deadline, SceneNotFound)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""
-        with self._restored_lock:
-            while (newer := self._restored.get((handle.scene_id, handle.version))) is not None:
-                handle = newer
-        return handle
+        passed: list[_Key] = []
+        with self._lock:
+            key = handle.scene_id, handle.version
+            while (newer := self._restored.get(key)) is not None:
+                passed.append(key)
+                key = newer
+            for older in passed:
+                # Scenes that are lost again and again would make the way ever longer.
+                self._restored[older] = key
+                self._restored.move_to_end(older)
+        return replace(handle, scene_id=key[0], version=key[1])
 
     def with_reference(
         self,
@@ -100,7 +134,7 @@ class SceneStore:
         *,
         any_version: bool = False,
     ) -> T:
-        """Calls `attempt` with the scene's name and version, once more if the scene was lost and could be put again.
+        """Calls `attempt` with the scene's name and version, again if the scene was lost and could be put again.
 
         Args:
             handle: names the scene.
@@ -108,45 +142,26 @@ class SceneStore:
             deadline: of all of it.
             any_version: also put the client's copy again if somebody updated the scene meanwhile.
         """
-        now = self.current(handle)
-        try:
-            return attempt(scene_pb2.SceneRef(scene_id=now.scene_id, version=now.version))
-        except SceneNotFound:
-            if handle.scene is None:
-                raise
-        except VersionMismatch as error:
-            # A version from the past is what remains of a scene that the worker lost and got anew.
-            if handle.scene is None or not (any_version or error.actual < error.expected):
-                raise
-        restored = self.put(handle.scene, deadline)
-        self._note_restored(now, restored)
-        return attempt(scene_pb2.SceneRef(scene_id=restored.scene_id, version=restored.version))
+        repairs = 0
+        while True:
+            now = self.current(handle)
+            try:
+                return attempt(scene_pb2.SceneRef(scene_id=now.scene_id, version=now.version))
+            except (SceneNotFound, VersionMismatch) as error:
+                is_lost = any_version or isinstance(error, SceneNotFound)
+                if handle.scene is None or not is_lost or repairs == MOST_REPAIRS:
+                    raise
+            repairs += 1
+            tracing.note_repair("scene")
+            self._note_restored(now, self.put(handle.scene, deadline, newest=True))
 
     def _note_restored(self, lost: SceneHandle, restored: SceneHandle) -> None:
-        with self._restored_lock:
-            # A worker may give out again a name that was itself replaced once: what exists now ends every chain, or
-            # the chains would become circles.
-            self._restored.pop((restored.scene_id, restored.version), None)
-            if (restored.scene_id, restored.version) != (lost.scene_id, lost.version):
-                self._restored[lost.scene_id, lost.version] = restored
-
-
-def _check_names(kind: str, tensors: Iterable[str]) -> None:
-    known = _TENSORS.get(kind, ())
-    listed = " and ".join(", ".join(known).rsplit(", ", 1))
-    if not tensors:
-        raise InvalidArgument.of("tensors", f"expected at least one of {listed}, got none")
-    for name in tensors:
-        if known and name not in known:
-            raise InvalidArgument.of(name, f"expected names out of {listed}, which {kind} have, got {name}")
-
-
-def _scene(reply: Reply[Any]) -> Spheres | Gaussians:
-    kind = reply.header.scene.WhichOneof("kind")
-    if kind not in _TENSORS:
-        raise Internal("the worker sent a scene of a kind that this client does not know; update Lumigrad")
-    cloud = getattr(reply.header.scene, kind)
-    arrays = {name: reply.reader.read(getattr(cloud, name), name) for name in _TENSORS[kind] if cloud.HasField(name)}
-    if kind == "gaussians":
-        return Gaussians(**{**dict.fromkeys(("quats", "scales")), **arrays})
-    return Spheres(**arrays)
+        before, now = (lost.scene_id, lost.version), (restored.scene_id, restored.version)
+        with self._lock:
+            # Of workers that take turns each may find the other's scenes lost: what exists now ends every way, or the
+            # ways would become circles.
+            self._restored.pop(now, None)
+            if now != before:
+                self._restored[before] = now
+            if len(self._restored) > _MAX_RESTORED:
+                self._restored.popitem(last=False)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
 
 from lumigrad.client.arguments import number, whole_number
 from lumigrad.client.camera import Camera
@@ -58,9 +57,13 @@ def enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: floa
     smallest = 2.0 * max([min_depth, 1e-3, *(camera.model.focal_length for camera in cameras)])
     if not len(spheres):
         return smallest
-    low, high = spheres.bounds
-    corners = np.stack(np.meshgrid(*zip(low, high, strict=True)), axis=-1).reshape(-1, 3)
-    farthest = max(float(np.linalg.norm(corners - camera.model.eye, axis=1).max()) for camera in cameras)
-    if not np.isfinite(farthest):
+    low, high = (corner.tolist() for corner in spheres.bounds)
+    farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
+    if not math.isfinite(farthest):
         raise InvalidArgument.of("max_depth", "cannot be chosen for positions that are not finite; pass it")
     return max(smallest, 1.001 * farthest)
+
+
+def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
+    """The distance to the farthest corner of a box. Without NumPy, which takes longer for so few numbers."""
+    return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))

@@ -14,9 +14,14 @@ from lumigrad.client.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    LaneLost,
     LumigradError,
+    PeerLost,
     ResourceExhausted,
     SceneNotFound,
+    StepMismatch,
+    TrainingHeld,
+    TrainingLost,
     Unauthenticated,
     Unavailable,
     VersionMismatch,
@@ -24,6 +29,18 @@ from lumigrad.client.errors import (
 )
 from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2
+
+# What TLS and gRPC say of a connection that cannot be, and what that usually means.
+_HANDSHAKES = {
+    "WRONG_VERSION_NUMBER": "it seems to serve plain text; leave tls out, or start it with --tls-cert and --tls-key",
+    "certificate has expired": "its certificate has expired; renew the file of --tls-cert",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by an authority that is trusted here; pass "
+    "tls=FILE with the authority's certificate",
+    "Hostname Verification Check failed": "its certificate is for another name; use a name that it was made for",
+    "Peer name": "its certificate is for another name; use a name that it was made for",
+}
+# What is heard of somebody who accepts the connection and then does not like its first bytes.
+_HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -38,10 +55,19 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     """
     call: Any = error
     text = call.details() or "no further details"
+    if call.code() is grpc.StatusCode.UNAVAILABLE and _was_begun(call):
+        text = f"the worker at {target} was lost while it was at the call ({text}); its log may say why"
+        return Unavailable(text, was_begun=True)
     translate = _TRANSLATIONS.get(call.code())
     if translate is not None:
         return translate(text, call.trailing_metadata() or (), target, timeout_s)
     return Internal(f"the worker at {target} answered {call.code().name}: {text}")
+
+
+def _was_begun(call: Any) -> bool:
+    """Whether a worker took the call, and did not end it itself: one that refuses it says so with RetryInfo."""
+    refused = details.find(call.trailing_metadata(), error_details_pb2.RetryInfo)
+    return bool(call.initial_metadata()) and refused is None
 
 
 def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
@@ -73,6 +99,8 @@ def _failed_precondition(text: str, metadata: _Metadata, target: str, timeout_s:
         return ContextLost(
             f"the worker at {target} no longer has the context {lost.context_id}; render again", lost.context_id
         )
+    if details.find(metadata, errors_pb2.LaneLost) is not None:
+        return LaneLost(f"the worker at {target} has closed the lane of shared memory")
     mismatch = details.find(metadata, errors_pb2.VersionMismatch)
     if mismatch is not None:
         return VersionMismatch(
@@ -82,16 +110,45 @@ def _failed_precondition(text: str, metadata: _Metadata, target: str, timeout_s:
             mismatch.expected,
             mismatch.actual,
         )
-    return Internal(f"the worker at {target} refused the call: {text}")
+    return _of_training(text, metadata, target) or Internal(f"the worker at {target} refused the call: {text}")
+
+
+def _of_training(text: str, metadata: _Metadata, target: str) -> LumigradError | None:
+    told = f"the worker at {target} says: {text}"
+    for detail in details.unpack(metadata):
+        match detail:
+            case errors_pb2.TrainingHeld():
+                return TrainingHeld(told, detail.scene_id)
+            case errors_pb2.TrainingLost():
+                return TrainingLost(told, detail.training_id)
+            case errors_pb2.StepMismatch():
+                return StepMismatch(told, detail.expected, detail.actual)
+            case errors_pb2.PeerLost():
+                return PeerLost(told, detail.group, detail.step)
+    return None
 
 
 def _deadline_exceeded(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    near = details.find(metadata, errors_pb2.DeadlineTooNear)
+    if near is not None:
+        return DeadlineExceeded(
+            f"the worker at {target} did not begin: with its queue such a call takes {near.needed_seconds:.3g} s at "
+            f"the least, and of {timeout_s:g} s there were {near.left_seconds:.3g} s left; pass a larger timeout_s"
+        )
     return DeadlineExceeded(
         f"no answer from {target} within {timeout_s:g} s; pass a larger timeout_s, or see `lumigrad info` for its queue"
     )
 
 
 def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    for sign, advice in _HANDSHAKES.items():
+        if sign in text:
+            return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)
+    if "failed to connect" in text and any(sign in text for sign in _HUNG_UP):
+        return Unavailable(
+            f"the worker at {target} ended the connection at once ({text}): if it asks for TLS, pass tls=True or "
+            "tls=FILE; if for a client's certificate, certificate=(FILE, KEY)"
+        )
     return Unavailable(
         f"no worker at {target} ({text}); start one with `lumigrad serve`, or name another with LUMIGRAD_TARGET"
     )
@@ -102,7 +159,9 @@ def _cancelled(text: str, metadata: _Metadata, target: str, timeout_s: float) ->
 
 
 def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    return Unauthenticated(f"the worker at {target} refused the caller: {text}; pass token=… to Client")
+    return Unauthenticated(
+        f"the worker at {target} refused the caller: {text}; pass token=… to Client, or set LUMIGRAD_TOKEN"
+    )
 
 
 _TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str, float], LumigradError]] = {

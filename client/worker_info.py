@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lumigrad.client.channel import split_target
 from lumigrad.v1 import worker_pb2
 
 
@@ -17,6 +18,9 @@ class Limits:
     max_cameras: int
     max_queue: int
     max_channels: int
+    max_rows: int
+    max_obstacles: int
+    max_voxels: int
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class WorkerInfo:
         device_name: e.g. "NVIDIA H200".
         instruction_set: of the CPU kernels in use: "avx512", "avx2" or "portable".
         cuda_built: whether its kernels were built with CUDA.
-        engines: e.g. ("spheres",).
+        engines: "spheres" and "gaussians", which it renders, "meshes", whose distances it computes.
         limits: what it accepts in one call.
         scenes: stored scenes.
         contexts: forward states kept for backward.
@@ -39,6 +43,8 @@ class WorkerInfo:
         threads: CPU threads of the kernels.
         device_memory_bytes: in all.
         device_memory_free_bytes: free now.
+        metrics_port: of the HTTP server at the same host that shows Prometheus metrics; 0: it does not say.
+        metrics_tls: whether that is HTTPS.
     """
 
     target: str
@@ -56,6 +62,17 @@ class WorkerInfo:
     threads: int
     device_memory_bytes: int
     device_memory_free_bytes: int
+    metrics_port: int
+    metrics_tls: bool
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where its metrics are, if the target tells a host; None: it does not say."""
+        host, port = split_target(self.target)
+        if not self.metrics_port or port is None:
+            return None
+        bracketed = f"[{host}]" if ":" in host else host
+        return f"http{'s' if self.metrics_tls else ''}://{bracketed}:{self.metrics_port}/metrics"
 
     @staticmethod
     def of(message: worker_pb2.InfoReply, target: str) -> WorkerInfo:

@@ -11,6 +11,7 @@ from lumigrad.client.commands.framing import depth_range
 from lumigrad.client.commands.shots import Shot
 from lumigrad.client.frame import Frame
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.image_format import ImageFormats
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.ramp import ramp_colors
 from lumigrad.client.spheres import Spheres
@@ -47,8 +48,16 @@ class Content:
         """What must be rendered for a picture."""
         return (self.name, "alpha") if self.name.endswith("depth") else (self.name,)
 
+    @property
+    def image_formats(self) -> ImageFormats:
+        """What loses nothing that a picture of 8 bits per channel could show, and travels least."""
+        return {} if self.name.endswith("depth") else {self.name: "uint8"}
+
     def picture(self, frame: Frame) -> Array:
-        """[H, W] or [H, W, K], 0 to 1. Depths are light where close; where nothing is, the picture is black."""
+        """[H, W] or [H, W, K], values from 0 to 1 or levels in uint8.
+
+        Depths are light where close; where nothing is, the picture is black.
+        """
         values = frame[self.name]
         if not self.name.endswith("depth"):
             return values

@@ -14,18 +14,20 @@ from lumigrad.client.commands.content import Content
 from lumigrad.client.commands.shots import Shot
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.frame import Frame
+from lumigrad.client.image_format import ImageFormats
 from lumigrad.client.named_arrays import Array
-from lumigrad.client.pictures import check_suffix, levels_of, write_png
+from lumigrad.client.pictures import check_suffix, levels_of, write_image
 from lumigrad.client.video import VideoWriter
 
-_SUFFIXES = (".png", ".npy", ".npz", ".mp4")
+_SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")
 
 
 class Destination(ABC):
     """Takes pictures in order. Use it in a `with` block."""
 
-    # What has to be rendered.
+    # What has to be rendered, and how it travels.
     outputs: tuple[str, ...]
+    image_formats: ImageFormats
 
     def __enter__(self) -> Destination:
         return self
@@ -55,7 +57,7 @@ class Files(Destination):
         """Writes to `path`, or if that has no suffix to .png files in a folder of that name.
 
         Args:
-            path: a file that ends in .png, .npy or .npz, or a folder, which is made.
+            path: a file that ends in .png, .jpg, .npy or .npz, or a folder, which is made.
             content: what is written; into an .npz everything.
             everything: names of all outputs for an .npz.
         """
@@ -63,6 +65,9 @@ class Files(Destination):
         self.outputs = everything if path.suffix == ".npz" else content.outputs
         if path.suffix == ".npy":
             self.outputs = (content.name,)
+        self.image_formats = {} if path.suffix in (".npy", ".npz") else content.image_formats
+        if path.suffix == ".jpg" and content.name == "color":
+            self.image_formats = {"color": "jpeg"}
         if not path.suffix:
             path.mkdir(parents=True, exist_ok=True)
 
@@ -73,8 +78,10 @@ class Files(Destination):
             np.savez(path, **dict(frame))  # type: ignore[arg-type]
         elif path.suffix == ".npy":
             np.save(path, frame[self._content.name])
+        elif isinstance(file := frame.encoded.get(self._content.name), bytes):
+            path.write_bytes(file)
         else:
-            write_png(path, self._content.picture(frame))
+            write_image(path, self._content.picture(frame))
 
     def add(self, encoded: Array | None) -> None:
         """The file is written already."""
@@ -89,7 +96,7 @@ class Video(Destination):
     def __init__(self, path: Path, content: Content, width: int, height: int, frames_per_second: float) -> None:
         """Starts the file, for pictures of one size."""
         self._content = content
-        self.outputs = content.outputs
+        self.outputs, self.image_formats = content.outputs, content.image_formats
         self._writer = VideoWriter(path, width, height, frames_per_second)
 
     def encode(self, shot: Shot, frame: Frame) -> Array:

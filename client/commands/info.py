@@ -23,12 +23,12 @@ class InfoCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Prints what the worker answers."""
         with connect(arguments) as client:
-            info = client.info()
-        print(json.dumps(dataclasses.asdict(info), indent=2) if arguments.json else _text(info))
+            info, lane = client.info(), client.lane
+        print(json.dumps({**dataclasses.asdict(info), "lane": lane}, indent=2) if arguments.json else _text(info, lane))
         return 0
 
 
-def _text(info: WorkerInfo) -> str:
+def _text(info: WorkerInfo, lane: str) -> str:
     limits = info.limits
     rows = {
         "target": info.target,
@@ -41,7 +41,11 @@ def _text(info: WorkerInfo) -> str:
         "load": f"{info.scenes} scenes, {info.contexts} contexts, {info.queue_depth} calls waiting",
         "limits": f"{_size(limits.max_payload_bytes)} per call, {limits.max_primitives:,} primitives, "
         f"{limits.max_pixels:,} pixels, {limits.max_cameras} cameras, {limits.max_channels} channels",
+        "of distances": f"{limits.max_rows:,} spheres, {limits.max_obstacles:,} obstacles, "
+        f"{limits.max_voxels:,} voxels",
+        "payloads": "through shared memory" if lane == "shared" else "with the stream",
         "up for": f"{info.uptime_seconds:.0f} s",
+        "metrics": info.metrics_url or "at a port that it does not tell",
     }
     return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
 

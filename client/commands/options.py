@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from lumigrad.client.channel import DEFAULT_TARGET, TARGET_VARIABLE
+from lumigrad.client.channel import DEFAULT_TARGET, TARGET_VARIABLE, Tls
 from lumigrad.client.client import Client
 
 # At a prompt it is better to hear soon that there is no worker.
@@ -20,18 +20,47 @@ AXES = {
 
 
 def add_connection(parser: argparse._ActionsContainer) -> None:
-    """Declares --target and --timeout."""
+    """Declares --target, --timeout and what a secured worker asks for."""
     parser.add_argument(
         "--target", metavar="HOST:PORT", help=f"the worker (default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})"
     )
     parser.add_argument(
         "--timeout", type=positive_number, default=60.0, metavar="SECONDS", help="time-out of a call (default: 60)"
     )
+    add_security(parser)
+
+
+def add_security(parser: argparse._ActionsContainer) -> None:
+    """Declares what a secured worker asks for.
+
+    But for the token, which LUMIGRAD_TOKEN tells: others on the machine can read a command line.
+    """
+    parser.add_argument("--tls", action="store_true", help="encrypt calls, and trust the system's authorities")
+    parser.add_argument("--tls-ca", metavar="FILE", help="encrypt calls, and trust the authorities in this PEM file")
+    parser.add_argument(
+        "--certificate", nargs=2, metavar=("FILE", "KEY"), help="show this client's certificate, PEM files"
+    )
 
 
 def connect(arguments: argparse.Namespace) -> Client:
     """The client that the options of `add_connection` describe."""
-    return Client(arguments.target, timeout_s=arguments.timeout, retry_s=_RETRY_S)
+    return connect_to(arguments.target, arguments, arguments.timeout, _RETRY_S)
+
+
+def connect_to(target: str | None, arguments: argparse.Namespace, timeout_s: float, retry_s: float) -> Client:
+    """A client with what the options of `add_security` describe."""
+    return Client(
+        target,
+        timeout_s=timeout_s,
+        retry_s=retry_s,
+        tls=tls_of(arguments),
+        certificate=tuple(arguments.certificate) if arguments.certificate else None,
+    )
+
+
+def tls_of(arguments: argparse.Namespace) -> Tls | None:
+    """Whom to trust; None: the environment says."""
+    return arguments.tls_ca or arguments.tls or None
 
 
 def positive_number(text: str) -> float:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.content import NAMES, Content
 from lumigrad.client.commands.destination import destination_of, output_path
@@ -24,11 +23,9 @@ from lumigrad.client.commands.pipeline import in_order, with_progress
 from lumigrad.client.commands.shots import Shot, shots_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
-from lumigrad.client.frame import Frame
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_depth
-from lumigrad.client.scene import SceneHandle
 from lumigrad.client.spheres import Spheres
 
 _SPHERES_GAMMA = 1e-4
@@ -62,7 +59,7 @@ class RenderCommand:
             action=_Output,
             required=True,
             metavar="FILE",
-            help=f"where to: .png, .mp4, a folder for .png files, .npy (one output) or .npz (all); "
+            help=f"where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all); "
             f"--output NAME says what, one of {', '.join(NAMES)} (default: color)",
         )
         parser.add_argument(
@@ -91,7 +88,9 @@ class RenderCommand:
             times: list[float] = []
 
             def job(shot: Shot) -> Array | None:
-                frame = _render(client, stored, shot, settings, outputs)
+                frame = client.render(
+                    stored, shot.camera, outputs=outputs, image_format=destination.image_formats, **settings
+                )
                 times.append(frame.timings.round_trip_ms)
                 if arguments.depth:
                     write_depth(arguments.depth, frame[_depth_name(scene)])
@@ -200,16 +199,6 @@ def _read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str,
     if arguments.antialiased is None and stored.antialiased:
         settings["antialiased"] = True
     return stored.gaussians(), settings
-
-
-def _render(
-    client: Client,
-    scene: Spheres | Gaussians | SceneHandle,
-    shot: Shot,
-    settings: dict[str, Any],
-    outputs: tuple[str, ...],
-) -> Frame:
-    return client.render(scene, shot.camera, outputs=outputs, **settings)
 
 
 def _depth_name(scene: Spheres | Gaussians) -> str:

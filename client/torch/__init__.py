@@ -1,10 +1,18 @@
-"""Autograd operators: PyTorch on this side, the rendering on a worker. Needs the extra `torch`."""
+"""Autograd operators: PyTorch on this side, the computing on a worker. Needs the extra `torch`."""
 
 from lumigrad.client.extras import require
 
 require("torch", "torch", "lumigrad.client.torch")
 
-from lumigrad.client.torch.gaussians import RenderedGaussians, render_gaussians  # noqa: E402 - after the helpful error
+from lumigrad.client.torch.distances import MeshDistances, mesh_distance  # noqa: E402 - after the helpful error
+from lumigrad.client.torch.gaussians import RenderedGaussians, render_gaussians  # noqa: E402
 from lumigrad.client.torch.spheres import RenderedSpheres, render_spheres  # noqa: E402
 
-__all__ = ["RenderedGaussians", "RenderedSpheres", "render_gaussians", "render_spheres"]
+__all__ = [
+    "MeshDistances",
+    "RenderedGaussians",
+    "RenderedSpheres",
+    "mesh_distance",
+    "render_gaussians",
+    "render_spheres",
+]

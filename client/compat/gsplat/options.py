@@ -1,10 +1,19 @@
 """Which of gsplat's options there are here; the others are refused by name, with what to do instead.
 
-Most of the others belong to gsplat's second pipeline: sigma points instead of the camera's Jacobian, and Gaussians
-evaluated along rays in space. That is another image formation, with other gradients, and workers have the first one
-only. Ignoring such an option would return a picture and gradients that look right and are not what was asked for, so
-each raises NotImplementedError: the option exists in gsplat, and the argument is not wrong. Values that gsplat does not
-know either are a GsplatArgumentError.
+Workers have gsplat's first pipeline: Gaussians are projected by the camera's Jacobian and evaluated in the picture.
+What is refused is not a part of it:
+
+- `with_ut`, `ut_params`, coefficients of lenses, `ftheta`, `lidar`, rolling shutters, `global_z_order=False`:
+  projection by sigma points, through which gsplat itself has no gradient.
+- `with_eval3d`, `rays`, `return_normals`, hit distances: Gaussians evaluated along rays in space, another image with
+  other gradients.
+- `distributed`: Gaussians split over the ranks of a trainer; a worker holds all of a scene.
+- `extra_signals`: a second set of channels with weights of the first; more channels of `colors` are the same sums.
+- `renderer_config`: a choice among gsplat's own renderers.
+
+Ignoring such an option would return a picture and gradients that look right and are not what was asked for, so each
+raises NotImplementedError: the option exists in gsplat, and the argument is not wrong. Values that gsplat does not know
+either are a GsplatArgumentError.
 """
 
 from __future__ import annotations
@@ -25,6 +34,7 @@ _UNDISTORT = (
 )
 _ON_PLANE = "leave it out: Gaussians are projected by the Jacobian of the camera and evaluated in the picture"
 _ONE_SHUTTER = "render each pose that matters as a camera of its own"
+_AS_CHANNELS = "append the signals to colors as more channels; beside harmonics, render them as colors of a second call"
 
 
 @dataclass(frozen=True)
@@ -75,8 +85,8 @@ _ADVICE = {
     "rolling_shutter": _ONE_SHUTTER,
     "viewmats_rs": _ONE_SHUTTER,
     "ut_params": _ON_PLANE,
-    "extra_signals": "append the signals to colors as more channels",
-    "extra_signals_sh_degree": "append the signals to colors as more channels",
+    "extra_signals": _AS_CHANNELS,
+    "extra_signals_sh_degree": _AS_CHANNELS,
     "renderer_config": "leave it out: there is one renderer",
 }
 

@@ -1,0 +1,29 @@
+"""The error of a refused argument, by its name in the original."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from lumigrad.client.compat.refusals import renamed
+from lumigrad.client.errors import InvalidArgument
+
+# What a part of a path in the request, or the client's own argument, is called here.
+_ARGUMENTS = {
+    "spheres": "query_spheres",
+    "environments": "env_query_idx",
+    "activation_distance": "activation_distance",
+    "max_distance": "max_dist",
+    "samples": "sweep_steps",
+    "time_step": "speed_dt",
+    "time_step_s": "speed_dt",
+    "weight": "weight",
+}
+
+
+class CuroboArgumentError(InvalidArgument):
+    """An argument that was refused, by its name in cuRobo; a ValueError as there."""
+
+
+def curobo_refusals() -> AbstractContextManager[None]:
+    """Raises CuroboArgumentError where the client or the worker refuses an argument."""
+    return renamed(CuroboArgumentError, _ARGUMENTS)

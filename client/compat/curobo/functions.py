@@ -1,0 +1,130 @@
+"""`SdfMeshWarpPy` and `SweptSdfMeshWarpPy`: the autograd functions that cuRobo's cost terms call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from lumigrad.client.compat.curobo.buffers import Buffers
+from lumigrad.client.compat.curobo.errors import curobo_refusals
+from lumigrad.client.compat.curobo.slots import MeshSlots
+from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward
+from lumigrad.client.compat.curobo.terms import first, settings_of
+from lumigrad.client.default import default_client
+
+
+class SdfMeshWarpPy(torch.autograd.Function):
+    """The collision cost of spheres where they are; call `SdfMeshWarpPy.apply(…)`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_spheres: torch.Tensor,
+        out_cost: torch.Tensor,
+        out_grad: torch.Tensor,
+        sparsity_idx: torch.Tensor,
+        weight: torch.Tensor,
+        activation_distance: torch.Tensor,
+        mesh_idx: torch.Tensor,
+        mesh_pose_inverse: torch.Tensor,
+        mesh_enable: torch.Tensor,
+        n_env_mesh: torch.Tensor,
+        max_dist: torch.Tensor,
+        env_query_idx: torch.Tensor | None = None,
+        return_loss: bool = False,
+        compute_esdf: bool = False,
+    ) -> torch.Tensor:
+        """Fills the buffers and returns `out_cost`.
+
+        Args:
+            ctx: of autograd.
+            query_spheres: (b, h, n, 4) centre x y z and radius in the world, metres; a negative radius switches off.
+            out_cost: (b, h, n), written.
+            out_grad: (b, h, n, 4), of which 0 to 2 are written if the spheres require a gradient.
+            sparsity_idx: (b, h, n) uint8, written: 1 where the cost is not 0.
+            weight: (1,) factor on costs and gradients.
+            activation_distance: (1,) where costs begin, metres outside of a sphere's surface.
+            mesh_idx: (E, M) handles from `register_mesh`, by environment and slot.
+            mesh_pose_inverse: (E, M, 8) world to mesh: x y z, unit quaternion w x y z, padding.
+            mesh_enable: (E, M); only 1 counts.
+            n_env_mesh: (E,) slots in use.
+            max_dist: (1,) search radius, metres.
+            env_query_idx: (b,) the environment of each batch row; None: 0.
+            return_loss: multiply the gradient by that of the output; otherwise that is taken to be 1.
+            compute_esdf: signed distance, positive inside, instead of a cost.
+        """
+        with curobo_refusals():
+            client = default_client()
+            world = MeshSlots(mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh).world(client)
+            settings = settings_of(weight, activation_distance, max_dist, compute_esdf=compute_esdf)
+        cost = SphereCost(client, world, settings, env_query_idx, return_loss)
+        return cost.forward(ctx, query_spheres, Buffers(out_cost, out_grad, sparsity_idx))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out_cost: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of the spheres, and none of anything else."""
+        return backward(ctx, grad_out_cost), *(None,) * 13
+
+
+class SweptSdfMeshWarpPy(torch.autograd.Function):
+    """The collision cost of spheres that move from time step to time step; call `SweptSdfMeshWarpPy.apply(…)`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_spheres: torch.Tensor,
+        out_cost: torch.Tensor,
+        out_grad: torch.Tensor,
+        sparsity_idx: torch.Tensor,
+        weight: torch.Tensor,
+        activation_distance: torch.Tensor,
+        speed_dt: torch.Tensor,
+        mesh_idx: torch.Tensor,
+        mesh_pose_inverse: torch.Tensor,
+        mesh_enable: torch.Tensor,
+        n_env_mesh: torch.Tensor,
+        max_dist: torch.Tensor,
+        sweep_steps: int = 1,
+        enable_speed_metric: bool = False,
+        env_query_idx: torch.Tensor | None = None,
+        return_loss: bool = False,
+    ) -> torch.Tensor:
+        """Fills the buffers and returns `out_cost`.
+
+        Args:
+            ctx: of autograd.
+            query_spheres: (b, h, n, 4), as for `SdfMeshWarpPy`, like all that is not described here.
+            out_cost: (b, h, n).
+            out_grad: (b, h, n, 4).
+            sparsity_idx: (b, h, n).
+            weight: (1,).
+            activation_distance: (1,).
+            speed_dt: (1,) seconds between time steps.
+            mesh_idx: (E, M).
+            mesh_pose_inverse: (E, M, 8).
+            mesh_enable: (E, M).
+            n_env_mesh: (E,).
+            max_dist: (1,).
+            sweep_steps: places to look at on each half way, at the most, 0 to 255.
+            enable_speed_metric: multiply the costs of time steps between the first and the last by the speed there.
+            env_query_idx: (b,).
+            return_loss: as there.
+        """
+        with curobo_refusals():
+            client = default_client()
+            world = MeshSlots(mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh).world(client)
+            settings = settings_of(
+                weight, activation_distance, max_dist,
+                sweep_steps=int(first("sweep_steps", sweep_steps)), speed_dt=speed_dt if enable_speed_metric else None,
+            )  # fmt: skip
+        cost = SphereCost(client, world, settings, env_query_idx, return_loss)
+        return cost.forward(ctx, query_spheres, Buffers(out_cost, out_grad, sparsity_idx))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out_cost: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of the spheres, and none of anything else."""
+        return backward(ctx, grad_out_cost), *(None,) * 15

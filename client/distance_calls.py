@@ -1,0 +1,129 @@
+"""The part of `Client` that asks for distances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from lumigrad.client import span_facts
+from lumigrad.client.arguments import names, truth
+from lumigrad.client.connection import Connection
+from lumigrad.client.distance_query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
+from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.distances import Distances
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.field_query import FieldQuery
+from lumigrad.client.pose import IDENTITY
+from lumigrad.client.remote_distances import RemoteDistances
+from lumigrad.client.tracing import traced
+from lumigrad.client.voxel_grid import VoxelGrid
+from lumigrad.protos.service import DISTANCE_SERVICE
+
+Positive = Literal["outside", "inside"]
+
+
+class DistanceCalls:
+    """Distances between spheres and obstacles, collision costs, and fields of distances."""
+
+    _connection: Connection
+    _distances: RemoteDistances
+
+    def query(
+        self,
+        world: Surroundings,
+        spheres: Any,
+        *,
+        outputs: Sequence[str] = ("distance",),
+        environments: Any = None,
+        activation_distance: float = 0.0,
+        max_distance: float | None = None,
+        sweep: bool = False,
+        samples: int | None = None,
+        speed_metric: bool = False,
+        time_step_s: float | None = None,
+        reduction: Reduction = "sum",
+        weight: float = 1.0,
+        semantics: DistanceSemantics = "exact",
+        positive: Positive = "outside",
+        per_obstacle: bool = False,
+        retain: bool = False,
+        timeout_s: float | None = None,
+    ) -> Distances:
+        """Distances and collision costs of spheres; see `DistanceSettings` for the cost.
+
+        Args:
+            world: a handle from `put`, or a `World`, which then travels with the call and is not stored, unlike its
+                meshes, which are stored when they are first needed. A mesh stands for a world of it alone.
+            spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
+                the world, metres. A negative radius switches a sphere off.
+            outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
+                "exhausted"; see `Distances`.
+            environments: [B] the environment that each trajectory sees, or one for all; None: 0.
+            activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
+            max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
+            sweep: costs also along the way to the time steps before and after, half of it each.
+            samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
+            speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+            time_step_s: between time steps, seconds; needed with speed_metric.
+            reduction: "sum" or "max" of the costs of samples and obstacles.
+            weight: factor on costs.
+            semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
+            positive: where distances are positive, "outside" or "inside".
+            per_obstacle: distances of each obstacle by itself, with an axis I after S; no costs.
+            retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
+            timeout_s: instead of the client's time-out.
+        """
+        if positive not in ("outside", "inside"):
+            raise InvalidArgument.of("positive", f'expected "outside" or "inside", got {positive!r}')
+        rows, axes = sphere_rows(spheres)
+        settings = DistanceSettings(
+            semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
+            samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction, weight=weight,
+        )  # fmt: skip
+        query = DistanceQuery(
+            world=world,
+            spheres=rows,
+            axes=axes,
+            settings=settings,
+            outputs=names("outputs", outputs),
+            environments=environment_numbers(environments, len(rows)),
+            per_obstacle=truth("per_obstacle", per_obstacle),
+            inside=positive == "inside",
+        )
+        return self.ask(query, retain=retain, timeout_s=timeout_s)
+
+    @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: span_facts.of_query(query))
+    def ask(self, query: DistanceQuery, *, retain: bool = False, timeout_s: float | None = None) -> Distances:
+        """As `query`, for those who hold one already."""
+        return self._distances.query(query, retain, self._connection.deadline(timeout_s))
+
+    @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: span_facts.of_scene(world))
+    def field(
+        self,
+        world: Surroundings,
+        pose: Any = IDENTITY,
+        *,
+        size: Any,
+        voxel_size: float,
+        environment: int = 0,
+        max_distance: float | None = None,
+        semantics: DistanceSemantics = "exact",
+        timeout_s: float | None = None,
+    ) -> VoxelGrid:
+        """Signed distances at the centres of the voxels of a box, positive outside.
+
+        The grid can be an obstacle of another world: `Obstacle(field, pose)` puts it where it was taken.
+
+        Args:
+            world: as for `query`; a `World` is stored.
+            pose: [7] of the centre of the box, object to world.
+            size: [3] edges of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
+            voxel_size: edge of a voxel, metres.
+            environment: the one to look at.
+            max_distance: larger distances outside are cut to it, metres; None: none are.
+            semantics: "exact", or "curobo_field" for what cuRobo 0.7 computes.
+            timeout_s: instead of the client's time-out.
+        """
+        query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)
+        values = self._distances.field(query, self._connection.deadline(timeout_s))
+        return VoxelGrid(query.outward(values), query.voxel_size)

@@ -1,0 +1,105 @@
+"""What is asked about distances: everything that is needed to ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lumigrad.client.arguments import instance
+from lumigrad.client.arrays import Float32, Int32, float32_array, int32_array, to_numpy
+from lumigrad.client.distance_settings import DistanceSettings
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.mesh import Mesh
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.scene import SceneHandle
+from lumigrad.client.world import World
+
+Surroundings: TypeAlias = World | Mesh | SceneHandle
+
+
+@dataclass(frozen=True)
+class DistanceQuery:
+    """One query.
+
+    Attributes:
+        world: travels with the call, or names what the worker has; a mesh stands for a world of it alone.
+        spheres: [B, H, S, 4] centres and radii, metres.
+        axes: how many of B, H and S the caller's spheres had; results have as many.
+        settings: what a cost is.
+        outputs: the names of the arrays wanted.
+        environments: [B]; None: all 0.
+        poses: [I, 7] instead of the world's own; None: those.
+        per_obstacle: of each obstacle by itself.
+        inside: distances are positive inside.
+    """
+
+    world: Surroundings
+    spheres: Float32
+    axes: int
+    settings: DistanceSettings
+    outputs: tuple[str, ...]
+    environments: Int32 | None = None
+    poses: Float32 | None = None
+    per_obstacle: bool = False
+    inside: bool = False
+
+    def __post_init__(self) -> None:
+        check_surroundings(self.world)
+
+    def with_axes(self, array: Array) -> Array:
+        """A result [B, H, S, ...] with the axes that the caller knows."""
+        return array.reshape(array.shape[3 - self.axes :])
+
+    def without_axes(self, name: str, value: Any, output: Array | None) -> Float32:
+        """The gradient of an output, shaped as that, as [B, H, S, ...]."""
+        array = float32_array(name, value)
+        if output is not None and array.shape != output.shape:
+            raise InvalidArgument.of(
+                name, f"expected the shape of the output, {list(output.shape)}, got {list(array.shape)}"
+            )
+        return array.reshape((1,) * (3 - self.axes) + array.shape)
+
+
+@dataclass(frozen=True)
+class DistanceBackward:
+    """Gradients that are asked of a query.
+
+    Attributes:
+        query: what was asked.
+        output_gradients: dL/d output by the output's name, [B, H, S, ...], of distances positive outside.
+        wanted: the names of the inputs to differentiate.
+    """
+
+    query: DistanceQuery
+    output_gradients: Mapping[str, Array]
+    wanted: tuple[str, ...]
+
+
+def check_surroundings(world: Any) -> None:
+    """Raises InvalidArgument unless spheres can be near it."""
+    advice = "pass a World([Obstacle(…), …]), a Mesh, or a handle from put"
+    instance("world", world, (World, Mesh, SceneHandle), advice)
+    if isinstance(world, SceneHandle) and world.kind not in ("world", "mesh"):
+        raise InvalidArgument.of("world", f"expected a handle of a world or a mesh, got one of {world.kind}; {advice}")
+
+
+def sphere_rows(value: Any) -> tuple[Float32, int]:
+    """[B, H, S, 4] from spheres with some or all of these axes, and how many of B, H and S there were."""
+    array = float32_array("spheres", value)
+    if not 2 <= array.ndim <= 4 or array.shape[-1] != 4:
+        raise InvalidArgument.of(
+            "spheres", f"expected shape [B, H, S, 4], [H, S, 4] or [S, 4]: x y z and radius, got {list(array.shape)}"
+        )
+    return array.reshape((1,) * (4 - array.ndim) + array.shape), array.ndim - 1
+
+
+def environment_numbers(value: Any, trajectories: int) -> Int32 | None:
+    """[B] from one number for all trajectories or one for each; None stays None."""
+    if value is None:
+        return None
+    if to_numpy("environments", value).ndim == 0:
+        value = np.full(trajectories, int32_array("environments", value, ()))
+    return int32_array("environments", value, (trajectories,))

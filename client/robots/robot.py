@@ -1,0 +1,181 @@
+"""A robot as a value: its joints, and the spheres that stand for its links in collision queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.arguments import names as checked_names
+from lumigrad.client.arrays import Float64
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.mesh import Mesh
+from lumigrad.client.pose import IDENTITY, pose_array
+from lumigrad.client.robots.body import Body
+from lumigrad.client.robots.chain import Chain
+from lumigrad.client.robots.joint import Drives, Joint
+from lumigrad.client.robots.link_meshes import mesh_of
+from lumigrad.client.robots.numbers import floating, like, module_of
+from lumigrad.client.robots.sphere_file import SphereFile
+from lumigrad.client.robots.transforms import matrix_of, poses_of
+from lumigrad.client.robots.urdf import Urdf
+
+
+@dataclass(frozen=True, eq=False)
+class Robot:
+    """A tree of links, and S spheres fixed to them.
+
+    Attributes:
+        joint_names: what the numbers of q set, in order.
+        limits: [dof, 2] lowest and highest value of each; radians or metres, infinite where there is no limit.
+        base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
+    """
+
+    joint_names: tuple[str, ...]
+    limits: Float64
+    base: Float64
+    _chain: Chain
+    _body: Body
+    _urdf: Urdf
+
+    @staticmethod
+    def load(
+        urdf: str | PathLike[str],
+        spheres: str | PathLike[str] | Mapping[str, Any],
+        *,
+        joints: Sequence[str] | None = None,
+        locked: Mapping[str, float] | None = None,
+        base_link: str | None = None,
+        base: Any = IDENTITY,
+    ) -> Robot:
+        """Reads a robot. Needs the extra `robot`.
+
+        Args:
+            urdf: the file of links and joints: fixed, revolute, continuous and prismatic ones, also such that mimic.
+            spheres: cuRobo's YAML file of the robot (collision_spheres, collision_link_names, collision_sphere_buffer,
+                extra_links, base_link, cspace.joint_names and lock_joints are looked at), a YAML file or a dict of
+                spheres by link: {link: [{center: [x, y, z], radius: r}, ..]} or {link: [n, 4]}, metres in the link's
+                frame. A sphere with a negative radius is off.
+            joints: names of the joints that q sets, in order; None: those of the file, or all that move by themselves.
+            locked: joints that stand still, and where, radians or metres; added to those of the file.
+            base_link: only what it carries belongs to the robot; None: that of the file, or the root.
+            base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
+
+        Raises:
+            InvalidArgument: a file that is damaged or contradicts itself, or names that are not in it; says where.
+        """
+        model, given = Urdf.read(urdf), SphereFile.of(spheres)
+        all_joints = (*model.joints, *given.links)
+        still = {**given.locked, **(locked or {})}
+        root = base_link or given.base_link or model.root
+        if root not in model.links:
+            raise InvalidArgument.of("base_link", f"expected a link of {model.path}, got {root!r}")
+        moving = joints if joints is not None else given.joints
+        if moving is None:
+            moving = tuple(joint.name for joint in _free_below(root, model))
+        columns = tuple(name for name in checked_names("joints", moving) if name not in still)
+        drives = Drives(all_joints, columns, still)
+        chain = Chain(root, all_joints, drives)
+        body = Body(given.spheres, chain)
+        return Robot(columns, drives.limits(), pose_array("base", base), chain, body, model)
+
+    def __repr__(self) -> str:
+        return f"Robot({self._urdf.path.name}, {self.dof} joints, {len(self)} spheres)"
+
+    def __len__(self) -> int:
+        """S, the number of spheres."""
+        return len(self._body.links)
+
+    @property
+    def dof(self) -> int:
+        """How many numbers q has."""
+        return len(self.joint_names)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """All links, the base first."""
+        return tuple(self._chain.frames)
+
+    @property
+    def sphere_links(self) -> tuple[str, ...]:
+        """The link of each sphere, S names: links in the order of the sphere file, each with its spheres in order."""
+        return self._body.links
+
+    def at(self, base: Any) -> Robot:
+        """The same robot elsewhere.
+
+        Args:
+            base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
+        """
+        return replace(self, base=pose_array("base", base))
+
+    def spheres(self, q: Any) -> Any:
+        """Where the spheres are; differentiable if q is a torch tensor.
+
+        Args:
+            q: [.., dof] joint values, radians and metres, NumPy or torch. They may lie outside the limits.
+
+        Returns:
+            [.., S, 4] centres in the world and radii, metres; of q's kind, floating type and device. For
+            `Client.query` and `mesh_distance` q is [B, H, dof].
+        """
+        return self._body.at(self._chain.forward(self._checked(q), matrix_of("base", self.base)))
+
+    def link_poses(self, q: Any, links: Sequence[str] | None = None) -> Any:
+        """Where the links are; differentiable if q is a torch tensor.
+
+        Args:
+            q: [.., dof] as for `spheres`.
+            links: names; None: all, in the order of `links`.
+
+        Returns:
+            [.., L, 7] poses, link -> world: x y z in metres, then a unit quaternion w x y z; of q's kind.
+        """
+        wanted = self.links if links is None else checked_names("links", links)
+        for link in wanted:
+            if link not in self._chain.frames:
+                raise InvalidArgument.of(
+                    "links", f"expected links of the robot ({', '.join(self.links)}), got {link!r}"
+                )
+        q = self._checked(q)
+        xp = module_of(q)
+        frames = [self._chain.frames[link] for link in wanted]
+        moved = self._chain.forward(q, matrix_of("base", self.base))
+        rotations = xp.stack([moved[frame.joint][0] for frame in frames], -3)
+        translations = xp.stack([moved[frame.joint][1] for frame in frames], -2)
+        fixed = like(q, np.array([frame.matrix for frame in frames]).reshape(-1, 4, 4))
+        return poses_of(rotations @ fixed[:, :3, :3], (rotations @ fixed[:, :3, 3:])[..., 0] + translations)
+
+    @cached_property
+    def collision_meshes(self) -> dict[str, Mesh]:
+        """What the URDF gives the links for collisions, by link: one mesh each, in the link's frame, metres.
+
+        With `link_poses` they are obstacles for other robots. Read from their files when first asked for.
+
+        Raises:
+            InvalidArgument: a file that is not there, or is no mesh.
+        """
+        return {link: mesh_of(self._urdf, link) for link in self.links if link in self._urdf.shapes}
+
+    def _checked(self, q: Any) -> Any:
+        q = floating("q", q)
+        if q.ndim < 1 or q.shape[-1] != self.dof:
+            raise InvalidArgument.of(
+                "q", f"expected shape [.., {self.dof}] ({', '.join(self.joint_names)}), got {list(q.shape)}"
+            )
+        return q
+
+
+def _free_below(root: str, urdf: Urdf) -> list[Joint]:
+    """Joints that move by themselves and are carried by a link, in the order of the file."""
+    below = {root}
+    grown = True
+    while grown:
+        children = {joint.child for joint in urdf.joints if joint.parent in below} - below
+        grown = bool(children)
+        below |= children
+    return [joint for joint in urdf.joints if joint.moves and joint.mimic is None and joint.parent in below]

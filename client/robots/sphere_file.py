@@ -1,0 +1,155 @@
+"""Collision spheres of links from cuRobo's YAML files, and what else they say about a robot; or from a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.arrays import Float64, to_numpy
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.extras import require
+from lumigrad.client.robots.joint import Joint
+from lumigrad.client.robots.transforms import matrix_of
+
+_LONGEST_DESCRIPTION = 300
+
+
+@dataclass(frozen=True, eq=False)
+class SphereFile:
+    """Spheres by link, and which joints move.
+
+    Attributes:
+        spheres: [n, 4] centres in the link's frame and radii, metres, by link.
+        base_link: the link in whose frame the robot is placed; None: not said.
+        joints: names of the joints to set, in order; None: not said.
+        locked: joints that stand still, and where: radians or metres.
+        links: fixed to links of the URDF, as joints that carry them.
+    """
+
+    spheres: dict[str, Float64]
+    base_link: str | None = None
+    joints: tuple[str, ...] | None = None
+    locked: dict[str, float] = field(default_factory=dict)
+    links: tuple[Joint, ...] = ()
+
+    @staticmethod
+    def of(source: str | PathLike[str] | Mapping[str, Any]) -> SphereFile:
+        """Reads a file, or takes what would be in it.
+
+        Args:
+            source: a YAML file or a mapping: either cuRobo's configuration of a robot (also without its outer levels
+                robot_cfg and kinematics), or only spheres by link.
+
+        Raises:
+            InvalidArgument: anything else; says which entry.
+        """
+        if isinstance(source, Mapping):
+            return _of_values(source, None)
+        path = Path(source)
+        return _of_values(_read(path), path)
+
+
+def _of_values(values: Any, path: Path | None) -> SphereFile:
+    for level in ("robot_cfg", "kinematics"):
+        values = values[level] if isinstance(values, Mapping) and level in values else values
+    if not isinstance(values, Mapping):
+        raise _wrong(path, "", "spheres by link", values)
+    if "collision_spheres" not in values:
+        return SphereFile(_spheres(values, path))
+    spheres = values["collision_spheres"]
+    if isinstance(spheres, str):
+        # A file of its own, of spheres only.
+        path = (Path() if path is None else path.parent) / spheres
+        spheres = SphereFile.of(path).spheres
+    else:
+        spheres = _spheres(spheres, path)
+    names = values.get("collision_link_names")
+    if names is not None:
+        # What the others have is for other uses.
+        spheres = {name: spheres[name] for name in names if name in spheres}
+    buffers = values.get("collision_sphere_buffer") or 0.0
+    locked = values.get("lock_joints") or {}
+    cspace = values.get("cspace") or {}
+    joints = cspace.get("joint_names")
+    return SphereFile(
+        {name: _grown(name, rows, buffers, path) for name, rows in spheres.items()},
+        values.get("base_link"),
+        None if joints is None else tuple(name for name in joints if name not in locked),
+        {name: _number(path, f"lock_joints.{name}", value) for name, value in locked.items()},
+        tuple(_link(name, entry, path) for name, entry in (values.get("extra_links") or {}).items()),
+    )
+
+
+def _read(path: Path) -> Any:
+    yaml = require("yaml", "robot", "reading YAML files")
+    try:
+        return yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _wrong(path, "", "a YAML file", str(error)) from error
+
+
+def _wrong(path: Path | None, entry: str, expected: str, value: Any) -> InvalidArgument:
+    where = ": ".join(part for part in ("" if path is None else fspath(path), entry) if part)
+    return InvalidArgument.of(
+        "spheres", f"{where}{': ' if where else ''}expected {expected}, got {str(value)[:_LONGEST_DESCRIPTION]}"
+    )
+
+
+def _number(path: Path | None, entry: str, value: Any) -> float:
+    if not isinstance(value, (int, float)) or not np.isfinite(value):
+        raise _wrong(path, entry, "a finite number", value)
+    return float(value)
+
+
+def _spheres(values: Any, path: Path | None) -> dict[str, Float64]:
+    if not isinstance(values, Mapping):
+        raise _wrong(path, "collision_spheres", "spheres by link, or the name of a file", values)
+    return {str(name): _rows(f"spheres of link {str(name)!r}", rows, path) for name, rows in values.items()}
+
+
+def _rows(entry: str, values: Any, path: Path | None) -> Float64:
+    """[n, 4] from mappings with center and radius, or from four numbers each."""
+    if isinstance(values, list) and values and all(isinstance(value, Mapping) for value in values):
+        values = [[*(_listed(value.get("center"))), value.get("radius")] for value in values]
+    expected = "a list of {center: [x, y, z], radius: r}, or finite numbers [n, 4]: x y z r, metres"
+    try:
+        rows = to_numpy("spheres", values if hasattr(values, "shape") else np.array(values, np.float64))
+    except (InvalidArgument, TypeError, ValueError) as error:
+        raise _wrong(path, entry, expected, values) from error
+    if rows.size == 0:
+        return np.zeros((0, 4))
+    if rows.ndim != 2 or rows.shape[1] != 4 or rows.dtype.kind not in "fiu" or not np.isfinite(rows).all():
+        raise _wrong(path, entry, expected, values)
+    return np.asarray(rows, np.float64)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
+
+
+def _grown(name: str, rows: Float64, buffers: Any, path: Path | None) -> Float64:
+    """With collision_sphere_buffer, one number or one for each link, added to the radii of spheres that are on."""
+    own = buffers.get(name, 0.0) if isinstance(buffers, Mapping) else buffers
+    buffer = _number(path, "collision_sphere_buffer", own)
+    return rows + np.where(rows[:, 3:] >= 0, [[0.0, 0.0, 0.0, buffer]], 0.0)
+
+
+def _link(name: str, entry: Any, path: Path | None) -> Joint:
+    """An entry of extra_links."""
+    if not isinstance(entry, Mapping) or "parent_link_name" not in entry:
+        raise _wrong(path, f"extra_links.{name}", "a mapping with parent_link_name", entry)
+    if str(entry.get("joint_type", "FIXED")).upper() != "FIXED":
+        raise _wrong(path, f"extra_links.{name}.joint_type", "FIXED; put joints that move into the URDF", entry)
+    transform = entry.get("fixed_transform") or [0, 0, 0, 1, 0, 0, 0]
+    try:
+        origin = matrix_of("fixed_transform", transform)
+    except InvalidArgument as error:
+        raise _wrong(path, f"extra_links.{name}.fixed_transform", "x y z qw qx qy qz", transform) from error
+    joint, still = str(entry.get("joint_name", name)), (0.0, 0.0)
+    child = str(entry.get("link_name", name))
+    return Joint(joint, "fixed", str(entry["parent_link_name"]), child, origin, np.zeros(3), still)

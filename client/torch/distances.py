@@ -1,0 +1,146 @@
+"""`mesh_distance`: distances and collision costs as differentiable functions of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from lumigrad.client.arguments import names, number
+from lumigrad.client.client import Client
+from lumigrad.client.default import default_client
+from lumigrad.client.distance_query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
+from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.obstacle import Obstacle
+from lumigrad.client.torch.distance_function import DistanceCall, ask_remotely
+from lumigrad.client.torch.host import on_host
+from lumigrad.client.world import World
+
+OUTPUTS = ("cost", "distance")
+
+
+class MeshDistances(NamedTuple):
+    """What came of a query, on the device of the spheres. What was not asked for is None.
+
+    Attributes:
+        cost: [B, H, S] collision costs; see `lumigrad.client.distance_settings.DistanceSettings`.
+        distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
+            the sphere's own. Where there is nothing, and for spheres that are off: max_distance, or infinity.
+    """
+
+    cost: torch.Tensor | None
+    distance: torch.Tensor | None
+
+
+def mesh_distance(
+    spheres: torch.Tensor,
+    world: Surroundings | Sequence[Obstacle],
+    *,
+    activation_distance: float = 0.0,
+    max_distance: float | None = None,
+    sweep: bool = False,
+    weight: float | torch.Tensor = 1.0,
+    semantics: DistanceSemantics = "exact",
+    client: Client | None = None,
+    poses: torch.Tensor | None = None,
+    environments: Any = None,
+    samples: int | None = None,
+    speed_metric: bool = False,
+    time_step_s: float | None = None,
+    reduction: Reduction = "sum",
+    outputs: Sequence[str] = OUTPUTS,
+) -> MeshDistances:
+    """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
+
+    In exact semantics gradients are true derivatives: of costs and distances with respect to spheres (of a sweep also
+    to the time steps before and after), poses and weight. In curobo they are cuRobo's: of costs with respect to
+    centres. Tensors of any float type and device are taken; they travel as float32.
+
+    Args:
+        spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in the
+            world, metres. A negative radius switches a sphere off.
+        world: a handle from `Client.put`, which costs no upload; a World or a list of obstacles, whose meshes are
+            stored when they are first needed; or a Mesh, which stands for a world of it alone.
+        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
+        max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
+        sweep: costs also along the way to the time steps before and after, half of it each.
+        weight: factor on costs, a number or a tensor of one.
+        semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
+        client: the way to the worker; None: the shared client of the default target.
+        poses: [I, 7] of all obstacles for this call, object to world: x y z (metres) and quaternion w x y z, which is
+            normalised; None: those of the world.
+        environments: [B] the environment that each trajectory sees, or one for all; None: 0.
+        samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
+        speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+        time_step_s: between time steps, seconds; needed with speed_metric.
+        reduction: "sum" or "max" of the costs of samples and obstacles.
+        outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
+    """
+    if isinstance(world, Sequence):
+        world = World(world)
+    wanted = _outputs(outputs)
+    rows = on_host("spheres", spheres)
+    array, axes = sphere_rows(rows)
+    tensors = {
+        "spheres": rows.reshape(array.shape),
+        "poses": None if poses is None else _poses(poses, world),
+        "weight": _weight(weight) if isinstance(weight, torch.Tensor) else None,
+    }
+    needed = [tensor for tensor in tensors.values() if tensor is not None and tensor.requires_grad]
+    exact = semantics == "exact"
+    if not exact:
+        _refuse_gradients(semantics, poses=poses)
+    settings = DistanceSettings(
+        semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
+        samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction,
+        weight=number("weight", weight),
+    )  # fmt: skip
+    query = DistanceQuery(world, array, 3, settings, wanted, environment_numbers(environments, len(array)))
+    call = DistanceCall(
+        client=default_client() if client is None else client,
+        query=query,
+        differentiable=frozenset(OUTPUTS if exact else ("cost",)),
+        retain=torch.is_grad_enabled() and bool(needed),
+    )
+    results = ask_remotely(call, list(tensors.values()))
+    device = spheres.device if isinstance(spheres, torch.Tensor) else torch.device("cpu")
+    shape = array.shape[3 - axes : 3]
+    on_device = {name: tensor.reshape(shape).to(device) for name, tensor in results.items()}
+    return MeshDistances(on_device.get("cost"), on_device.get("distance"))
+
+
+def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    given = names("outputs", outputs)
+    unknown = sorted(set(given) - set(OUTPUTS))
+    if unknown or not given:
+        raise InvalidArgument.of(
+            "outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown) or 'none'}"
+        )
+    return tuple(name for name in OUTPUTS if name in given)
+
+
+def _poses(poses: Any, world: Any) -> torch.Tensor:
+    tensor = on_host("poses", poses)
+    count = len(world) if isinstance(world, World) else "I"
+    if tensor.ndim != 2 or tensor.shape[1] != 7 or count not in ("I", len(tensor)):
+        raise InvalidArgument.of("poses", f"expected shape [{count}, 7], got {list(tensor.shape)}")
+    return tensor
+
+
+def _weight(weight: torch.Tensor) -> torch.Tensor:
+    if weight.numel() != 1:
+        raise InvalidArgument.of("weight", f"expected one number, got shape {list(weight.shape)}")
+    return on_host("weight", weight).reshape(())
+
+
+def _refuse_gradients(semantics: str, **tensors: Any) -> None:
+    """Now rather than in backward, which is far from the cause."""
+    for name, tensor in tensors.items():
+        if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            raise InvalidArgument.of(
+                name,
+                f'expected a tensor that requires no gradient, since there is none for it with semantics="{semantics}",'
+                f' got one that does; pass semantics="exact" or {name}.detach()',
+            )

@@ -1,0 +1,19 @@
+"""Training on the worker: parameters, optimisers and, if wanted, losses stay there."""
+
+from lumigrad.client.training.density import AdaptiveDensity, Mcmc
+from lumigrad.client.training.options import Loss, Rate
+from lumigrad.client.training.results import DensityReport, Images, Statistics, StepResult
+from lumigrad.client.training.trainer import Batch, Trainer
+
+__all__ = [
+    "AdaptiveDensity",
+    "Batch",
+    "DensityReport",
+    "Images",
+    "Loss",
+    "Mcmc",
+    "Rate",
+    "Statistics",
+    "StepResult",
+    "Trainer",
+]

@@ -1,0 +1,181 @@
+"""The part of `Client` that begins trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lumigrad.client import span_facts
+from lumigrad.client.arguments import instance, number, whole_number
+from lumigrad.client.camera import Camera
+from lumigrad.client.connection import Connection
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.messages import gaussian_settings_message, sphere_settings_message
+from lumigrad.client.render_settings import settings_of
+from lumigrad.client.scene import SceneHandle
+from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.spheres import Spheres
+from lumigrad.client.tracing import traced
+from lumigrad.client.training.density import AdaptiveDensity, Mcmc
+from lumigrad.client.training.options import Loss, Rate, Rates, default_rates, extent_of, rates_message
+from lumigrad.client.training.stream import TrainingStream
+from lumigrad.client.training.trainer import Trainer
+from lumigrad.client.training.views import Views
+from lumigrad.protos.service import TRAINING_SERVICE
+from lumigrad.v1 import scene_pb2, training_pb2
+
+_OF_SPHERES = ("gamma", "max_depth", "min_depth", "allowed_difference", "max_hits", "n_track", "background_depth")
+_OF_GAUSSIANS = (
+    *("sh_degree", "antialiased", "eps2d", "near", "far", "radius_clip", "alpha_min", "alpha_max"),
+    *("transmittance_min", "pixel_center", "scale_modifier", "deterministic"),
+)
+_OF_BOTH = ("background", "semantics")
+_MOST = 1 << 40
+
+
+class TrainingCalls:
+    """Trainings on the worker."""
+
+    _connection: Connection
+    _store: SceneStore
+
+    @traced(f"{TRAINING_SERVICE}/Train", lambda _, scene, cameras, *__, **___: span_facts.of_training(scene, cameras))
+    def trainer(
+        self,
+        scene: Spheres | Gaussians | SceneHandle,
+        cameras: Sequence[Camera],
+        targets: Sequence[Any] | None = None,
+        *,
+        loss: Loss | None = None,
+        total_steps: int = 30_000,
+        rates: Rates | None = None,
+        refine_poses: Rate | float | None = None,
+        refine_exposures: Rate | float | None = None,
+        density: AdaptiveDensity | Mcmc | None = None,
+        extent: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-15,
+        visible_only: bool = False,
+        sh_degree_every: int = 0,
+        seed: int = 0,
+        snapshot_every: int = 0,
+        timeout_s: float = 60.0,
+        **settings: Any,
+    ) -> Trainer:
+        """Begins to train a scene on the worker, where its parameters, optimiser and, with targets, loss stay.
+
+        Args:
+            scene: where to begin; a handle, or spheres or Gaussians, which are put. One client at a time may train it.
+            cameras: the views, numbered from 0.
+            targets: what each view should show: `Target`s, their handles, or images [H, W, K], uint8 or float32; None:
+                there are none, and `Trainer.batches` brings the pictures for a loss of one's own.
+            loss: how they are compared; None: 0.8 L1 + 0.2 (1 - SSIM).
+            total_steps: over which the default rates of positions fall to a hundredth.
+            rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
+                "opacities" (of their logits) and "sh0", "sh_rest" or "colors"; of spheres "positions", "colors",
+                "radii" (logarithms), "opacities" (logits). Those left out stay as they are. None: rates that work.
+            refine_poses: rate for the poses of OpenCV cameras; None: they stay.
+            refine_exposures: rate for an affine transform of the colours of each view; None: none.
+            density: which Gaussians come and go; None: none.
+            extent: the radius of what the cameras see, scene units, for default rates and density; None: from the
+                cameras' positions.
+            betas: of Adam.
+            epsilon: of Adam.
+            visible_only: leave what a step did not see, and its moments, as they are.
+            sh_degree_every: begin with spherical harmonics of degree 0, and add one every so many steps; 0: all.
+            seed: of everything random.
+            snapshot_every: steps between snapshots into the worker's spool; 0: only when `Trainer.snapshot` asks.
+            timeout_s: how long one reply may take.
+            settings: of the rendering, as `render` takes them.
+
+        Raises:
+            TrainingHeld: another client trains the scene.
+        """
+        instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
+        views = Views(cameras, targets)
+        deadline = self._connection.deadline(timeout_s)
+        handle = scene if isinstance(scene, SceneHandle) else self._store.put(scene, deadline)
+        spec = training_pb2.TrainingSpec(
+            sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
+            seed=whole_number("seed", seed, 0, (1 << 64) - 1),
+            snapshot_every=whole_number("snapshot_every", snapshot_every, 0, _MOST),
+        )
+        _set_rendering(spec, handle if handle.scene is None else scene, views, settings)
+        radius = extent_of(views.cameras) if extent is None else number("extent", extent)
+        tensors = _tensors_of(handle)
+        chosen = dict(default_rates(handle.kind, tensors, radius, total_steps) if rates is None else rates)
+        for name, rate in (("poses", refine_poses), ("exposures", refine_exposures)):
+            if rate is not None:
+                chosen[name] = rate
+        optimizer = training_pb2.Optimizer(
+            rates=rates_message(chosen),
+            beta1=number("betas[0]", betas[0]),
+            beta2=number("betas[1]", betas[1]),
+            epsilon=number("epsilon", epsilon),
+            visible_only=visible_only,
+        )
+        spec.optimizer.CopyFrom(optimizer)
+        if views.has_targets:
+            spec.loss.CopyFrom((loss or Loss()).message())
+        if density is not None:
+            spec.density.CopyFrom(density.message(radius))
+        return self._begin(handle, views, spec, timeout_s)
+
+    @traced(f"{TRAINING_SERVICE}/Train")
+    def resume_trainer(self, training_id: str, lease: str, *, timeout_s: float = 60.0) -> Trainer:
+        """Takes up a training that another client, or process, left with `close(finish=False)` or lost.
+
+        Args:
+            training_id: its `Trainer.training_id`.
+            lease: its `Trainer.lease`.
+            timeout_s: how long one reply may take.
+
+        Raises:
+            TrainingLost: it has ended, nobody came back in time, or the lease is another's.
+        """
+        stream = TrainingStream(self._connection, timeout_s, self._connection.retry_s, lambda: None)
+        stream.start(training_pb2.TrainingStart(training_id=training_id, lease=lease))
+        started = stream.started
+        handle = self._store.get(started.scene.scene_id, False, self._connection.deadline(timeout_s))
+        return Trainer(stream, self._store, handle, started.has_loss, timeout_s)
+
+    def _begin(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, timeout_s: float) -> Trainer:
+        deadline = self._connection.deadline(timeout_s)
+
+        def put_targets() -> None:
+            views.put(self._store, self._connection.deadline(timeout_s))
+
+        stream = TrainingStream(self._connection, timeout_s, self._connection.retry_s, put_targets)
+        put_targets()
+
+        def start(reference: scene_pb2.SceneRef) -> None:
+            stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=views.messages()))
+
+        self._store.with_reference(handle, start, deadline)
+        return Trainer(stream, self._store, handle, views.has_targets, timeout_s)
+
+
+def _set_rendering(
+    spec: training_pb2.TrainingSpec, scene: Spheres | Gaussians | SceneHandle, views: Views, given: dict[str, Any]
+) -> None:
+    known = (*_OF_BOTH, *_OF_SPHERES, *_OF_GAUSSIANS)
+    for name in given:
+        if name not in known:
+            raise InvalidArgument.of(name, f"expected a setting of render, one of {', '.join(known)}")
+    of_spheres = {name: given.get(name) for name in _OF_SPHERES}
+    of_gaussians = {name: given.get(name) for name in _OF_GAUSSIANS}
+    background, semantics = given.get("background"), given.get("semantics")
+    settings = settings_of(scene, views.cameras, background, semantics, of_spheres, of_gaussians)
+    if isinstance(settings, GaussianSettings):
+        spec.gaussians.CopyFrom(gaussian_settings_message(settings))
+    else:
+        spec.spheres.CopyFrom(sphere_settings_message(settings))
+
+
+def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:
+    """What the scene has; of one that only the worker knows, what is usual."""
+    if isinstance(handle.scene, Spheres | Gaussians):
+        return tuple(handle.scene.tensors)
+    return ("sh",)

@@ -1,0 +1,123 @@
+"""What a training tells of its steps, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lumigrad.client.named_arrays import Array, NamedArrays
+from lumigrad.client.timings import Timings
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.v1 import density_pb2, tensor_pb2, training_pb2
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of the gradient of one parameter, with respect to the scene's values.
+
+    Attributes:
+        norm: Euclidean.
+        largest: absolute value.
+        not_finite: values that were no number; their primitives were left as they were.
+    """
+
+    norm: float
+    largest: float
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class DensityReport:
+    """How many Gaussians density control touched in a step, and whether it cut their opacities."""
+
+    cloned: int
+    split: int
+    pruned: int
+    relocated: int
+    added: int
+    opacities_reset: bool
+
+    @staticmethod
+    def of(message: density_pb2.DensityReport) -> DensityReport:
+        """Reads the worker's message."""
+        return DensityReport(
+            message.cloned, message.split, message.pruned, message.relocated, message.added, message.opacities_reset
+        )
+
+
+class Images(NamedArrays):
+    """The pictures of a step, as items and as attributes: `color` [C, H, W, K], `alpha` and depths [C, H, W].
+
+    float32, but for those that were asked for as "uint8".
+
+    Attributes:
+        number: of the step.
+        views: which were rendered.
+    """
+
+    _advice: ClassVar[str] = "name what you need in outputs=…"
+
+    def __init__(self, message: training_pb2.StepImages, reader: PayloadReader) -> None:
+        super().__init__({named.name: _array(named, reader) for named in message.outputs})
+        self.number: int = message.number
+        self.views: tuple[int, ...] = tuple(message.views)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step did.
+
+    Attributes:
+        number: of the step, from 0.
+        views: those that were rendered.
+        loss: the weighted sum; NaN for a step with the client's own loss.
+        terms: unweighted, and "psnr" in dB.
+        count: primitives after the step.
+        visible: primitives that the step's views touched.
+        statistics: by tensor of the scene.
+        density: what density control did; None: nothing was due.
+        discarded: nothing was applied, for the gradients were of primitives that had changed meanwhile.
+        images: if some were asked for.
+        timings: on the worker.
+    """
+
+    number: int
+    views: tuple[int, ...]
+    loss: float
+    terms: Mapping[str, float]
+    count: int
+    visible: int
+    statistics: Mapping[str, Statistics]
+    density: DensityReport | None
+    discarded: bool
+    images: Images | None
+    timings: Timings
+
+    @property
+    def psnr(self) -> float:
+        """Of the step's pictures against their targets, dB; NaN if they were not compared."""
+        return self.terms.get("psnr", float("nan"))
+
+    @staticmethod
+    def of(message: training_pb2.StepDone, images: Images | None, timings: Timings) -> StepResult:
+        """Reads the worker's message."""
+        return StepResult(
+            number=message.number,
+            views=tuple(message.views),
+            loss=message.loss if message.terms else float("nan"),
+            terms=dict(message.terms),
+            count=message.count,
+            visible=message.visible,
+            statistics={s.name: Statistics(s.norm, s.largest, s.not_finite) for s in message.statistics},
+            density=DensityReport.of(message.density) if message.HasField("density") else None,
+            discarded=message.discarded,
+            images=images,
+            timings=timings,
+        )
+
+
+def _array(named: tensor_pb2.NamedTensor, reader: PayloadReader) -> Array:
+    array = reader.read(named.tensor, named.name)
+    return array if named.tensor.dtype == dtypes.UINT8 else dtypes.to_float32(array, named.tensor.dtype)

@@ -1,0 +1,203 @@
+"""The requests of a training and their replies, over as many calls as it takes.
+
+A call that breaks is replaced: the worker tells how far it came, and everything after that is sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lumigrad.client.connection import Connection
+from lumigrad.client.errors import Cancelled, Unavailable
+from lumigrad.client.retry import Deadline, retry_unavailable
+from lumigrad.client.training.exchange import Exchange, TrainReply
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.v1 import training_pb2
+
+Restore = Callable[[], None]
+
+
+@dataclass(eq=False)
+class _Request:
+    """What was asked, until nobody can need it again.
+
+    Attributes:
+        number: of the step that it belongs to; None: of none.
+        replies: how many there will be.
+        delivered: how many the caller has.
+    """
+
+    message: training_pb2.TrainRequest
+    payload: PayloadWriter
+    number: int | None
+    replies: int
+    delivered: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the caller has every reply."""
+        return self.delivered == self.replies
+
+
+class TrainingStream:
+    """Sends requests and delivers each reply once, in order."""
+
+    def __init__(self, connection: Connection, timeout_s: float, retry_s: float, restore: Restore) -> None:
+        """`restore` puts on the worker again what the start of a training needs, if a new worker lacks it."""
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._restore = restore
+        self._exchange: Exchange | None = None
+        self._requests: deque[_Request] = deque()
+        # The requests that a reply is expected to, once for each, and the number of that reply.
+        self._expected: deque[tuple[_Request, int]] = deque()
+        # Replies that came in another way than as answers.
+        self._ready: deque[TrainReply] = deque()
+        self._started = training_pb2.TrainingStarted()
+        # Steps before it need not be repeated: there is a snapshot.
+        self._kept_from = 0
+        # Whether a broken call is made anew: not where others must be asked first.
+        self._is_alone = True
+        self.resumed = 0
+
+    @property
+    def started(self) -> training_pb2.TrainingStarted:
+        """What the worker said when the training began, or was taken up last."""
+        return self._started
+
+    @property
+    def history_bytes(self) -> int:
+        """Payloads that are kept, so that they can be sent again."""
+        return sum(request.payload.length for request in self._requests)
+
+    def start(self, start: training_pb2.TrainingStart) -> None:
+        """Begins a training, or takes one up."""
+        deadline = Deadline(self._timeout_s)
+        retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
+
+    def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
+        """Takes the training up as one of a group; requests that were on their way are forgotten."""
+        self.close()
+        self._is_alone = False
+        for waiting in (self._requests, self._expected, self._ready):
+            waiting.clear()
+        self._restore()
+        start = training_pb2.TrainingStart(training_id=self._started.training_id, lease=self._started.lease)
+        if at_step is not None:
+            start.at_step = at_step
+        if peers is not None:
+            start.peers.CopyFrom(peers)
+        self.start(start)
+        return self._started
+
+    def send(
+        self, message: training_pb2.TrainRequest, payload: PayloadWriter, *, number: int | None = None, replies: int = 1
+    ) -> None:
+        """Sends a request, of a step if it has a `number`."""
+        request = _Request(message, payload, number, replies)
+        self._requests.append(request)
+        self._expect(request)
+        if self._exchange is not None:
+            self._exchange.send(message, payload)
+
+    def receive(self) -> TrainReply:
+        """The next reply that was not delivered yet."""
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            try:
+                reply = self._live().receive()
+            except (Unavailable, Cancelled) as error:
+                if not self._is_alone or (isinstance(error, Unavailable) and error.is_lasting):
+                    raise
+                self._resume()
+                continue
+            request, index = self._expected.popleft()
+            if index < request.delivered:
+                continue
+            return self._delivered(request, reply)
+
+    def close(self) -> None:
+        """Ends the call; the training stays on the worker for a while."""
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+
+    def _live(self) -> Exchange:
+        if self._exchange is None:
+            self._resume()
+        assert self._exchange is not None
+        return self._exchange
+
+    def _delivered(self, request: _Request, reply: TrainReply) -> TrainReply:
+        request.delivered += 1
+        if reply.kind == "done" and reply.message.done.snapshotted:
+            self._kept_from = reply.message.done.number + 1
+        if reply.kind == "snapshotted":
+            self._kept_from = reply.message.snapshotted.step
+        self._forget()
+        return reply
+
+    def _forget(self) -> None:
+        """Forget what can never be asked for again."""
+        is_spooled = self._started.HasField("snapshot_step") or self._kept_from
+        while self._requests:
+            request = self._requests[0]
+            is_kept = is_spooled and request.number is not None and request.number >= self._kept_from
+            if not request.is_answered or is_kept:
+                return
+            self._requests.popleft()
+
+    def _resume(self) -> None:
+        self.close()
+        self._restore()
+        undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
+        start = training_pb2.TrainingStart(
+            training_id=self._started.training_id,
+            lease=self._started.lease,
+            undelivered=self._started.step if undelivered is None else undelivered,
+        )
+        self.start(start)
+        self.resumed += 1
+        self._repeat()
+
+    def _open(self, start: training_pb2.TrainingStart) -> None:
+        exchange = Exchange(self._connection, self._timeout_s)
+        exchange.send(training_pb2.TrainRequest(start=start), PayloadWriter())
+        try:
+            reply = exchange.receive()
+        except BaseException:
+            exchange.close()
+            raise
+        self._started = reply.message.started
+        self._exchange = exchange
+
+    def _repeat(self) -> None:
+        """Send again what the worker has not done, and deliver what it has done unheard."""
+        done = {message.number: message for message in self._started.done}
+        self._expected.clear()
+        for request in list(self._requests):
+            if request.number is not None and request.number < self._started.step:
+                self._take_over(request, done)
+            elif request.number is not None or not request.is_answered:
+                self._expect(request)
+                assert self._exchange is not None
+                self._exchange.send(request.message, request.payload)
+        self._forget()
+
+    def _take_over(self, request: _Request, done: dict[int, training_pb2.StepDone]) -> None:
+        """A step was made, and its reply was lost: the worker has told it again. Its images are gone."""
+        assert request.number is not None
+        if request.is_answered:
+            return
+        request.delivered = request.replies
+        is_whole = not request.message.step.own_loss
+        if is_whole and request.number in done:
+            message = training_pb2.TrainReply(done=done[request.number])
+            self._ready.append(TrainReply(message, PayloadReader()))
+
+    def _expect(self, request: _Request) -> None:
+        self._expected.extend((request, index) for index in range(request.replies))

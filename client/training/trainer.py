@@ -1,0 +1,299 @@
+"""A training on a worker, as a loop sees it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+from lumigrad.client.arguments import names, whole_number
+from lumigrad.client.arrays import float32_array
+from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.request import WireFormat
+from lumigrad.client.retry import Deadline
+from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.timings import Timings
+from lumigrad.client.training.results import Images, StepResult
+from lumigrad.client.training.stream import TrainingStream
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import tensor_pb2, training_pb2
+
+ImageFormat = Literal["float32", "float16", "bfloat16", "uint8"]
+_DTYPES = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16, "uint8": dtypes.UINT8}
+# Enough for a step of a few milliseconds over a link of 50 ms.
+_IN_FLIGHT = 32
+# Gradients that are kept for a worker that dies: beyond it a snapshot is asked for.
+_HISTORY_BYTES = 512 << 20
+
+
+class Trainer:
+    """Optimises a scene where it is stored. Not to be shared between threads.
+
+    It survives broken connections, and, where the worker has a spool, workers that die: it goes on from the last
+    snapshot, and the steps since then are made again.
+    """
+
+    def __init__(
+        self, stream: TrainingStream, store: SceneStore, handle: SceneHandle, has_loss: bool, timeout_s: float
+    ) -> None:
+        """`Client.trainer` makes one."""
+        self._stream = stream
+        self._store = store
+        self._handle = handle
+        self._has_loss = has_loss
+        self._timeout_s = timeout_s
+        self._next = int(stream.started.step)
+        self._has_ended = False
+        # Images that came before the result that somebody waited for.
+        self._early: deque[Images] = deque()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def training_id(self) -> str:
+        """Names the training on the worker."""
+        return self._stream.started.training_id
+
+    @property
+    def lease(self) -> str:
+        """With it `Client.resume_trainer` takes the training up; whoever has it can."""
+        return self._stream.started.lease
+
+    @property
+    def step_number(self) -> int:
+        """Of the next step."""
+        return self._next
+
+    @property
+    def snapshot_step(self) -> int | None:
+        """The step of the newest snapshot when the training was begun or taken up; None: there is none."""
+        started = self._stream.started
+        return int(started.snapshot_step) if started.HasField("snapshot_step") else None
+
+    @property
+    def resumed(self) -> int:
+        """How often the training was taken up again after a connection, or a worker, was lost."""
+        return self._stream.resumed
+
+    def steps(
+        self,
+        count: int,
+        *,
+        batch: int = 1,
+        views: Sequence[Sequence[int]] | None = None,
+        outputs: Sequence[str] = (),
+        image_format: ImageFormat = "float32",
+        in_flight: int = _IN_FLIGHT,
+    ) -> Iterator[StepResult]:
+        """Makes steps with the training's own loss, several on their way at a time.
+
+        Args:
+            count: how many.
+            batch: views of a step, chosen by the worker: each once before any comes again.
+            views: instead, the views of each step.
+            outputs: images to bring along: "color", "alpha", "depth", "expected_depth".
+            image_format: how they travel.
+            in_flight: steps on their way at the most. Those already sent are made even if the loop ends early.
+        """
+        if not self._has_loss:
+            raise InvalidArgument.of("loss", "expected a training with targets and a loss; use `batches` without them")
+        limit = min(whole_number("in_flight", in_flight, 1, 1 << 16), int(self._stream.started.max_in_flight))
+        last, sent = self._next + count, self._next
+        while self._next < last:
+            while sent < last and sent - self._next < limit:
+                chosen = () if views is None else views[count - (last - sent)]
+                self.send_step(sent, chosen, batch, names("outputs", outputs), image_format)
+                sent += 1
+            yield self.receive_step(self._images() if outputs else None)
+
+    def step(self, views: Sequence[int] = (), **options: Any) -> StepResult:
+        """One step; `options` as those of `steps`."""
+        return next(self.steps(1, views=[views] if views else None, **options))
+
+    def batches(
+        self,
+        count: int,
+        *,
+        batch: int = 1,
+        views: Sequence[Sequence[int]] | None = None,
+        outputs: Sequence[str] = ("color",),
+        image_format: ImageFormat = "float32",
+        in_flight: int = 1,
+    ) -> Iterator[Batch]:
+        """Renders the views of each step, for whoever computes the loss here: call `apply` of each batch.
+
+        Args:
+            count: steps.
+            batch: views of a step, chosen by the worker.
+            views: instead, the views of each step.
+            outputs: images: "color", "alpha", "depth", "expected_depth".
+            image_format: how they travel.
+            in_flight: 1: each picture shows what all steps before have made. 2 or 3: the next ones are rendered, and
+                travel, while a gradient is computed; they lag behind by as many steps.
+        """
+        limit = whole_number("in_flight", in_flight, 1, 4)
+        last, sent = self._next + count, self._next
+        while self._next < last:
+            while sent < last and sent - self._next < limit:
+                chosen = () if views is None else views[count - (last - sent)]
+                self.send_step(sent, chosen, batch, names("outputs", outputs), image_format, own_loss=True)
+                sent += 1
+            waiting = self._next
+            yield Batch(self, self._images())
+            if self._next == waiting:
+                raise LumigradError("the batch before was not applied: call its apply(color=…) in each round")
+            if self._next == sent and self._stream.history_bytes > _HISTORY_BYTES:
+                self.snapshot()
+
+    def publish(self) -> SceneHandle:
+        """Makes the parameters as they are now the next version of the scene; returns its handle."""
+        self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
+        self._handle = SceneHandle.of(self._received("published").message.published.scene)
+        return self._handle
+
+    def scene(self) -> Scene:
+        """The scene as it is now, downloaded."""
+        handle = self.publish()
+        found = self._store.get(handle.scene_id, True, Deadline(self._timeout_s)).scene
+        assert found is not None
+        return found
+
+    def snapshot(self) -> int:
+        """Has the worker write everything into its spool; returns the number of the next step."""
+        self._stream.send(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot()), PayloadWriter())
+        return int(self._received("snapshotted").message.snapshotted.step)
+
+    def views(self) -> tuple[tuple[training_pb2.TrainingView, ...], Array | None]:
+        """The views as they are now, with refined poses, and the exposures [V, 3, 4] if they are optimised."""
+        self._stream.send(training_pb2.TrainRequest(get_views=training_pb2.GetViews()), PayloadWriter())
+        reply = self._received("views")
+        found = reply.message.views
+        exposures = reply.reader.read(found.exposures, "exposures") if found.HasField("exposures") else None
+        return tuple(found.views), exposures
+
+    def close(self, *, finish: bool = True) -> None:
+        """Ends the training.
+
+        Args:
+            finish: let the worker forget it; what was not published is lost. False: it waits there for a while.
+        """
+        if not self._has_ended and finish:
+            self._has_ended = True
+            # It expires by itself.
+            with suppress(LumigradError):
+                try:
+                    self._finish()
+                except LumigradError:
+                    # An error ended the call, not the training.
+                    self._stream.restart(None, None)
+                    self._finish()
+        self._stream.close()
+
+    def _finish(self) -> None:
+        self._stream.send(training_pb2.TrainRequest(finish=training_pb2.Finish()), PayloadWriter())
+        self._received("finished")
+
+    def apply(self, number: int, gradients: dict[str, Any], gradient_format: WireFormat) -> StepResult:
+        """Sends what a batch's loss gives; `Batch.apply` does it."""
+        payload = PayloadWriter()
+        message = training_pb2.StepGradients(number=number)
+        for name, value in gradients.items():
+            array = float32_array(name, value)
+            if gradient_format == "float32":
+                tensor = payload.add(array)
+            elif gradient_format == "float16":
+                tensor = payload.add(array.astype("<f2"))
+            else:
+                tensor = payload.add(dtypes.float32_to_bfloat16(array), dtypes.BFLOAT16)
+            message.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
+        self._stream.send(training_pb2.TrainRequest(gradients=message), payload, number=number)
+        return self.receive_step()
+
+    def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
+        """Takes the training up anew, at a step that it has been at, in a group; for `GroupTrainer`."""
+        started = self._stream.restart(at_step, peers)
+        self._early.clear()
+        self._next = int(started.step)
+        return started
+
+    def send_step(
+        self,
+        number: int,
+        views: Sequence[int] = (),
+        batch: int = 1,
+        outputs: tuple[str, ...] = (),
+        image_format: str = "float32",
+        own_loss: bool = False,
+    ) -> None:
+        """Sends a step ahead; `receive_step` gives its result. Loops are easier: see `steps`."""
+        if image_format not in get_args(ImageFormat):
+            text = f"expected one of {', '.join(get_args(ImageFormat))}, got {image_format!r}"
+            raise InvalidArgument.of("image_format", text)
+        step = training_pb2.Step(
+            number=number,
+            views=views,
+            batch=0 if views else batch,
+            outputs=outputs,
+            output_dtype=_DTYPES[image_format],
+            own_loss=own_loss,
+        )
+        replies = 1 if own_loss or not outputs else 2
+        self._stream.send(training_pb2.TrainRequest(step=step), PayloadWriter(), number=number, replies=replies)
+
+    def _images(self) -> Images:
+        if self._early:
+            return self._early.popleft()
+        reply = self._received("images")
+        return Images(reply.message.images, reply.reader)
+
+    def receive_step(self, images: Images | None = None) -> StepResult:
+        """What the step did that was sent first of those whose results are to come."""
+        reply = self._received("done")
+        self._next = int(reply.message.done.number) + 1
+        return StepResult.of(reply.message.done, images, Timings.of(reply.message.timings, 0.0))
+
+    def _received(self, kind: str) -> Any:
+        while (reply := self._stream.receive()).kind != kind:
+            if reply.kind == "done":
+                # Of a step that a loop sent ahead and did not wait for.
+                self._next = int(reply.message.done.number) + 1
+            elif reply.kind == "images":
+                self._early.append(Images(reply.message.images, reply.reader))
+        return reply
+
+
+class Batch:
+    """The pictures of one step, which waits for the gradient of a loss.
+
+    Attributes:
+        images: what was asked for; also as attributes of the batch: `batch.color` [C, H, W, K].
+        views: which were rendered.
+    """
+
+    def __init__(self, trainer: Trainer, images: Images) -> None:
+        self._trainer = trainer
+        self.images = images
+        self.views = images.views
+
+    def __getattr__(self, name: str) -> Array:
+        return getattr(self.__dict__["images"], name)  # type: ignore[no-any-return]
+
+    def apply(self, *, gradient_format: WireFormat = "float32", **gradients: Any) -> StepResult:
+        """Makes the step.
+
+        Args:
+            gradient_format: how the gradients travel.
+            gradients: dL/d output by its name, shaped as the output.
+        """
+        return self._trainer.apply(self.images.number, gradients, gradient_format)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from support import engines, gaussian_engines
+from support import engines, gaussian_engines, mesh_engines, training_engines
 
 
 def _machines(names: Iterable[str]) -> list[object]:
@@ -25,3 +25,15 @@ def engine(request: pytest.FixtureRequest) -> engines.Engine:
 def gaussian_engine(request: pytest.FixtureRequest) -> gaussian_engines.Engine:
     """For Gaussians, one machine after the other, and each instruction set of the CPU."""
     return gaussian_engines.ENGINES[request.param]()
+
+
+@pytest.fixture(params=_machines(mesh_engines.ENGINES))
+def mesh_engine(request: pytest.FixtureRequest) -> mesh_engines.Engine:
+    """For meshes, one machine after the other, and each instruction set of the CPU."""
+    return mesh_engines.ENGINES[request.param]()
+
+
+@pytest.fixture(params=_machines(training_engines.ENGINES))
+def training_engine(request: pytest.FixtureRequest) -> training_engines.Engine:
+    """For training, one machine after the other, and each instruction set of the CPU."""
+    return training_engines.ENGINES[request.param]()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def measure(
     return Measured(case, op, semantics, statistics.median(times), min(times), statistics.median(kernel), len(times))
 
 
-def write(rows: list[Measured], path: Path) -> None:
-    """The results as JSON, numbers to three digits behind the point."""
+def write(rows: Sequence[Any], path: Path) -> None:
+    """Dataclasses of results as JSON, numbers to three digits behind the point."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tidy = [
         {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(row).items()}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.commands import aim
-from lumigrad.client.pictures import write_png
+from lumigrad.client.pictures import write_image
 from support.worker import LUMIGRAD, WorkerProcess
 
 
@@ -58,7 +58,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
         ("paint",),
         ("render",),
         ("render", "cloud.ply"),
-        ("render", "cloud.ply", "-o", "cloud.jpg"),
+        ("render", "cloud.ply", "-o", "cloud.gif"),
         ("render", "cloud.ply", "-o", "out.png", "--size", "640"),
         ("render", "cloud.ply", "-o", "out.png", "--camera", "orbit 30"),
         ("render", "cloud.ply", "-o", "out.png", "--camera", "above"),
@@ -82,7 +82,7 @@ def test_info(worker_process: WorkerProcess):
     assert "device       cpu: " in text.stdout
     values = json.loads(lumigrad("info", "--target", worker_process.target, "--json").stdout)
     assert values["target"] == worker_process.target
-    assert values["engines"] == ["spheres", "gaussians"]
+    assert values["engines"] == ["spheres", "gaussians", "meshes"]
     assert values["limits"]["max_cameras"] > 0
 
 
@@ -150,7 +150,7 @@ def test_render_refuses_channels_that_a_png_cannot_hold(tmp_path):
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 1), (4, 5, 3), (4, 5, 4)])
 def test_png_levels_are_rounded_and_clipped(tmp_path, shape):
     picture = np.linspace(-0.5, 1.5, int(np.prod(shape))).reshape(shape)
-    write_png(tmp_path / "out.png", picture)
+    write_image(tmp_path / "out.png", picture)
     read = np.asarray(Image.open(tmp_path / "out.png"))
     expected = np.clip(np.floor(picture * 255 + 0.5), 0, 255)
     np.testing.assert_array_equal(read.reshape(shape), expected)

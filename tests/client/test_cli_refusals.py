@@ -44,7 +44,7 @@ def test_what_cannot_be_done_is_one_line(render, scene, arguments, said):
     "arguments",
     [
         ("--output", "depth"),
-        ("-o", "out.jpg"),
+        ("-o", "out.bmp"),
         ("-o", "out.png", "--orbit", "0"),
         ("-o", "out.png", "--up", "w"),
         ("-o", "out.png", "--up=0,0,0"),

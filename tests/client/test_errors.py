@@ -34,6 +34,10 @@ class ScriptedWorker:
         self.calls.append(time.monotonic())
         return self.behavior(context)
 
+    def OpenLane(self, _: Any, context: Any) -> worker_pb2.OpenLaneReply:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "an older worker")
+        raise AssertionError
+
     def fail(self, code: grpc.StatusCode, text: str = "because", *messages: Any) -> None:
         def behavior(context: Any) -> worker_pb2.InfoReply:
             context.set_trailing_metadata([details.pack(code.value[0], text, messages)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,14 +14,16 @@ import torch
 from PIL import Image
 
 from support.dataset_files import shots, write_cameras_json
+from support.robot_files import ZOO, write_urdf
 from support.worker import WorkerProcess
 
 ROOT = Path(__file__).parents[2]
-PICTURES = {"target.png", "initial.png", "fit.png", "demo.png", "loss.png"}
+PICTURES = {"target.png", "initial.png", "fit.png", "demo.png", "loss.png", "plan.png", "plan_scene.png"}
 
 
 @pytest.mark.slow
 def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "demo.py", "--steps", "60", "--output", tmp_path / "out"],
         capture_output=True,
@@ -30,9 +33,26 @@ def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     before, after = re.search(r"went from ([\d.]+) to ([\d.]+) dB", done.stdout).groups()
     assert float(after) > float(before) + 4
-    assert PICTURES | {"fit.ply", "worker.log"} == {path.name for path in (tmp_path / "out").iterdir()}
+    before, after = re.search(r"went from (-?[\d.]+) to (-?[\d.]+) mm", done.stdout).groups()
+    assert float(before) < -50 and float(after) > 10
+    assert PICTURES | {"fit.ply", "arm.urdf", "worker.log"} == {path.name for path in (tmp_path / "out").iterdir()}
     for name in PICTURES:
         assert np.asarray(Image.open(tmp_path / "out" / name).convert("L")).std() > 5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_losses_of_any_framework_train_on_the_worker(library: str, tmp_path: Path, worker_process: WorkerProcess):
+    pytest.importorskip(library)
+    command = [sys.executable, ROOT / "examples" / "own_loss.py", "--with", library, "--steps", "120"]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(
+        [*command, "--output", tmp_path], capture_output=True, text=True, timeout=200, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+)", done.stdout).groups())
+    assert after < 0.5 * before
+    assert np.asarray(Image.open(tmp_path / "own_loss.png").convert("L")).std() > 5
 
 
 def run_code_of(document: Path) -> dict[str, object]:
@@ -74,6 +94,16 @@ def test_the_code_of_the_guide_for_inria_runs(worker_process: WorkerProcess, mon
     assert names["screenspace_points"].grad.abs().max() > 0
 
 
+def test_the_code_of_the_guide_for_curobo_runs(worker_process: WorkerProcess, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    torch.manual_seed(0)
+    names = run_code_of(ROOT / "docs" / "porting_curobo.md")
+    assert names["cost"].shape == (2, 30, 5) and names["spheres"].grad.abs().max() > 0
+    assert names["field"].feature_tensor.max() > 0 > names["field"].feature_tensor.min()
+    assert names["static"].data_ptr() == names["out_cost"].data_ptr() and names["out_grad"].abs().max() > 0
+    assert names["points"].grad.abs().max() > 0 and names["poses"].grad.abs().max() > 0
+
+
 def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch, scene: Path):
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     monkeypatch.chdir(scene.parent)
@@ -81,7 +111,7 @@ def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch,
     assert names["frame"].alpha.max() > 0.9
     for name in ("means", "opacities", "sh", "camera_pose"):
         assert np.abs(names["gradients"][name]).max() > 0, name
-    for name in ("means", "quats", "log_scales", "logits", "colors", "viewmats", "Ks"):
+    for name in ("means", "quats", "log_scales", "logits", "colors", "viewmats", "Ks", "spheres"):
         assert names[name].grad.abs().max() > 0, name
 
 
@@ -104,6 +134,29 @@ def test_the_code_about_spheres_runs(worker_process: WorkerProcess, monkeypatch,
     assert names["backward"].gradients["radii"].abs().max() > 0
 
 
+def test_the_code_about_meshes_runs(worker_process: WorkerProcess, monkeypatch, tmp_path: Path):
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    monkeypatch.chdir(tmp_path)
+    write_urdf(Path("arm.urdf"), ZOO)
+    names = run_code_of(ROOT / "docs" / "meshes.md")
+    assert names["free"].shape == (4, 30, 10) and names["swept"].cost.max() > 0
+    for name in ("spheres", "poses"):
+        assert np.abs(names["gradients"][name]).max() > 0, name
+    for name in ("trajectories", "poses", "q"):
+        assert names[name].grad.abs().max() > 0, name
+    assert names["field"].distances.shape == (40, 40, 20) and names["mesh"].report.closed
+    assert names["backward"].gradients["poses"].abs().max() > 0
+
+
+def test_the_code_about_density_runs():
+    names = run_code_of(ROOT / "docs" / "density.md")
+    plan, relocation, addition = names["plan"], names["relocation"], names["addition"]
+    assert plan.cloned > 0 and plan.split > 0 and plan.pruned > 0
+    assert relocation.relocated == relocation.dead
+    assert addition.added == int(1.05 * plan.count) - plan.count == names["parameters"].count - plan.count
+
+
 def test_the_code_about_files_runs(monkeypatch, scene: Path):
     monkeypatch.chdir(scene.parent)
     Path("garden").mkdir()
@@ -113,12 +166,14 @@ def test_the_code_about_files_runs(monkeypatch, scene: Path):
     assert Path("scene.spz").exists()
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/operations.md", "docs/formats.md", "docs/gaussians.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/operations.md", "docs/training.md", "docs/formats.md", "docs/gaussians.md"]
+)
 def test_the_documents_name_options_that_exist(document: str):
     lumigrad = Path(sys.executable).with_name("lumigrad")
     usage = "".join(
         subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, check=True).stdout
-        for command in ("serve", "render", "info")
+        for command in ("serve", "render", "info", "top")
     )
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / document).read_text()))
     assert options

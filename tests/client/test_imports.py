@@ -28,7 +28,17 @@ def test_the_client_needs_no_torch_and_nothing_optional():
         "import lumigrad.client.cli\nfrom lumigrad.client import Client, Spheres\n"
         "spheres = Spheres([[0, 0, 5]], [[1, 0, 0]], [1])\n"
         "print(spheres, Client('localhost:1'))\n",
-        ("torch", "plyfile", "PIL", "matplotlib", "prometheus_client", "grpc_tools", "grpc_health", "grpc_status"),
+        (
+            "torch",
+            "plyfile",
+            "trimesh",
+            "PIL",
+            "matplotlib",
+            "prometheus_client",
+            "grpc_tools",
+            "grpc_health",
+            "grpc_status",
+        ),
         ("lumigrad.server", "lumigrad.kernels"),
     )
     assert said == "Spheres(1 spheres, 3 channels) Client('localhost:1')\n"
@@ -39,7 +49,7 @@ def test_torch_is_not_imported_by_the_client():
 
 
 def test_operators_without_torch_say_what_to_install():
-    modules = ("torch", "compat.pulsar", "compat.gsplat", "compat.diff_gaussian_rasterization")
+    modules = ("torch", "compat.pulsar", "compat.gsplat", "compat.diff_gaussian_rasterization", "compat.curobo")
     for module in (f"lumigrad.client.{name}" for name in modules):
         said = run(f"try: import {module}\nexcept ImportError as error: print(error)\n", ("torch",))
         assert 'needs the package "torch"; install it with: pip install "lumigrad[torch]"' in said

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Spheres
+from support.fault_proxy import FaultProxy
 from support.worker import worker
 
 SETTINGS = {"gamma": 0.1, "max_depth": 8.0}
@@ -63,30 +64,32 @@ def test_frames_survive_a_restart_of_the_worker():
             same(frame.backward(np.ones_like(frame.color)), expected)
 
 
-def test_names_that_a_new_worker_gives_out_again_do_not_lead_in_circles():
-    with worker("--device", "cpu") as process:
-        client = Client(process.target, retry_s=30, timeout_s=30)
+def test_workers_that_take_turns_do_not_lead_in_circles():
+    with (
+        worker("--device", "cpu") as first,
+        worker("--device", "cpu") as second,
+        FaultProxy(first.target) as proxy,
+        Client(proxy.target, retry_s=30, timeout_s=30) as client,
+    ):
         handle = client.put(cloud())
-        updated = client.update(handle, colors=np.zeros((60, 3)))
-        client.delete(updated)
-        # The name is used up on this worker, so that the scene gets another; on the next worker it gets this one again.
         expected = client.render(handle, orbit(1)[0], **SETTINGS)
-        process.process.kill()
-        process.wait()
-        with worker("--device", "cpu", port=process.port), client:
-            finished = []
+        finished = []
 
-            def render_twice() -> None:
-                finished.extend(client.render(handle, orbit(1)[0], **SETTINGS) for _ in range(2))
+        def render_in_turns() -> None:
+            # Each of them has the scene under a name of its own.
+            for turn in (second, first, second, first):
+                proxy.lead_to(turn.target)
+                finished.append(client.render(handle, orbit(1)[0], **SETTINGS))
 
-            # A circle is walked without end and without a look at the time-out, so from a thread that need not end.
-            caller = threading.Thread(target=render_twice, daemon=True)
-            caller.start()
-            caller.join(60)
-            assert len(finished) == 2
-            for frame in finished:
-                same(frame, expected)
-            assert [stored.scene_id for stored in client.list()] == [handle.scene_id]
+        # A circle is walked without end and without a look at the time-out, so from a thread that need not end.
+        caller = threading.Thread(target=render_in_turns, daemon=True)
+        caller.start()
+        caller.join(60)
+        assert len(finished) == 4
+        for frame in finished:
+            same(frame, expected)
+        assert client.list() == (client.put(handle.scene),)
+        assert first.metric("lumigrad_scenes") == second.metric("lumigrad_scenes") == 1
 
 
 def test_calls_wait_for_a_worker_that_is_being_restarted():

@@ -230,8 +230,11 @@ def test_refused_settings_name_the_field(client, change, field):
         (lambda c: c.render(cloud(), []), r"camera: expected a Camera or a sequence of at least one, got none; make"),
         (lambda c: c.render(cloud(), None), r"camera: expected Camera or Iterable, got None; make one with"),
         (lambda c: c.render(cloud(), ["front"]), r"camera: expected Camera, got 'front'; make one with"),
-        (lambda c: c.render("abc", orbit(1)), r"scene: expected Spheres or Gaussians or SceneHandle, got 'abc'; pass"),
-        (lambda c: c.put(np.zeros((3, 3))), r"scene: expected Spheres or Gaussians, got ndarray; make one with"),
+        (lambda c: c.render("abc", orbit(1)), r"scene: expected Spheres, Gaussians or SceneHandle, got 'abc'; pass"),
+        (
+            lambda c: c.put(np.zeros((3, 3))),
+            r"scene: expected Spheres, Gaussians, Mesh, World or Target, got ndarray; make",
+        ),
         (lambda c: c.update(cloud(), radii=[1]), r"handle: expected SceneHandle, got Spheres; pass what put"),
         (lambda c: c.get(7), r"scene_id: expected str, got 7; pass the scene_id"),
         (lambda c: c.delete(cloud()), r"scene: expected SceneHandle or str, got Spheres; pass what"),
@@ -256,6 +259,10 @@ def test_a_name_alone_stands_for_a_sequence_of_one(client):
 
 def test_info(client, worker_process):
     info = client.info()
-    assert (info.target, info.device, info.engines) == (worker_process.target, "cpu", ("spheres", "gaussians"))
+    assert (info.target, info.device, info.engines) == (
+        worker_process.target,
+        "cpu",
+        ("spheres", "gaussians", "meshes"),
+    )
     assert info.limits.max_payload_bytes > 0
     assert info.threads >= 1

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from lumigrad.client import Camera, Client, Gaussians
-from lumigrad.client.pictures import write_png
+from lumigrad.client.pictures import write_image
 from support.dataset_files import shots, transforms
 from support.worker import WorkerProcess
 
@@ -56,7 +56,7 @@ def capture(tmp_path: Path, client: Client) -> Path:
     lens = FOCAL, FOCAL, WIDTH / 2, HEIGHT / 2
     cameras = [Camera.opencv(*lens, shot.axes.T, shot.translation, WIDTH, HEIGHT) for shot in taken]
     for shot, picture in zip(taken, client.render(scene, cameras).color, strict=True):
-        write_png((folder / "images" / shot.file).with_suffix(".png"), picture)
+        write_image((folder / "images" / shot.file).with_suffix(".png"), picture)
     content = transforms(taken, fl_x=FOCAL, w=WIDTH, h=HEIGHT, ply_file_path="points.ply")
     (folder / "transforms.json").write_text(json.dumps(content))
     write_points(folder / "points.ply", scene, generator)

@@ -4,45 +4,46 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from lumigrad.kernels.gaussians import OUTPUTS
-from lumigrad.protos.service import SERVICE_NAMES, Method, methods
+from lumigrad.protos.service import Method
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import camera_pb2, errors_pb2, gaussians_pb2, render_pb2, scene_pb2, worker_pb2
-from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
+from lumigrad.v1 import (
+    errors_pb2,
+    scene_pb2,
+    worker_pb2,
+)
+from support.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.raw_calls import (
-    Arrays,
     RawClient,
     color_gradient,
     detail,
     failure,
     opencv_camera,
-    pulsar_camera,
     scene_of,
     spec_of,
     sphere_cloud,
     violation,
-    with_scene,
 )
+from support.raw_messages import CALLERS_FAULT, status_of
+from support.unharmed import unharmed_after
+from support.valid_requests import ALL_METHODS, FRAME_OF, valid_distance_requests, valid_requests
 from support.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-# A request may be fine, wrong, too large, or about something that is not here; the worker is never at fault.
-CALLERS_FAULT = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED}
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
     # Small limits: a flipped bit can ask for a large picture, and the machine has other tests to run.
-    with worker("--device", "cpu", "--max-pixels", "20000", "--max-cameras", "8") as started:
+    with worker("--device", "cpu", "--max-pixels", "20000", "--max-cameras", "8", "--max-voxels", "20000") as started:
         yield started
 
 
@@ -55,13 +56,8 @@ def client(process: WorkerProcess) -> Iterator[RawClient]:
 
 @pytest.fixture(autouse=True)
 def unharmed(process: WorkerProcess, client: RawClient) -> Iterator[None]:
-    """After each test the worker renders as before, and has found no fault with itself."""
-    spec, cloud = spec_of(opencv_camera(32, 32)), sphere_cloud(30)
-    before = client.render(spec, cloud=cloud).arrays["color"]
-    yield
-    assert client.render(spec, cloud=cloud).arrays["color"].tobytes() == before.tobytes()
-    assert " ERROR " not in process.log
-    assert process.process.poll() is None
+    with unharmed_after(process, client):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -88,35 +84,11 @@ def test_junk_on_the_metrics_port_is_shrugged_off(process: WorkerProcess) -> Non
     assert "lumigrad_calls_total" in process.metrics()
 
 
-ALL_METHODS = [method for service in SERVICE_NAMES for method in methods(service)]
-
-
-def send(channel: grpc.Channel, method: Method, requests: list[bytes]) -> grpc.StatusCode:
-    """Send raw messages; the status of the call."""
-    kinds: dict[tuple[bool, bool], Callable[..., Any]] = {
-        (False, False): channel.unary_unary,
-        (False, True): channel.unary_stream,
-        (True, False): channel.stream_unary,
-        (True, True): channel.stream_stream,
-    }
-    make = kinds[method.client_streaming, method.server_streaming]
-    call = make(method.path, lambda raw: raw, lambda raw: raw)
-    try:
-        result = call(iter(requests) if method.client_streaming else requests[0], timeout=30)
-        if method.server_streaming:
-            list(result)
-    except grpc.RpcError as error:
-        assert "Exception" not in error.details()
-        assert ".py" not in error.details(), "no path of ours"
-        return error.code()
-    return Code.OK
-
-
 @pytest.mark.parametrize("method", ALL_METHODS, ids=lambda method: method.path)
 def test_malformed_messages_are_the_callers_fault(client: RawClient, method: Method) -> None:
     rng = random.Random(method.path)
     for length in (1, 2, 3, 5, 10, 30, 100, 300) * 3:
-        assert send(client.channel, method, [rng.randbytes(length)]) in CALLERS_FAULT
+        assert status_of(client.channel, method, [rng.randbytes(length)]) in CALLERS_FAULT
 
 
 def test_malformed_bytes_are_named_as_such(client: RawClient) -> None:
@@ -125,56 +97,18 @@ def test_malformed_bytes_are_named_as_such(client: RawClient) -> None:
     assert violation(error) == ("PutRequest", "expected a well-formed message, got 1 bytes that are not")
 
 
-def valid_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
-    """Method, header and payload of calls that succeed."""
-    by_name = {method.name: method for service in SERVICE_NAMES for method in methods(service)}
-    for spec, cloud in valid_specs():
-        stored = render_pb2.RenderSpec()
-        stored.CopyFrom(spec)
-        stored.scene_ref.scene_id = client.put(cloud).scene.scene_id
-        yield by_name["Render"], render_pb2.RenderRequest(spec=stored, retain=True).SerializeToString(), b""
-        payload = PayloadWriter()
-        wanted = ["cameras", "opacities"]
-        request = render_pb2.BackwardSpec(
-            render=with_scene(spec, cloud, payload), wanted=wanted, format={"sparse": True}
-        )
-        shape = len(spec.cameras), spec.cameras[0].height, spec.cameras[0].width, 3
-        request.output_gradients.add(name="color", tensor=payload.add(color_gradient(*shape)))
-        header = render_pb2.BackwardRequest(spec=request, payload_bytes=payload.length)
-        yield by_name["Backward"], header.SerializeToString(), b"".join(payload.buffers)
-    for cloud in (sphere_cloud(30, seed=51), gaussian_cloud(30, seed=51), gaussian_cloud(30, covariances=True)):
-        payload = PayloadWriter()
-        put = scene_pb2.PutRequest(scene=scene_of(cloud, payload), payload_bytes=payload.length)
-        yield by_name["Put"], put.SerializeToString(), b"".join(payload.buffers)
-
-
-def valid_specs() -> Iterator[tuple[render_pb2.RenderSpec, Arrays]]:
-    """What to render of which scene."""
-    spheres = {"min_depth": 1.5, "outputs": ["color", "info"], "background": [0, 0, 0]}
-    for camera in (opencv_camera(16, 16), pulsar_camera(16, 16)):
-        yield spec_of(camera, **spheres), sphere_cloud(30, seed=50)
-    fisheye = camera_of(camera_pb2.PROJECTION_FISHEYE, width=16, height=16)
-    distorted = camera_of(distortion=(-0.12, 0.05, 0.004, -0.003), width=16, height=16)
-    moved = gaussians_pb2.SliceTransform(begin=3, end=9, matrix=np.eye(4).ravel().tolist())
-    gaussians: dict[str, Any] = {"outputs": OUTPUTS, "background": [0.1, 0.2, 0.3], "transforms": [moved]}
-    yield gaussian_spec(fisheye, distorted, sh_degree=1, **gaussians), gaussian_cloud(30, seed=50)
-    exact = {"semantics": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT, "near": 0.2}
-    yield gaussian_spec(inria_camera(), **exact), gaussian_cloud(30, coefficients=0, covariances=True)
-    yield gaussian_spec(distorted, distorted), gaussian_cloud(2, 15, coefficients=0, views=1)
-
-
 def test_requests_with_flipped_bits_are_the_callers_fault(client: RawClient) -> None:
     rng = random.Random(7)
     seen = set()
-    for method, header, payload in valid_requests(client):
-        chunk = FRAME_OF[method.name](data=payload).SerializeToString() if payload else None
-        assert send(client.channel, method, [header, *([chunk] if chunk else [])]) == Code.OK
+    for method, header, payload in (*valid_requests(client), *valid_distance_requests(client)):
+        chunk = FRAME_OF[method.path](data=payload).SerializeToString() if payload else None
+        assert status_of(client.channel, method, [header, *([chunk] if chunk else [])]) == Code.OK
         for _ in range(120):
             changed = bytearray(header)
             for _ in range(rng.choice([1, 1, 1, 2, 5])):
                 position = rng.randrange(len(changed))
                 changed[position] ^= 1 << rng.randrange(8)
-            code = send(client.channel, method, [bytes(changed), *([chunk] if chunk else [])])
+            code = status_of(client.channel, method, [bytes(changed), *([chunk] if chunk else [])])
             assert code in CALLERS_FAULT, (method.name, bytes(changed))
             seen.add(code)
         for _ in range(40):
@@ -183,16 +117,9 @@ def test_requests_with_flipped_bits_are_the_callers_fault(client: RawClient) -> 
             noise = bytearray(payload)
             for _ in range(5):
                 noise[rng.randrange(len(noise))] = rng.randrange(256)
-            chunk_of_noise = FRAME_OF[method.name](data=bytes(noise)).SerializeToString()
-            assert send(client.channel, method, [header, chunk_of_noise]) in CALLERS_FAULT
+            chunk_of_noise = FRAME_OF[method.path](data=bytes(noise)).SerializeToString()
+            assert status_of(client.channel, method, [header, chunk_of_noise]) in CALLERS_FAULT
     assert {Code.OK, Code.INVALID_ARGUMENT} <= seen
-
-
-FRAME_OF: dict[str, Any] = {
-    "Render": render_pb2.RenderRequest,
-    "Backward": render_pb2.BackwardRequest,
-    "Put": scene_pb2.PutRequest,
-}
 
 
 def put_frames(client: RawClient, frames: list[Frame[Any]]) -> Any:

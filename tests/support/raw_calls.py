@@ -17,7 +17,7 @@ from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, WORKER_SERVIC
 from lumigrad.protos.streams import collect, frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.v1 import camera_pb2, render_pb2, scene_pb2, spheres_pb2, timings_pb2
+from lumigrad.v1 import camera_pb2, image_pb2, render_pb2, scene_pb2, spheres_pb2, timings_pb2
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -37,8 +37,11 @@ class Reply:
 class RawClient:
     """The stubs of all services on one channel."""
 
-    def __init__(self, target: str, options: Sequence[tuple[str, int]] = ()) -> None:
-        self.channel = grpc.insecure_channel(target, options)
+    def __init__(
+        self, target: str, options: Sequence[tuple[str, int]] = (), channel: grpc.Channel | None = None
+    ) -> None:
+        """On a channel of its own, unless there is one."""
+        self.channel = channel or grpc.insecure_channel(target, options)
         self.render_stub = Stub(self.channel, RENDER_SERVICE)
         self.scene_stub = Stub(self.channel, SCENE_SERVICE)
         self.worker_stub = Stub(self.channel, WORKER_SERVICE)
@@ -48,29 +51,37 @@ class RawClient:
         request = scene_pb2.PutRequest(scene=scene_of(cloud, payload), **fields)
         return self.scene_stub.Put(frames_of(request, payload), timeout=SECONDS)
 
-    def update(self, scene_id: str, expected_version: int, tensors: Arrays) -> scene_pb2.UpdateReply:
+    def update(
+        self, scene_id: str, expected_version: int, tensors: Arrays, update_id: str = ""
+    ) -> scene_pb2.UpdateReply:
         payload = PayloadWriter()
-        request = scene_pb2.UpdateRequest(scene_id=scene_id, expected_version=expected_version)
+        request = scene_pb2.UpdateRequest(scene_id=scene_id, expected_version=expected_version, update_id=update_id)
         for name, array in tensors.items():
             request.tensors.add(name=name, tensor=payload.add(array))
         return self.scene_stub.Update(frames_of(request, payload), timeout=SECONDS)
 
     def get(self, **fields: Any) -> tuple[scene_pb2.GetReply, dict[str, Array]]:
         frames = self.scene_stub.Get(scene_pb2.GetRequest(**fields), timeout=SECONDS)
-        header, reader, _, _ = _collected(frames)
+        header, reader, _, _ = collected(frames)
         arrays = {}
         for _, content in header.scene.ListFields():
             arrays.update({field.name: reader.read(tensor, field.name) for field, tensor in content.ListFields()})
         return header, arrays
 
     def render(
-        self, spec: render_pb2.RenderSpec, *, cloud: Arrays | None = None, retain: bool = False, **options: Any
+        self,
+        spec: render_pb2.RenderSpec,
+        *,
+        cloud: Arrays | None = None,
+        retain: bool = False,
+        formats: Sequence[image_pb2.OutputFormat] = (),
+        **options: Any,
     ) -> Reply:
         """Render; with `cloud` that scene travels along."""
         payload = PayloadWriter()
-        request = render_pb2.RenderRequest(spec=with_scene(spec, cloud, payload), retain=retain)
+        request = render_pb2.RenderRequest(spec=with_scene(spec, cloud, payload), retain=retain, formats=formats)
         frames = self.render_stub.Render(frames_of(request, payload), **{"timeout": SECONDS, **options})
-        return _reply(frames, lambda header: header.outputs)
+        return reply_of(frames, lambda header: header.outputs)
 
     def backward(
         self,
@@ -93,16 +104,16 @@ class RawClient:
             request.output_gradients.add(name=name, tensor=payload.add(array, dtype))
         header = render_pb2.BackwardRequest(spec=request)
         frames = self.render_stub.Backward(frames_of(header, payload), timeout=SECONDS)
-        return _reply(frames, lambda header: header.gradients)
+        return reply_of(frames, lambda header: header.gradients)
 
     def close(self) -> None:
         self.channel.close()
 
 
 def scene_of(cloud: Arrays, payload: PayloadWriter) -> scene_pb2.Scene:
-    """A scene of spheres, or of Gaussians if it has means, whose arrays are appended to `payload`."""
+    """A scene of spheres, of Gaussians or a mesh, by what it has; its arrays are appended to `payload`."""
     scene = scene_pb2.Scene()
-    content = scene.gaussians if "means" in cloud else scene.spheres
+    content = scene.gaussians if "means" in cloud else scene.mesh if "faces" in cloud else scene.spheres
     content.SetInParent()
     for name, array in cloud.items():
         getattr(content, name).CopyFrom(payload.add(array))
@@ -190,8 +201,9 @@ def detail(error: grpc.RpcError, kind: type[Message]) -> Any:
     return found
 
 
-def _reply(frames: Iterator[Frame[Any]], tensors_of: Callable[[Any], Sequence[Any]]) -> Reply:
-    header, reader, later, received = _collected(frames)
+def reply_of(frames: Iterator[Frame[Any]], tensors_of: Callable[[Any], Sequence[Any]]) -> Reply:
+    """The whole of a streamed reply; `tensors_of` finds the tensors in its header."""
+    header, reader, later, received = collected(frames)
     arrays = {
         entry.name: _widened(reader.read(entry.tensor, entry.name), entry.tensor.dtype) for entry in tensors_of(header)
     }
@@ -202,7 +214,8 @@ def _widened(array: Array, dtype: Any) -> Array:
     return dtypes.to_float32(array, dtype) if dtype in (dtypes.BFLOAT16, dtypes.FLOAT16) else array
 
 
-def _collected(frames: Iterator[Frame[Any]]) -> tuple[Any, PayloadReader, list[Any], list[Frame[Any]]]:
+def collected(frames: Iterator[Frame[Any]]) -> tuple[Any, PayloadReader, list[Any], list[Frame[Any]]]:
+    """Header, payload, later messages, and all frames of a streamed reply."""
     received = list(frames)
     later: list[Any] = []
     header = received[0].message

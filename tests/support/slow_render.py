@@ -59,7 +59,7 @@ class SlowRender:
         return (time.perf_counter() - started) / 2
 
 
-def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 20.0) -> None:
+def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 60.0) -> None:
     """Wait until a gauge of the worker has a value."""
     until = time.monotonic() + seconds
     while process.metric(metric) != value:

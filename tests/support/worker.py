@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,24 @@ _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 class WorkerProcess:
     """One `lumigrad serve`; `target` is where it listens once the constructor returns."""
 
-    def __init__(self, *options: str, port: int = 0, metrics_port: int = 0, environment: dict[str, str] | None = None):
-        """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log."""
-        arguments = [LUMIGRAD, "serve", "--port", str(port), "--metrics-port", str(metrics_port), *options]
+    def __init__(
+        self,
+        *options: str,
+        port: int = 0,
+        metrics_port: int = 0,
+        environment: dict[str, str] | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        supervised: bool = False,
+        command: Sequence[str] = (LUMIGRAD, "serve"),
+    ):
+        """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
+
+        `credentials` are for one that asks for TLS. `process` is the worker's own, or its supervisor's if there is to
+        be one.
+        """
+        self._credentials = credentials
+        alone = () if supervised else ("--no-supervisor",)
+        arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
         self.process = subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
@@ -43,6 +58,11 @@ class WorkerProcess:
         """Standard error so far."""
         return "".join(self._log)
 
+    @property
+    def worker_pid(self) -> int:
+        """The process that serves under the supervisor, the newest one."""
+        return int(re.findall(r"worker started .*pid=(\d+)", self.log)[-1])
+
     def metrics(self) -> str:
         """The text that Prometheus would read."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
@@ -57,13 +77,19 @@ class WorkerProcess:
                 return float(sample[3])
         return 0.0
 
+    def channel(self) -> grpc.Channel:
+        """A channel to it."""
+        if self._credentials is None:
+            return grpc.insecure_channel(self.target)
+        return grpc.secure_channel(self.target, self._credentials)
+
     def health(self, service: str = "") -> int:
         """The serving status of a service."""
-        with grpc.insecure_channel(self.target) as channel:
+        with self.channel() as channel:
             request = health_pb2.HealthCheckRequest(service=service)
-            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=5, wait_for_ready=True).status
+            return health_pb2_grpc.HealthStub(channel).Check(request, timeout=60, wait_for_ready=True).status
 
-    def wait_for_health(self, status: int, seconds: float = 10.0) -> None:
+    def wait_for_health(self, status: int, seconds: float = 60.0) -> None:
         """Wait until the worker reports a serving status."""
         until = time.monotonic() + seconds
         while self.health() != status:
@@ -71,10 +97,10 @@ class WorkerProcess:
                 raise TimeoutError(f"the worker did not report status {status}; its log:\n{self.log}")
             time.sleep(0.02)
 
-    def wait_for_log(self, text: str, seconds: float = 10.0) -> None:
-        """Wait until a text stands in the log."""
+    def wait_for_log(self, text: str, seconds: float = 60.0, count: int = 1) -> None:
+        """Wait until a text stands in the log, so many times."""
         until = time.monotonic() + seconds
-        while text not in self.log:
+        while self.log.count(text) < count:
             if time.monotonic() > until:
                 raise TimeoutError(f"{text!r} did not appear in the log:\n{self.log}")
             time.sleep(0.02)

@@ -1,0 +1,275 @@
+"""Payloads through shared memory: the same as with the stream while anybody looks at them, and gone afterwards."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres, World
+from lumigrad.client.obstacle import Obstacle
+from lumigrad.client.voxel_grid import VoxelGrid
+from support.gaussian_clouds import post
+from support.mesh_shapes import torus
+from support.worker import WorkerProcess, worker
+
+CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=240)
+# What CAMERA's colours take.
+BYTES = 320 * 240 * 3 * 4
+
+
+def cloud(count: int = 30_000, seed: int = 0) -> Spheres:
+    rng = np.random.default_rng(seed)
+    return Spheres(rng.normal(0, 0.5, (count, 3)), rng.uniform(0, 1, (count, 3)), np.full(count, 0.02))
+
+
+SMALL = cloud(100)
+
+
+@pytest.fixture
+def shared(worker_process: WorkerProcess) -> Iterator[Client]:
+    with Client(worker_process.target, lane="shared") as client:
+        yield client
+
+
+@pytest.fixture
+def stream(worker_process: WorkerProcess) -> Iterator[Client]:
+    with Client(worker_process.target, lane="stream") as client:
+        yield client
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def everything(client: Client) -> Iterator[tuple[str, np.ndarray]]:
+    """Large results of all calls, by name."""
+    gaussians = Gaussians(**{name: np.repeat(array, 20, axis=0) for name, array in post().tensors.items()})
+    for scene, outputs in ((cloud(), ("color", "depth", "hits")), (gaussians, ("color", "radii", "expected_depth"))):
+        for subject in (scene, client.put(scene)):
+            for retain in (False, True):
+                frame = client.render(subject, [CAMERA, CAMERA], outputs=outputs, retain=retain)
+                yield from frame.items()
+                for sparse in (False, True):
+                    gradients = frame.backward(color=np.ones_like(frame.color), sparse=sparse)
+                    yield from gradients.items()
+        yield from client.get(client.put(scene).scene_id, with_tensors=True).scene.tensors.items()
+        name = next(iter(scene.tensors))
+        moved = client.update(client.put(scene), **{name: scene.tensors[name] + 1})
+        yield from client.get(moved.scene_id, with_tensors=True).scene.tensors.items()
+        client.delete(moved)
+    shape = torus(200, 100)
+    mesh = client.put(Mesh(shape.vertices, shape.faces))
+    yield from client.get(mesh.scene_id, with_tensors=True).scene.tensors.items()
+    grid = VoxelGrid(np.random.default_rng(1).normal(size=(60, 50, 40)), 0.05)
+    spheres = np.random.default_rng(2).uniform(-1, 1, (2, 10, 2000, 4)).astype(np.float32)
+    for world in (mesh, World([Obstacle(grid)])):
+        found = client.query(world, spheres, outputs=("distance", "normal", "cost", "beyond"), retain=True)
+        yield from found.items()
+        yield from found.backward(np.ones_like(found.cost)).items()
+        yield "field", client.field(world, size=(2, 2, 2), voxel_size=0.04).distances
+
+
+def test_results_are_the_same_bit_for_bit(worker_process: WorkerProcess, stream: Client, shared: Client) -> None:
+    assert (stream.lane, shared.lane) == ("stream", "shared")
+    before = worker_process.metric("lumigrad_lane_fallbacks_total")
+    compared = 0
+    for (name, expected), (_, got) in zip(everything(stream), everything(shared), strict=True):
+        assert got.dtype == expected.dtype and got.shape == expected.shape, name
+        assert got.tobytes() == expected.tobytes(), name
+        assert got.flags.writeable == expected.flags.writeable, name
+        compared += got.nbytes >= 1 << 18
+    assert compared > 40
+    assert worker_process.metric("lumigrad_lane_bytes") > 0
+    assert worker_process.metric("lumigrad_lane_fallbacks_total") == before
+
+
+def test_a_lane_is_opened_once_a_payload_is_large(worker_process: WorkerProcess) -> None:
+    opened = worker_process.log.count("lane opened")
+    with Client(worker_process.target) as client:
+        for _ in range(3):
+            client.render(SMALL, Camera.orbit((0, 0, 0), 4, 0, 0, width=16, height=16))
+        assert worker_process.log.count("lane opened") == opened
+        client.render(SMALL, CAMERA)
+        client.render(SMALL, CAMERA)
+        worker_process.wait_for_log("lane opened")
+        assert worker_process.log.count("lane opened") == opened + 1
+        assert client.lane == "shared"
+
+
+def test_arrays_stay_as_they_are_while_anybody_has_them(worker_process: WorkerProcess, shared: Client) -> None:
+    handle = shared.put(SMALL)
+    frames = [shared.render(handle, CAMERA, background=value / 10) for value in range(5)]
+    kept = [frame.color.copy() for frame in frames]
+    views = [frame.color[10:, :, 1] for frame in frames]
+    tensors = [torch.from_numpy(frame.color[::2]) for frame in frames]
+    del frames
+    gc.collect()
+    for _ in range(20):
+        shared.render(handle, CAMERA)
+    for copy, view, tensor in zip(kept, views, tensors, strict=True):
+        assert np.array_equal(view, copy[10:, :, 1])
+        assert np.array_equal(tensor.numpy(), copy[::2])
+
+
+def test_arrays_outlive_their_client(worker_process: WorkerProcess) -> None:
+    lanes = worker_process.metric("lumigrad_lanes")
+    with Client(worker_process.target, lane="shared") as client:
+        frame = client.render(SMALL, CAMERA)
+        copy = frame.color.copy()
+    del client
+    gc.collect()
+    assert np.array_equal(frame.color, copy)
+    assert worker_process.metric("lumigrad_lanes") == lanes + 1, "the memory is still in use"
+    del frame
+    gc.collect()
+    wait_for(lambda: worker_process.metric("lumigrad_lanes") == lanes)
+
+
+def test_a_full_lane_falls_back_to_the_stream() -> None:
+    with worker("--device", "cpu", "--lane-mib", "8") as process, Client(process.target, lane="shared") as client:
+        # 4 MiB are four frames of 0.9 MiB.
+        frames = [client.render(SMALL, CAMERA) for _ in range(8)]
+        assert all(np.array_equal(frame.color, frames[0].color) for frame in frames)
+        assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 4
+        assert process.metric("lumigrad_lane_bytes") <= 4 << 20
+        # There is no room for the upload either.
+        gradients = [frame.backward(np.ones_like(frame.color)).positions for frame in frames]
+        assert all(np.array_equal(gradient, gradients[0]) for gradient in gradients)
+        del frames, gradients
+        gc.collect()
+        client.render(SMALL, CAMERA)
+        assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 4
+
+
+def test_a_worker_without_shared_memory_is_used_by_the_stream() -> None:
+    with worker("--device", "cpu", "--lane-mib", "0") as process:
+        with Client(process.target, lane="shared") as client:
+            with pytest.warns(RuntimeWarning, match="no shared memory with the worker at .*--lane-mib 0"):
+                client.render(SMALL, CAMERA)
+            assert client.lane == "stream"
+        with warnings.catch_warnings(), Client(process.target) as client:
+            warnings.simplefilter("error")
+            for _ in range(3):
+                client.render(SMALL, CAMERA)
+            assert client.lane == "stream"
+
+
+def test_an_unknown_lane_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match='lane: expected one of "auto", "stream", "shared", got \'tcp\''):
+        Client("localhost:1", lane="tcp")
+
+
+def test_the_lane_is_opened_anew_after_a_restart() -> None:
+    with worker("--device", "cpu", supervised=True) as process, Client(process.target, lane="shared") as client:
+        handle = client.put(SMALL)
+        before = client.render(handle, CAMERA)
+        copy = before.color.copy()
+        psutil.Process(process.worker_pid).kill()
+        after = client.render(handle, CAMERA)
+        assert np.array_equal(after.color, copy)
+        assert np.array_equal(before.color, copy), "what the dead worker wrote"
+        wait_for(lambda: client.lane == "shared")
+        assert np.array_equal(client.render(handle, CAMERA).color, copy)
+        assert process.metric("lumigrad_lanes") == 1
+
+
+def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
+    worker_process: WorkerProcess, shared: Client, stream: Client
+) -> None:
+    gradient = np.ones((240, 320, 3), np.float32)
+    frame, expected = (client.render(SMALL, CAMERA, retain=True) for client in (shared, stream))
+    assert shared.lane == "shared"
+    before = worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost")
+    shared._connection._lanes._lane._token = bytes(16)
+    got = frame.backward(gradient)
+    assert np.array_equal(got.positions, expected.backward(gradient).positions)
+    assert worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost") == before + 1
+
+
+def test_threads_share_a_lane(worker_process: WorkerProcess, shared: Client, stream: Client) -> None:
+    handle = stream.put(SMALL)
+    expected = [stream.render(handle, CAMERA, background=value).color for value in range(4)]
+    gradients = [stream.render(handle, CAMERA).backward(array).positions for array in expected]
+    wrong: list[int] = []
+
+    def work(value: int) -> None:
+        for _ in range(15):
+            frame = shared.render(handle, CAMERA, background=value, retain=True)
+            gradient = shared.render(handle, CAMERA).backward(expected[value])
+            if not np.array_equal(frame.color, expected[value]):
+                wrong.append(value)
+            if not np.array_equal(gradient.positions, gradients[value]):
+                wrong.append(-value)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert shared.lane == "shared"
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from lumigrad.client import Camera, Client, Spheres
+camera = Camera.orbit((0, 0, 0), 4, 30, 20, width=320, height=240)
+client = Client(sys.argv[1], lane="shared")
+frame = client.render(Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1)), camera)
+copy = frame.color.copy()
+child = os.fork()
+if not child:
+    same = np.array_equal(frame.color, copy)
+    del frame
+    os._exit(0 if same else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child sees other pictures"
+assert np.array_equal(frame.color, copy), "the child gave the parent's memory back"
+assert client.lane == "shared"
+assert np.array_equal(client.render(Spheres(np.zeros((1, 3)), np.ones((1, 3)), np.ones(1)), camera).color, copy)
+"""
+
+
+def test_a_forked_child_leaves_the_lane_to_its_parent(worker_process: WorkerProcess) -> None:
+    command = [sys.executable, "-c", FORKED, worker_process.target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_thousand_frames_leave_nothing_behind(worker_process: WorkerProcess, shared: Client) -> None:
+    handle = shared.put(SMALL)
+    processes = [psutil.Process(worker_process.process.pid), psutil.Process()]
+
+    def round_of(count: int) -> tuple[list[int], list[int], float, set[str]]:
+        for _ in range(count):
+            frame = shared.render(handle, CAMERA, retain=True)
+            frame.backward(frame.color, release=True)
+        gc.collect()
+        descriptors = [process.num_fds() for process in processes]
+        memory = [process.memory_info().rss for process in processes]
+        files = {path.name for path in Path("/dev/shm").iterdir()}
+        return descriptors, memory, worker_process.metric("lumigrad_lane_bytes"), files
+
+    descriptors, memory, lane_bytes, files = round_of(50)
+    later_descriptors, later_memory, later_bytes, later_files = round_of(500)
+    assert later_bytes <= max(lane_bytes, 4 * BYTES)
+    for now, then in zip(later_descriptors, descriptors, strict=True):
+        assert now <= then + 4
+    for now, then in zip(later_memory, memory, strict=True):
+        # 1,000 payloads are 900 MiB.
+        assert now < then + (64 << 20)
+    assert later_files <= files

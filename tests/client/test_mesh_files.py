@@ -1,0 +1,135 @@
+"""Meshes from and to files: STL, OBJ, PLY and GLB, scenes of several parts, damage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trimesh
+
+from lumigrad.client import InvalidArgument, Mesh
+from support import mesh_shapes
+
+FORMATS = ("stl", "obj", "ply", "glb")
+
+
+def torus() -> Mesh:
+    shape = mesh_shapes.torus(8, 6)
+    return Mesh(shape.vertices, shape.faces)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_is_saved_is_loaded_again(tmp_path, kind):
+    mesh = torus()
+    mesh.save(tmp_path / f"part.{kind}")
+    loaded = Mesh.load(tmp_path / f"part.{kind}")
+    assert loaded.name == "part"
+    np.testing.assert_allclose(
+        loaded.vertices[loaded.faces], mesh.vertices[mesh.faces], atol=1e-8 if kind == "obj" else 0
+    )
+    if kind != "stl":
+        np.testing.assert_array_equal(loaded.faces, mesh.faces)
+
+
+def test_units_are_scaled_before_they_are_rounded(tmp_path):
+    mesh = Mesh([[1000.1, 0, 0], [1000.2, 0, 0], [1000.1, 0.1, 0]], [[0, 1, 2]])
+    mesh.save(tmp_path / "mm.ply")
+    loaded = Mesh.load(tmp_path / "mm.ply", scale=0.001)
+    expected = mesh.vertices.astype(np.float64) * 0.001
+    np.testing.assert_array_equal(loaded.vertices, expected.astype(np.float32))
+    for scale in (0.0, -1.0, np.nan, "mm"):
+        with pytest.raises(InvalidArgument, match=r"^scale: expected"):
+            Mesh.load(tmp_path / "mm.ply", scale=scale)
+
+
+def test_parts_of_a_scene_are_placed_and_joined(tmp_path):
+    scene = trimesh.Scene()
+    part = trimesh.creation.box((1.0, 2.0, 3.0))
+    aside, mirrored = np.eye(4), np.diag([-1.0, 1.0, 1.0, 1.0])
+    aside[:3, 3] = (10.0, 0.0, 0.0)
+    scene.add_geometry(part, transform=aside)
+    scene.add_geometry(part, transform=mirrored)
+    scene.add_geometry(trimesh.PointCloud([[100.0, 0.0, 0.0]]))
+    scene.export(tmp_path / "scene.glb")
+    loaded = Mesh.load(tmp_path / "scene.glb")
+    assert len(loaded) == 24
+    np.testing.assert_allclose(loaded.bounds, ((-0.5, -1.0, -1.5), (10.5, 1.0, 1.5)), atol=1e-6)
+    # Also the mirrored part has its outside outside: the volumes add up.
+    corners = loaded.vertices[loaded.faces].astype(np.float64)
+    volume = np.einsum("ij,ij->", corners[:, 0], np.cross(corners[:, 1], corners[:, 2])) / 6
+    assert volume == pytest.approx(12.0, abs=1e-3)
+
+
+def test_quads_of_a_text_file_become_triangles(tmp_path):
+    text = "mtllib missing.mtl\nv 0 0 0\nv 1 0 0\nv 1 1 0\nv 0 1 0\nusemtl red\nf 1/1/1 2/2/1 3/3/1 4/4/1\n"
+    text += "vt 0 0\nvt 1 0\nvt 1 1\nvt 0 1\nvn 0 0 1\n"
+    (tmp_path / "quad.obj").write_text(text)
+    loaded = Mesh.load(tmp_path / "quad.obj")
+    assert len(loaded) == 2
+    assert loaded.vertices.max() == 1.0
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("damage", ["empty", "junk", "cut"])
+def test_damaged_files_are_refused(tmp_path, kind, damage):
+    path = tmp_path / f"part.{kind}"
+    torus().save(path)
+    whole = path.read_bytes()
+    junk = np.random.default_rng(1).integers(0, 256, 2000, np.uint8).tobytes()
+    path.write_bytes({"empty": b"", "junk": junk, "cut": whole[: len(whole) // 3]}[damage])
+    with pytest.raises(InvalidArgument, match=rf"^path: {path}: expected .* got|^path: {path}: .* does not parse"):
+        Mesh.load(path)
+
+
+def test_files_of_points_and_of_nothing_finite_are_refused(tmp_path):
+    trimesh.PointCloud(np.eye(3)).export(tmp_path / "points.ply")
+    with pytest.raises(InvalidArgument, match=r"points.ply: expected triangles, got none; it may hold points"):
+        Mesh.load(tmp_path / "points.ply")
+    (tmp_path / "nan.obj").write_text("v nan 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    with pytest.raises(InvalidArgument, match=r"nan.obj: vertices: expected finite values"):
+        Mesh.load(tmp_path / "nan.obj")
+    (tmp_path / "index.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 9\n")
+    with pytest.raises(InvalidArgument, match=r"^path: .*index.obj: "):
+        Mesh.load(tmp_path / "index.obj")
+
+
+@pytest.mark.parametrize("name", ["part.dae", "part", "part.zip"])
+def test_other_formats_are_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    text = r"^path: expected a name that ends in one of .stl, .obj, .ply, .glb, got"
+    with pytest.raises(InvalidArgument, match=text):
+        Mesh.load(tmp_path / name)
+    with pytest.raises(InvalidArgument, match=text):
+        torus().save(tmp_path / name)
+
+
+def test_a_missing_file_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Mesh.load(tmp_path / "none.stl")
+
+
+def test_without_trimesh_the_error_says_what_to_install(tmp_path):
+    (tmp_path / "part.stl").write_bytes(b"")
+    script = (
+        "import sys; sys.modules['trimesh'] = None\n"
+        "from lumigrad.client import Mesh\n"
+        f"try: Mesh.load({str(tmp_path / 'part.stl')!r})\nexcept ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        'reading mesh files needs the package "trimesh"; install it with: pip install "lumigrad[mesh]"\n'
+    )
+
+
+def test_the_client_does_not_import_trimesh():
+    script = "import lumigrad.client, sys; print('trimesh' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_names_of_endings_may_be_in_capitals(tmp_path: Path):
+    torus().save(tmp_path / "part.STL")
+    assert len(Mesh.load(tmp_path / "part.STL")) == len(torus())

@@ -1,0 +1,147 @@
+"""Meshes, boxes, grids, obstacles and worlds as values: what they take, and how they refuse the rest."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import Cuboid, InvalidArgument, Mesh, Obstacle, SceneHandle, VoxelGrid, World
+from lumigrad.client.pose import inverse_pose, rotated
+from support import mesh_shapes
+
+SHAPE = mesh_shapes.tetrahedron()
+HALF_TURN = (1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 2.0)
+
+
+def tetrahedron(name: str | None = None) -> Mesh:
+    return Mesh(SHAPE.vertices, SHAPE.faces, name)
+
+
+@pytest.mark.parametrize("kind", [list, np.asarray, torch.as_tensor])
+def test_meshes_take_what_holds_numbers(kind):
+    mesh = Mesh(kind(SHAPE.vertices.tolist()), kind(SHAPE.faces.tolist()), "part")
+    assert mesh.vertices.dtype == np.float32 and mesh.faces.dtype == np.int32
+    np.testing.assert_array_equal(mesh.vertices, SHAPE.vertices.astype(np.float32))
+    np.testing.assert_array_equal(mesh.faces, SHAPE.faces)
+    assert len(mesh) == 4 and mesh.nbytes == 4 * 12 + 4 * 12
+    assert repr(mesh) == "Mesh(4 vertices, 4 triangles, 'part')"
+    low, high = mesh.bounds
+    np.testing.assert_allclose([low, high], [[-0.3] * 3, [0.3] * 3], rtol=1e-6)
+    with pytest.raises(ValueError, match="read-only"):
+        mesh.vertices[0, 0] = 1.0
+    with pytest.raises(FrozenInstanceError):
+        mesh.name = "another"
+
+
+def test_vertices_that_no_face_uses_are_not_in_the_bounds():
+    mesh = Mesh([*SHAPE.vertices, [9, 9, 9]], SHAPE.faces)
+    np.testing.assert_allclose(mesh.bounds[1], 0.3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vertices", "faces", "text"),
+    [
+        (np.zeros((4, 2)), SHAPE.faces, r"^vertices: expected shape \[V, 3\], got \[4, 2\]"),
+        ([[0, 0, 0], [1, 0, np.nan], [np.inf, 1, 0]], [[0, 1, 2]], r"^vertices: expected finite .* in row 1 and 1 oth"),
+        (SHAPE.vertices, SHAPE.faces[:0], "^faces: expected at least one triangle, got none"),
+        (SHAPE.vertices, [], r"^faces: expected shape \[F, 3\], got \[0\]"),
+        (SHAPE.vertices, [[0, 1, 2, 3]], r"^faces: expected shape \[F, 3\], got \[1, 4\]"),
+        (SHAPE.vertices, [[0, 1, 2], [1, 2, 4]], r"^faces: expected .*, 0 to 3, got \[1, 2, 4\] in row 1"),
+        (SHAPE.vertices, [[-1, 1, 2]], r"^faces: expected indices .* got \[-1, 1, 2\] in row 0"),
+        (SHAPE.vertices, [[0.0, 1.0, 2.0]], "^faces: expected whole numbers .* got dtype float64; pass integers"),
+        (SHAPE.vertices, np.array([[0, 1, 2**40]]), "^faces: expected numbers that int32 holds, got 0 to 1099"),
+        ("here", SHAPE.faces, "^vertices: expected numbers"),
+    ],
+)  # fmt: skip
+def test_bad_meshes_are_refused(vertices, faces, text):
+    with pytest.raises(InvalidArgument, match=text):
+        Mesh(vertices, faces)
+
+
+def test_boxes_and_grids():
+    assert repr(Cuboid((0.5, 1, 2))) == "Cuboid(0.5 x 1 x 2 m)"
+    grid = VoxelGrid(np.ones((2, 3, 4)), 0.5)
+    np.testing.assert_allclose(grid.size, (1.0, 1.5, 2.0))
+    np.testing.assert_allclose(grid.centers[0, 0, 0], (-0.25, -0.5, -0.75))
+    np.testing.assert_allclose(grid.centers[1, 2, 3], (0.25, 0.5, 0.75))
+    assert grid.centers.shape == (2, 3, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Cuboid((1, 0, 1)), "^size: expected three lengths > 0"),
+        (lambda: Cuboid((1, 1)), r"^size: expected finite numbers of shape \[3\]"),
+        (lambda: VoxelGrid(np.ones((2, 2)), 0.1), r"^distances: expected shape \[X, Y, Z\], got \[2, 2\]"),
+        (lambda: VoxelGrid(np.full((2, 2, 2), np.inf), 0.1), "^distances: expected finite values"),
+        (lambda: VoxelGrid(np.ones((2, 2, 2)), 0.0), "^voxel_size: expected metres > 0, got 0.0"),
+        (lambda: VoxelGrid(np.ones((2, 0, 2)), 1.0), "^distances: expected at least one voxel"),
+        (lambda: Obstacle(VoxelGrid(np.ones((2, 1, 2)), 1.0)), "^shape: expected 2 voxels or more each way"),
+        (lambda: Obstacle("box"), "^shape: expected Mesh, SceneHandle, Cuboid or VoxelGrid, got 'box'; make one"),
+        (lambda: Obstacle(SceneHandle("id", 1, "", "world", 1, 1)), "^shape: expected a handle of a mesh, got one of"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=(0, 0, 0)), r"^pose: expected finite numbers of shape \[7\]"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=[0] * 7), r"^pose: expected a quaternion of length 1 after x y z"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), name=""), "^name: expected a name or None, got ''"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), enabled="no"), "^enabled: expected True or False, got 'no'"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), environment=-1), "^environment: expected a whole number from 0"),
+        (lambda: Obstacle(tetrahedron(), sign="parity"), '^sign: expected one of "auto", "normals", "rays", "winding"'),
+        (lambda: World(Obstacle(tetrahedron())), "^obstacles: expected Iterable, got Obstacle; pass a list of"),
+        (lambda: World([tetrahedron()]), r"^obstacles\[0\]: expected Obstacle, got Mesh; pass a list of"),
+        (lambda: World([Obstacle(tetrahedron(), environment=2)], 2), "^environments: expected at least 3"),
+    ],
+)  # fmt: skip
+def test_bad_obstacles_are_refused(make, text):
+    with pytest.raises(InvalidArgument, match=text):
+        make()
+
+
+def test_worlds_name_their_obstacles():
+    part = tetrahedron("part")
+    world = World([Obstacle(part), Obstacle(part), Obstacle(Cuboid((1, 1, 1)), name="table"), Obstacle(tetrahedron())])
+    assert world.names == ("part", "1", "table", "3")
+    assert world.environments == 1 and len(world) == 4
+    assert world.index("table") == 2
+    assert repr(world) == "World(4 obstacles: part, 1, table, 3)"
+    with pytest.raises(InvalidArgument, match=r"^name: expected one of part, 1, table, 3, got 'chair'"):
+        world.index("chair")
+    with pytest.raises(
+        InvalidArgument, match=r"^obstacles\[1\].name: expected a name that no other obstacle has, got 'a'"
+    ):
+        World([Obstacle(part, name="a"), Obstacle(part, name="a")])
+    # A name that was chosen gives way to those that were given.
+    assert World([Obstacle(part), Obstacle(part, name="part"), Obstacle(part, name="0")]).names == ("0_", "part", "0")
+
+
+def test_worlds_change_by_making_others():
+    world = World([Obstacle(tetrahedron("a")), Obstacle(Cuboid((1, 1, 1)), environment=2)])
+    assert world.environments == 3 and repr(world) == "World(2 obstacles in 3 environments: a, 1)"
+    moved = world.with_poses({"a": HALF_TURN})
+    np.testing.assert_array_equal(moved.poses, [HALF_TURN, (0, 0, 0, 1, 0, 0, 0)])
+    np.testing.assert_array_equal(world.poses[0], (0, 0, 0, 1, 0, 0, 0))
+    assert moved.obstacles[0].shape is world.obstacles[0].shape and moved.environments == 3
+    every = world.with_poses(torch.tensor([HALF_TURN, HALF_TURN]))
+    np.testing.assert_array_equal(every.poses, [HALF_TURN, HALF_TURN])
+    off = world.with_enabled({"1": False})
+    assert [obstacle.enabled for obstacle in off.obstacles] == [True, False]
+    with pytest.raises(InvalidArgument, match=r"^poses: expected shape \[2, 7\], one row per obstacle, got \[1, 7\]"):
+        world.with_poses([HALF_TURN])
+    with pytest.raises(InvalidArgument, match=r"^name: expected one of a, 1, got 'b'"):
+        world.with_enabled({"b": True})
+
+
+def test_an_empty_world_is_one():
+    assert len(World([])) == 0 and World([], 4).environments == 4
+    assert World([]).poses.shape == (0, 7)
+
+
+def test_inverse_poses_undo_poses():
+    generator = np.random.default_rng(2)
+    pose = generator.normal(size=(20, 7))
+    back = inverse_pose(pose)
+    points = generator.normal(size=(20, 3))
+    unit = pose[:, 3:] / np.linalg.norm(pose[:, 3:], axis=1, keepdims=True)
+    there = rotated(unit, points) + pose[:, :3]
+    np.testing.assert_allclose(rotated(back[:, 3:], there) + back[:, :3], points, atol=1e-12)

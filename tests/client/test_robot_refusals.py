@@ -1,0 +1,174 @@
+"""What is wrong with a robot's files and arguments is said by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import InvalidArgument
+from support.robot_files import ZOO, ZOO_SPHERES, JointLine, write_urdf
+
+pytest.importorskip("yourdfpy", reason="needs the extra robot")
+
+from lumigrad.client.robots import Robot
+from lumigrad.client.robots.sphere_file import SphereFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_urdf(tmp_path / "zoo.urdf", ZOO)
+
+
+def changed(joint_name: str, /, **values: Any) -> list[JointLine]:
+    return [replace(joint, **values) if joint.name == joint_name else joint for joint in ZOO]
+
+
+@pytest.mark.parametrize(
+    ("joints", "message"),
+    [
+        (changed("turn", kind="planar"), "joint 'turn': expected the type fixed, revolute, continuous or prismatic"),
+        (changed("turn", axis="0 0 0"), "joint 'turn': expected an axis of three numbers with a length"),
+        (changed("turn", axis="1 0"), "joint 'turn': expected an axis of three numbers"),
+        (changed("turn", xyz="nan 0 0"), "joint 'turn': expected a finite origin"),
+        (changed("turn", xyz="a b c"), "expected a URDF: ValueError"),
+        (changed("turn", name="rise"), "expected joints with names that differ, 'rise' comes more than once"),
+        ([*ZOO, JointLine("knot", "fixed", "flag", "hand")], "carries link 'hand' once more"),
+        (
+            changed("right", inner='<mimic joint="none"/>'),
+            "expected joint 'right' to follow (mimic) a joint that moves",
+        ),
+        (changed("right", inner='<mimic joint="right"/>'), "'right' follows itself"),
+        (changed("mount", parent="flag"), "base_link: expected one link that no joint carries"),
+        ([*ZOO, JointLine("more", "fixed", "a", "b")], "base_link: expected one link that no joint carries"),
+    ],
+)
+def test_damaged_urdf_files(tmp_path, joints, message):
+    path = write_urdf(tmp_path / "wrong.urdf", joints)
+    with pytest.raises(InvalidArgument) as raised:
+        Robot.load(path, ZOO_SPHERES)
+    assert message in str(raised.value)
+
+
+def test_files_that_are_no_urdf(tmp_path, path):
+    for content, message in (
+        (path.read_bytes()[:-200], "expected XML"),
+        (b"<robot/>", "expected a URDF"),
+        (b'<robot name="a"/>', "expected links, got none"),
+        (
+            path.read_bytes().replace(b'<link name="arm"></link>', b""),
+            "a link of the file as parent and child, got 'arm'",
+        ),
+    ):
+        (tmp_path / "wrong.urdf").write_bytes(content)
+        with pytest.raises(InvalidArgument, match=r"^urdf: ") as raised:
+            Robot.load(tmp_path / "wrong.urdf", ZOO_SPHERES)
+        assert message in str(raised.value) and "wrong.urdf" in str(raised.value)
+    with pytest.raises(FileNotFoundError):
+        Robot.load(tmp_path / "none.urdf", ZOO_SPHERES)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"joints": ["rise"]},
+            "joints: expected every joint that moves in joints or in locked, but 'turn' is in neither",
+        ),
+        (
+            {"joints": ["rise", "roll"]},
+            "joints: expected joints that move (rise, turn, wrist, left, right), got 'roll'",
+        ),
+        ({"joints": ["rise", "rise"]}, "joints: expected names that differ, got rise, rise"),
+        ({"joints": ["right"]}, "joints: expected joints with a value of their own, but 'right' follows 'left'"),
+        ({"locked": {"mount": 0}}, "locked: expected joints that move"),
+        ({"base_link": "moon"}, "base_link: expected a link of"),
+        ({"base_link": "hand"}, "spheres: expected links that the base carries (hand, left_finger, right_finger)"),
+        ({"base": (0, 0, 0, 0, 0, 0, 0)}, "base: expected "),
+    ],
+)
+def test_wrong_arguments(path, options, message):
+    with pytest.raises(InvalidArgument) as raised:
+        Robot.load(path, ZOO_SPHERES, **options)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("spheres", "message"),
+    [
+        ({}, "expected at least one sphere"),
+        ({"moon": [[0, 0, 0, 1]]}, "got 'moon'"),
+        ({"arm": [[0, 0, 1]]}, "spheres of link 'arm': expected a list of {center: [x, y, z], radius: r}"),
+        ({"arm": [{"center": [0, 0, 0]}]}, "spheres of link 'arm': expected a list"),
+        ({"arm": [{"radius": 1.0}]}, "spheres of link 'arm': expected a list"),
+        ({"arm": np.full((2, 4), np.nan)}, "spheres of link 'arm': expected a list"),
+        ({"arm": "many"}, "spheres of link 'arm': expected a list"),
+        ({"collision_spheres": 3}, "collision_spheres: expected spheres by link, or the name of a file, got 3"),
+        ({"collision_spheres": {}, "lock_joints": {"left": "open"}}, "lock_joints.left: expected a finite number"),
+        ({"collision_spheres": {}, "extra_links": {"tip": {}}}, "extra_links.tip: expected a mapping with parent"),
+        (
+            {"collision_spheres": {}, "extra_links": {"tip": {"parent_link_name": "arm", "fixed_transform": [1]}}},
+            "extra_links.tip.fixed_transform: expected x y z qw qx qy qz, got [1]",
+        ),
+        (
+            {"collision_spheres": {}, "extra_links": {"tip": {"parent_link_name": "arm", "joint_type": "REVOLUTE"}}},
+            "extra_links.tip.joint_type: expected FIXED",
+        ),
+    ],
+)
+def test_wrong_spheres(path, spheres, message):
+    with pytest.raises(InvalidArgument, match=r"^spheres: ") as raised:
+        Robot.load(path, spheres)
+    assert message in str(raised.value)
+
+
+def test_wrong_sphere_files(tmp_path, path):
+    for content, message in ((b"a: [1", "expected a YAML file"), (b"3", "expected spheres by link, got 3")):
+        (tmp_path / "wrong.yml").write_bytes(content)
+        with pytest.raises(InvalidArgument, match=r"^spheres: .*wrong.yml: ") as raised:
+            Robot.load(path, tmp_path / "wrong.yml")
+        assert message in str(raised.value)
+
+
+def test_what_curobo_says_of_a_robot_is_followed(tmp_path, path):
+    (tmp_path / "spheres.yml").write_text(
+        "collision_spheres: {arm: [{center: [0, 0.2, 0], radius: 0.1}, {center: [0, 0, 0], radius: -1}], flag: [], "
+        "tip: [{center: [0, 0, 0], radius: 0.1}], hand: [{center: [0, 0, 0], radius: 0.1}]}"
+    )
+    (tmp_path / "robot.yml").write_text(
+        "robot_cfg: {kinematics: {collision_spheres: spheres.yml, collision_link_names: [tip, arm, flag],\n"
+        "  collision_sphere_buffer: {arm: 0.01}, base_link: base, lock_joints: {left: 0.02},\n"
+        "  cspace: {joint_names: [left, wrist, turn, rise]},\n"
+        "  extra_links: {tip: {parent_link_name: hand, fixed_transform: [0, 0, 0.5, 1, 0, 0, 0], joint_type: FIXED}}}}"
+    )
+    robot = Robot.load(path, tmp_path / "robot.yml")
+    assert robot.joint_names == ("wrist", "turn", "rise") and robot.links[0] == "base"
+    assert robot.sphere_links == ("tip", "arm", "arm")
+    np.testing.assert_allclose(robot.spheres(np.zeros(3))[:, 3], [0.1, 0.11, -1])
+    tip, hand = robot.link_poses(np.zeros(3), ["tip", "hand"])
+    np.testing.assert_allclose(np.linalg.norm(tip[:3] - hand[:3]), 0.5)
+    assert SphereFile.of(tmp_path / "robot.yml").locked == {"left": 0.02}
+
+
+def test_wrong_joint_values(path):
+    robot = Robot.load(path, ZOO_SPHERES)
+    for q in (np.zeros(3), np.zeros((2, 5)), np.float64(1), torch.zeros(2, 3)):
+        with pytest.raises(InvalidArgument, match=r"q: expected shape \[.., 4\] \(rise, turn, wrist, left\), got "):
+            robot.spheres(q)
+    with pytest.raises(InvalidArgument, match=r"q: expected real numbers"):
+        robot.spheres(torch.zeros(4, dtype=torch.complex64))
+    with pytest.raises(InvalidArgument, match=r"q: expected numbers"):
+        robot.spheres(["a", "b", "c", "d"])
+    with pytest.raises(InvalidArgument, match=r"links: expected links of the robot .*, got 'moon'"):
+        robot.link_poses(np.zeros(4), ["moon"])
+
+
+def test_meshes_that_are_not_there(tmp_path):
+    inner = '<collision><geometry><mesh filename="package://none/none.stl"/></geometry></collision>'
+    robot = Robot.load(write_urdf(tmp_path / "zoo.urdf", ZOO, {"arm": inner}), ZOO_SPHERES)
+    with pytest.raises(InvalidArgument, match=r"urdf: .*zoo.urdf: expected 'package://none/none.stl' in its folder"):
+        _ = robot.collision_meshes

@@ -1,0 +1,76 @@
+"""Distances and costs from a worker: what was computed elsewhere, and the bits that the kernels give in process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import Client
+from lumigrad.client.torch import mesh_distance
+from support import mesh_oracle, oracle
+from support.closeness import assert_image
+from support.mesh_engines import cpu
+from support.mesh_oracle import Found
+from support.mesh_remote import remote_settings, remote_world
+from support.mesh_runs import run, with_options
+
+FILES = oracle.files("meshes")
+pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)
+WANTED = ("spheres", "poses", "weight")
+EXACT = {"semantics": "exact", "max_distance": None, "samples": 32}
+
+
+def assert_reproduced(found: Found, cost: np.ndarray, gradient: np.ndarray) -> None:
+    weight, largest = found.case.options.weight, float(np.abs(found.cost).max())
+    ok = found.ok_cost
+    assert_image(cost[ok], found.cost[ok], 1e-5 * weight + 1e-4 * largest)
+    ok, expected = found.ok_gradient, found.gradient
+    size = np.maximum(np.linalg.norm(expected, axis=-1, keepdims=True), weight)
+    assert_image(gradient[ok], expected[ok], 2e-3 * np.broadcast_to(size, expected.shape)[ok])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_costs_computed_elsewhere_come_from_a_worker(path: Path, client: Client) -> None:
+    found = mesh_oracle.load(path)
+    world = client.put(remote_world(found.case))
+    settings = remote_settings(found.case)
+    asked = client.query(world, found.case.spheres, outputs=("cost", "gradient"), retain=True, **settings)
+    assert_reproduced(found, asked.cost, asked.gradient)
+    gradients = asked.backward(cost=np.ones(found.case.shape, np.float32))
+    assert_reproduced(found, asked.cost, gradients.spheres)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_exact_results_have_the_bits_of_the_kernels(path: Path, client: Client) -> None:
+    case = with_options(mesh_oracle.load(path).case, **EXACT)
+    random = np.random.default_rng(4)
+    upstream = {name: random.standard_normal(case.shape).astype(np.float32) for name in ("cost", "distance")}
+    outputs = ("cost", "gradient", "exhausted", "distance", "normal", "closest", "face", "beyond")
+    expected = run(cpu(), case, outputs=outputs, upstream=upstream, wanted=WANTED)
+    asked = client.query(remote_world(case), case.spheres, outputs=outputs, retain=True, **remote_settings(case))
+    gradients = asked.backward(**upstream, wanted=WANTED)
+    for name in outputs:
+        assert asked[name].tobytes() == expected.outputs[name].tobytes(), name
+    for name in WANTED:
+        assert gradients[name].tobytes() == expected.gradients[name].tobytes(), name
+
+
+def test_the_operator_differentiates_what_a_worker_computes(client: Client) -> None:
+    found = mesh_oracle.load(next(path for path in FILES if path.stem.startswith("05")))
+    assert found.differences is not None
+    options = found.case.options
+    spheres = torch.from_numpy(found.case.spheres).requires_grad_()
+    result = mesh_distance(
+        spheres,
+        remote_world(found.case),
+        activation_distance=options.activation_distance,
+        weight=options.weight,
+        client=client,
+    )
+    result.cost.sum().backward()
+    assert spheres.grad is not None
+    ok = found.ok_gradient
+    assert_image(spheres.grad.numpy()[ok], found.differences[ok], 2e-3 * options.weight)

@@ -1,0 +1,146 @@
+"""What a training changes beside its parameters: how many there are, the poses of its cameras, their exposures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, InvalidArgument, Loss, Mcmc, Rate, Target
+from support.training_scenes import Lesson, gaussian_lesson, sphere_lesson
+
+LESSON: Lesson = gaussian_lesson()
+COUNT = len(LESSON.scene.means)
+RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 5e-3, "sh_rest": 2e-4}
+
+
+def moved(camera: Camera, shift: float) -> Camera:
+    """The same camera, elsewhere."""
+    model = camera.model
+    return Camera(camera.width, camera.height, dataclasses.replace(model, translation=model.translation + shift))
+
+
+def test_gaussians_are_cloned_split_and_pruned(client: Client) -> None:
+    density = AdaptiveDensity(start=2, every=5, grow_gradient=2e-5, grow_scale=0.03, prune_opacity=0.35, reset_every=12)
+    with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES, density=density) as trainer:
+        steps = list(trainer.steps(24))
+        reports = [step.density for step in steps if step.density]
+        assert any(report.cloned for report in reports) and any(report.split for report in reports)
+        assert any(report.pruned for report in reports)
+        assert [step.number for step in steps if step.density and step.density.opacities_reset] == [12]
+        changes = {step.number: step.density for step in steps if step.density}
+        count = COUNT
+        for step in steps:
+            report = changes.get(step.number)
+            if report:
+                count += report.cloned + report.split - report.pruned
+            assert step.count == count
+        assert len(trainer.scene().means) == count
+
+
+def test_mcmc_keeps_to_its_cap_and_repeats_itself(client: Client) -> None:
+    scenes = []
+    for seed in (4, 4, 5):
+        trainer = client.trainer(
+            LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES, seed=seed,
+            loss=Loss(opacity=0.01, scale=0.01), density=Mcmc(cap=COUNT + 15, start=0, every=4, min_opacity=0.1),
+        )  # fmt: skip
+        with trainer:
+            steps = list(trainer.steps(20))
+            scenes.append(trainer.scene())
+        assert steps[-1].count == COUNT + 15
+        assert sum(step.density.added for step in steps if step.density) == 15
+        assert steps[-1].terms["opacity"] > 0 and steps[-1].terms["scale"] > 0
+    for name, array in scenes[0].tensors.items():
+        assert np.array_equal(array, scenes[1].tensors[name]), name
+    assert not np.array_equal(scenes[0].means, scenes[2].means)
+
+
+def test_gradients_of_gaussians_that_are_gone_are_discarded(client: Client) -> None:
+    density = AdaptiveDensity(start=1, every=2, grow_gradient=0.0, reset_every=0)
+    with client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, density=density) as trainer:
+        done = [batch.apply(color=np.ones_like(batch.color)) for batch in trainer.batches(5, in_flight=2)]
+    assert [step.number for step in done] == [0, 1, 2, 3, 4]
+    # The third step was rendered before the second had cloned what it shows... of those that were due at step 2.
+    assert [step.discarded for step in done] == [False, False, False, True, False]
+
+
+@pytest.mark.parametrize("kind", ["gaussians", "spheres"])
+def test_cameras_find_back_to_where_the_pictures_were_taken(kind: str, client: Client) -> None:
+    settings = {} if kind == "gaussians" else {"gamma": 0.05, "max_depth": 8.0, "min_depth": 0.5}
+    lesson = gaussian_lesson() if kind == "gaussians" else sphere_lesson()
+    shown = [client.render(lesson.scene, camera, **settings).color for camera in lesson.cameras]
+    wrong = [moved(camera, 0.03) for camera in lesson.cameras]
+    still = {"colors": 0.0} if kind == "spheres" else {"sh0": 0.0}
+    trainer = client.trainer(lesson.scene, wrong, shown, rates=still, refine_poses=2e-3, **settings)
+    with trainer:
+        steps = list(trainer.steps(160))
+        views, exposures = trainer.views()
+    assert exposures is None
+    # Small turns and small shifts look alike: what counts is what the cameras see.
+    assert all(
+        list(view.camera.opencv.rotation) != camera.model.rotation.ravel().tolist()
+        for view, camera in zip(views, wrong, strict=True)
+    )
+    # Outlines of spheres are sharp, and their derivatives do not see them.
+    share = 0.4 if kind == "gaussians" else 0.7
+    assert np.mean([step.loss for step in steps[-8:]]) < share * np.mean([step.loss for step in steps[:8]])
+
+
+def test_exposures_take_up_what_cameras_did_to_colours(client: Client) -> None:
+    shown = [client.render(LESSON.scene, camera).color for camera in LESSON.cameras]
+    gains = (0.7, 0.9, 1.1, 1.3)
+    targets = [Target(gain * picture) for gain, picture in zip(gains, shown, strict=True)]
+    trainer = client.trainer(
+        LESSON.scene, LESSON.cameras, targets, rates={"sh0": 0.0}, refine_exposures=Rate(3e-2, 1e-3, 400)
+    )
+    with trainer:
+        list(trainer.steps(400))
+        _, exposures = trainer.views()
+    assert exposures is not None and exposures.shape == (4, 3, 4)
+    exposed = [picture @ matrix[:, :3].T + matrix[:, 3] for picture, matrix in zip(shown, exposures, strict=True)]
+    for picture, exposed_picture, target in zip(shown, exposed, targets, strict=True):
+        before, after = np.abs(picture - target.color).mean(), np.abs(exposed_picture - target.color).mean()
+        assert after < 0.15 * before
+
+
+def test_masks_and_depths_count(client: Client) -> None:
+    camera = LESSON.cameras[0]
+    frame = client.render(LESSON.truth, camera, outputs=("color", "expected_depth", "alpha"))
+    half = np.zeros(frame.alpha.shape, np.float32)
+    half[:, : half.shape[1] // 2] = 1
+    depth = np.where(frame.alpha > 0.5, frame.expected_depth, 0)
+    target = Target(frame.color, mask=half, depth=depth)
+    options = {"rates": RATES, "loss": Loss(depth=0.1, alpha=0.0)}
+    with client.trainer(LESSON.scene, [camera], [target], **options) as trainer:
+        steps = list(trainer.steps(30))
+    assert steps[-1].terms["depth"] < steps[0].terms["depth"]
+    assert steps[-1].loss < steps[0].loss
+    with client.trainer(
+        LESSON.scene, [camera], [Target(mask=half)], rates=RATES, loss=Loss(0, 0, 0, alpha=1)
+    ) as trainer:
+        steps = list(trainer.steps(30))
+    assert steps[-1].terms["alpha"] < 0.9 * steps[0].terms["alpha"]
+
+
+def test_targets_are_stored_once_and_come_back(client: Client) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)
+    handle = client.put(Target(picture, depth=np.ones((6, 5))))
+    assert handle.kind == "target" and handle.count == 30
+    assert client.put(Target(picture, depth=np.ones((6, 5)))).scene_id == handle.scene_id
+    again = client.get(handle.scene_id, with_tensors=True).scene
+    assert again.color.dtype == np.uint8 and np.array_equal(again.color, picture)
+    with pytest.raises(InvalidArgument, match="target"):
+        client.render(handle, LESSON.cameras[0])
+    with pytest.raises(InvalidArgument, match="size of its target"):
+        client.trainer(LESSON.scene, LESSON.cameras[:1], [handle])
+
+
+def test_some_images_come_along(client: Client) -> None:
+    with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer:
+        step = trainer.step([1], outputs=("color", "alpha"), image_format="uint8")
+        assert step.images is not None and step.images.color.dtype == np.uint8
+        picture = client.render(LESSON.scene, LESSON.cameras[1]).color
+        assert np.abs(step.images.color[0] / 255 - np.clip(picture, 0, 1)).max() <= 0.5 / 255 + 1e-6
+        assert isinstance(trainer.scene(), Gaussians)

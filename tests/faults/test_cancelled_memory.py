@@ -1,0 +1,70 @@
+"""A call that its caller gives up leaves nothing behind: neither its payload nor the forward state it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
+from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.slow_render import SlowRender, wait_for
+from support.worker import WorkerProcess, worker
+
+BYTES = ("lumigrad_transit_bytes", "lumigrad_context_bytes")
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
+
+
+@pytest.fixture
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    # Something is there beforehand, and stays.
+    kept = raw.render(spec_of(), cloud=sphere_cloud(3), retain=True).header.context_id
+    yield raw
+    raw.render_stub.Release(render_pb2.ReleaseRequest(context_id=kept), timeout=10)
+    raw.close()
+
+
+def start(client: RawClient, spec: render_pb2.RenderSpec) -> Any:
+    return client.render_stub.Render(iter([Frame(render_pb2.RenderRequest(spec=spec, retain=True))]), timeout=60)
+
+
+def assert_as_before(process: WorkerProcess, before: list[float]) -> None:
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    for name, value in zip(BYTES, before, strict=True):
+        wait_for(process, name, value)
+
+
+@pytest.mark.parametrize("when", ["while it waits", "while it runs"])
+def test_a_retained_render_is_given_up(process: WorkerProcess, client: RawClient, when: str) -> None:
+    before = [process.metric(name) for name in BYTES]
+    slow = SlowRender(client)
+    first = start(client, slow.request().message.spec)
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    if when == "while it waits":
+        second = start(client, slow.request().message.spec)
+        wait_for(process, "lumigrad_queue_depth", 1)
+        second.cancel()
+        wait_for(process, "lumigrad_queue_depth", 0)
+    assert process.metric("lumigrad_transit_bytes") > before[0]
+    first.cancel()
+    assert_as_before(process, before)
+
+
+def test_a_reply_is_not_taken_to_its_end(process: WorkerProcess, client: RawClient) -> None:
+    """Its header has named the forward state, which nobody will ask for."""
+    before = [process.metric(name) for name in BYTES]
+    scene_id = client.put(sphere_cloud(20)).scene.scene_id
+    # More than what fits between the worker and a caller who does not read.
+    call = start(client, spec_of(*[opencv_camera(1024, 1024)] * 8, scene_id=scene_id, outputs=["color", "info"]))
+    assert next(call).message.context_id
+    assert process.metric("lumigrad_context_bytes") > before[1]
+    call.cancel()
+    assert_as_before(process, before)

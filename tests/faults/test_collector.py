@@ -1,0 +1,83 @@
+"""A collector that hangs, fails or is not there costs no call, no memory, and no time when the worker ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+from support.collector import grpc_collector
+from support.raw_calls import RawClient, spec_of, sphere_cloud
+from support.worker import WorkerProcess, worker
+
+RENDER = "lumigrad.v1.RenderService/Render"
+BATCH = 64
+ENVIRONMENT = {
+    **os.environ,
+    "OTEL_BSP_SCHEDULE_DELAY": "50",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(BATCH),
+    "OTEL_BSP_MAX_QUEUE_SIZE": str(2 * BATCH),
+    "OTEL_EXPORTER_OTLP_TIMEOUT": "0.3",
+}
+FAILURE = "traces cannot be exported; calls go on"
+
+
+def render(process: WorkerProcess, count: int) -> None:
+    client = RawClient(process.target)
+    scene_id = client.put(sphere_cloud()).scene.scene_id
+    for _ in range(count):
+        client.render(spec_of(scene_id=scene_id))
+    client.close()
+
+
+def wait_for_spans(process: WorkerProcess, result: str, count: int) -> None:
+    until = time.monotonic() + 30
+    while process.metric("lumigrad_trace_spans_total", result=result) < count:
+        assert time.monotonic() < until, process.metrics()
+        time.sleep(0.05)
+
+
+def test_a_collector_that_hangs_and_comes_back() -> None:
+    with grpc_collector() as (collector, url):
+        collector.answers.clear()
+        with worker("--device", "cpu", "--trace-endpoint", url, environment=ENVIRONMENT) as process:
+            # More spans than are kept for it.
+            render(process, BATCH)
+            wait_for_spans(process, "lost", 2 * BATCH)
+            assert process.log.count(FAILURE) == 1
+            assert "DEADLINE_EXCEEDED" in process.log
+            assert process.log.count("code=OK") == BATCH + 1
+            collector.answers.set()
+            render(process, 1)
+            wait_for_spans(process, "exported", 1)
+            process.wait_for_log("traces are exported again")
+            assert collector.spans
+
+
+def test_a_collector_that_hangs_does_not_hold_up_the_end() -> None:
+    with grpc_collector() as (collector, url):
+        collector.answers.clear()
+        patient = {**ENVIRONMENT, "OTEL_EXPORTER_OTLP_TIMEOUT": "60"}
+        with worker("--device", "cpu", "--trace-endpoint", url, environment=patient) as process:
+            render(process, 3)
+            started = time.monotonic()
+            process.signal(signal.SIGTERM)
+            assert process.wait() == 0
+            assert time.monotonic() - started < 20
+
+
+def test_a_collector_that_is_not_there_and_comes() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    with worker("--device", "cpu", "--trace-endpoint", endpoint, environment=ENVIRONMENT) as process:
+        render(process, 3)
+        wait_for_spans(process, "lost", 1)
+        process.wait_for_log(FAILURE)
+        with grpc_collector(port) as (collector, _):
+            render(process, 3)
+            collector.wait_for(RENDER)
+            process.wait_for_log("traces are exported again")
+        assert "Traceback" not in process.log

@@ -1,0 +1,198 @@
+"""A call that cannot be done in time is refused when it comes; one that could have been never is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client.errors import DeadlineExceeded
+from lumigrad.protos import details
+from lumigrad.server.errors import TooLateError
+from lumigrad.server.estimates import Cost, Estimates
+from lumigrad.server.job import Job
+from lumigrad.server.joint import Joint
+from lumigrad.server.launch import Launch
+from lumigrad.server.priority import Priority
+from lumigrad.server.schedule import Schedule
+from lumigrad.v1 import errors_pb2
+from support.held_device import StandInCall
+from support.raw_calls import RawClient, detail, failure, sphere_cloud
+from support.slow_render import SlowRender, wait_for
+from support.worker import WorkerProcess, worker
+
+VIEWS = 4
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture
+def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
+    made = SlowRender(client)
+    yield made
+    made.cancel()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+
+
+def known_seconds(slow: SlowRender) -> float:
+    """What a call takes, after the worker has seen some of its kind."""
+    started = time.perf_counter()
+    for _ in range(3):
+        list(slow.start(VIEWS))
+    return (time.perf_counter() - started) / 3
+
+
+def test_a_call_that_cannot_be_done_in_time_is_refused_at_once(process: WorkerProcess, slow: SlowRender) -> None:
+    seconds = known_seconds(slow)
+    before = process.metric("lumigrad_rejections_total", reason="deadline")
+    rendered = process.metric("lumigrad_batch_views_sum")
+    started = time.perf_counter()
+    error = failure(lambda: list(slow.start(VIEWS, timeout=seconds / 5)))
+    assert time.perf_counter() - started < seconds / 5
+    assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    near = detail(error, errors_pb2.DeadlineTooNear)
+    assert near.left_seconds <= seconds / 5 < near.needed_seconds < seconds
+    assert error.details() == (
+        f"the call was not begun: it takes {near.needed_seconds:.3g} s at the least, and its deadline is in "
+        f"{near.left_seconds:.3g} s"
+    )
+    assert process.metric("lumigrad_rejections_total", reason="deadline") == before + 1
+    assert process.metric("lumigrad_batch_views_sum") == rendered
+    list(slow.start(VIEWS, timeout=30 * seconds))
+
+
+def test_what_waits_before_a_call_counts(process: WorkerProcess, slow: SlowRender) -> None:
+    seconds = known_seconds(slow)
+    # Of other numbers of views, so that each goes by itself.
+    running = slow.start(20 * VIEWS)
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    error = failure(lambda: list(slow.start(VIEWS, timeout=5 * seconds)))
+    assert detail(error, errors_pb2.DeadlineTooNear).needed_seconds > 5 * seconds
+    running.cancel()
+    list(slow.start(VIEWS, timeout=30 * seconds))
+
+
+def test_a_kind_that_nobody_has_seen_is_never_refused(process: WorkerProcess, client: RawClient) -> None:
+    slow = SlowRender(client, "gaussians")
+    for _ in range(2):
+        error = failure(lambda: list(slow.start(timeout=0.2)))
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert details.find(error.trailing_metadata(), errors_pb2.DeadlineTooNear) is None
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+
+
+def test_clients_are_told_what_to_change(process: WorkerProcess) -> None:
+    arrays = sphere_cloud(5000, radius=1.0, seed=99)
+    camera = Camera.look_at((0, 0, 0), (0, 0, 1), (0, -1, 0), width=256, height=256)
+    with Client(process.target) as client:
+        handle = client.put(Spheres(arrays["positions"], arrays["colors"], arrays["radii"]))
+
+        def render(timeout_s: float) -> None:
+            client.render(handle, [camera] * VIEWS, gamma=1.0, max_depth=20.0, timeout_s=timeout_s)
+
+        started = time.perf_counter()
+        for _ in range(3):
+            render(60)
+        with pytest.raises(DeadlineExceeded, match=r"did not begin: .* pass a larger timeout_s"):
+            render((time.perf_counter() - started) / 15)
+
+
+def knowing(seconds: dict[Any, float]) -> Schedule:
+    """A schedule that has seen kinds of work take so long."""
+    schedule = Schedule(1000, has_tenants=False)
+    for kind, each in seconds.items():
+        for _ in range(3):
+            schedule.settle(Launch([Job(lambda: None, None, Cost(kind), None)]), each)
+    return schedule
+
+
+def job_of(kind: Any, call: Any, key: Any = None) -> Job[None]:
+    joint = None if key is None else Joint(key, 0.1, None, lambda parts: [None] * len(parts))
+    return Job(lambda: None, call, Cost(kind), joint)
+
+
+def is_refused(schedule: Schedule, job: Job[None], running: Launch | None = None) -> bool:
+    try:
+        schedule.put(job, running)
+    except TooLateError:
+        return True
+    return False
+
+
+SECONDS = st.floats(0.01, 100.0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(SECONDS, SECONDS, st.floats(0.5, 10.0))), SECONDS, SECONDS, st.floats(0.5, 10.0))
+def test_none_is_refused_that_would_have_made_it(
+    others: list[tuple[float, float, float]], seconds: float, remaining: float, slower: float
+) -> None:
+    """Whatever waits before it, and though work may be twice as fast as it ever was, or slower."""
+    schedule = knowing({**{number: each[0] for number, each in enumerate(others)}, "mine": seconds})
+    now = 0.0
+    for number, (usual, left, factor) in enumerate(others):
+        if not is_refused(schedule, job_of(number, StandInCall(remaining=left))) and left > now:
+            now = min(now + usual * factor, left)
+    would_end = now + seconds * slower
+    if is_refused(schedule, job_of("mine", StandInCall(remaining=remaining))):
+        assert would_end > remaining * (1 - 1e-6) - 1e-3
+
+
+def test_only_what_must_go_before_a_call_counts() -> None:
+    schedule = knowing({"dear": 10.0, "mine": 1.0})
+    for _ in range(3):
+        assert not is_refused(schedule, job_of("dear", StandInCall(remaining=1000.0)))
+    assert is_refused(schedule, job_of("mine", StandInCall(remaining=10.0)))
+    assert not is_refused(schedule, job_of("mine", StandInCall(remaining=17.0)))
+    urgent = StandInCall(priority=Priority.INTERACTIVE, remaining=1.0)
+    assert not is_refused(schedule, job_of("mine", urgent))
+    assert not is_refused(schedule, job_of("mine", StandInCall(tenant="another", remaining=1.0)))
+
+
+def test_what_may_be_computed_as_one_counts_once() -> None:
+    schedule = knowing({"dear": 10.0, "mine": 1.0})
+    for _ in range(8):
+        assert not is_refused(schedule, job_of("dear", StandInCall(remaining=1000.0), key="together"))
+    assert is_refused(schedule, job_of("mine", StandInCall(remaining=5.0)))
+    assert not is_refused(schedule, job_of("mine", StandInCall(remaining=6.0)))
+    assert not is_refused(schedule, job_of("dear", StandInCall(remaining=5.5), key="together"))
+
+
+def test_what_runs_counts_as_far_as_it_is_not_done_and_no_longer_than_it_is_wanted() -> None:
+    schedule = knowing({"dear": 100.0, "mine": 1.0})
+    for wanted, refused in ((1000.0, True), (5.0, False)):
+        running = Launch([job_of("dear", StandInCall(remaining=wanted))])
+        assert is_refused(schedule, job_of("mine", StandInCall(remaining=20.0)), running) == refused
+
+
+def test_timings_are_forgotten_and_few_tell_nothing() -> None:
+    now = 0.0
+    estimates = Estimates(lambda: now)
+    for number in range(4):
+        assert bool(estimates.least(Cost("kind", 2))) == (number >= 3)
+        estimates.add("kind", 1.0 + number)
+    assert estimates.least(Cost("kind", 2)) == 1.0
+    assert estimates.typical(Cost("kind", 2)) == 5.0
+    now = 31.0
+    assert estimates.least(Cost("kind", 2)) == 0.0
+    assert estimates.typical(Cost("kind")) is None
+    for number in range(2000):
+        estimates.add(number, 1.0)
+    assert len(estimates._timings) <= 1024

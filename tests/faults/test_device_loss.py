@@ -1,0 +1,131 @@
+"""A device that is lost, or does not come back, ends its worker at once: callers hear of it, the next one serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from lumigrad.client import Client
+from lumigrad.client.errors import Internal
+from support.client_load import CAMERA, cloud
+from support.faults import Faults, faulty_worker
+from support.raw_calls import RawClient, spec_of, sphere_cloud
+from support.worker import WorkerProcess
+
+
+class Calls:
+    """The same render from several clients at once: how each ended."""
+
+    def __init__(self, target: str, count: int) -> None:
+        self.codes: list[grpc.StatusCode] = []
+        self._target = target
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        client = RawClient(self._target)
+        try:
+            client.render(spec_of(), cloud=sphere_cloud(3))
+            self.codes.append(grpc.StatusCode.OK)
+        except grpc.RpcError as error:
+            self.codes.append(error.code())
+        finally:
+            client.close()
+
+    def wait(self) -> list[str]:
+        for thread in self._threads:
+            thread.join(60)
+        return sorted(code.name for code in self.codes)
+
+
+def test_after_a_sticky_error_the_culprit_is_told_and_those_who_wait_may_try_again(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path) as (process, faults), Client(process.target) as client:
+        expected = client.render(cloud(), CAMERA).color
+        faults.arm("sticky")
+        calls = Calls(process.target, count=3)
+        assert calls.wait() == ["INTERNAL", "UNAVAILABLE", "UNAVAILABLE"]
+        process.wait_for_log("worker ended device=cpu code=3 reason=device_lost")
+        assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
+        assert process.metric("lumigrad_worker_last_exit", reason="device_lost") == 1
+    assert "an illegal memory access was encountered" in process.log
+
+
+@pytest.mark.parametrize("fault", ["sticky", "hang"])
+def test_health_says_so_before_the_worker_ends(tmp_path: Path, fault: str) -> None:
+    with faulty_worker(tmp_path, "--hang-seconds", "1") as (process, faults):
+        with grpc.insecure_channel(process.target) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            faults.arm(fault)
+            calls = Calls(process.target, count=1)
+            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert calls.wait() == ["INTERNAL"]
+        process.wait_for_log("restarts=1")
+        process.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
+
+
+def test_an_error_that_passes_ends_nothing(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path) as (process, faults), Client(process.target) as client:
+        faults.arm("error")
+        with pytest.raises(Internal):
+            client.render(cloud(), CAMERA)
+        time.sleep(2.5)
+        client.render(cloud(), CAMERA)
+        assert process.metric("lumigrad_worker_restarts_total") == 0
+
+
+def test_a_device_that_fails_a_trial_is_lost(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path) as (process, faults), Client(process.target) as client:
+        faults.arm("trial")
+        faults.arm("error")
+        with pytest.raises(Internal):
+            client.render(cloud(), CAMERA)
+        process.wait_for_log("the device failed a trial")
+        process.wait_for_log("code=3 reason=device_lost")
+        client.render(cloud(), CAMERA)
+
+
+def test_a_device_that_does_not_come_back_ends_the_worker_with_its_stacks(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path, "--hang-seconds", "1") as (process, faults), Client(process.target) as client:
+        faults.arm("hang")
+        calls = Calls(process.target, count=2)
+        started = time.monotonic()
+        assert calls.wait() == ["INTERNAL", "UNAVAILABLE"]
+        assert time.monotonic() - started < 5
+        process.wait_for_log("code=4 reason=hang")
+        client.render(cloud(), CAMERA)
+        assert process.metric("lumigrad_worker_last_exit", reason="hang") == 1
+    assert "the device did not come back within 1 s (--hang-seconds)" in process.log
+    assert re.search(r"File .*faults.py\", line \d+ in forward", process.log)
+
+
+def hold(process: WorkerProcess, faults: Faults) -> None:
+    faults.arm("hold")
+    threading.Thread(target=Calls, args=(process.target, 1)).start()
+
+
+def stop(process: WorkerProcess, _: Faults) -> None:
+    os.kill(process.worker_pid, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("freeze", [hold, stop])
+def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path, freeze: object) -> None:
+    with faulty_worker(tmp_path, "--hang-seconds", "2") as (process, faults), Client(process.target) as client:
+        expected = client.render(cloud(), CAMERA).color
+        assert callable(freeze)
+        freeze(process, faults)
+        process.wait_for_log("the worker gives no sign of life: killing it", seconds=15)
+        assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
+        assert process.metric("lumigrad_worker_last_exit", reason="hang") == 1
+    # A process that is held still writes down where; one that is stopped does nothing at all.
+    assert bool(re.search(r"File .*faults.py\", line \d+ in forward", process.log)) == (freeze is hold)

@@ -1,0 +1,117 @@
+"""When the system has no more threads, descriptors or room on a disk: what can be served is, and all is well after."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from lumigrad.client import Client, DeadlineExceeded, Unavailable
+from support.client_load import CAMERA, cloud
+from support.faults import faulty_worker
+from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.worker import LUMIGRAD, WorkerProcess, worker
+
+
+@contextmanager
+def descriptors(pid: int, more: int) -> Iterator[None]:
+    """Let a process open only so many more files."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds() + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def idle(process: WorkerProcess, count: int) -> Iterator[None]:
+    """Connections that say nothing."""
+    connections = [socket.create_connection(("127.0.0.1", process.port), timeout=30) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def render(client: RawClient, seconds: float = 60) -> object:
+    return client.render(spec_of(opencv_camera(32, 32)), cloud=sphere_cloud(10), timeout=seconds)
+
+
+def test_without_descriptors_those_who_are_connected_are_served_and_the_others_later() -> None:
+    with (
+        worker("--device", "cpu") as process,
+        Client(process.target) as known,
+        Client(f"localhost:{process.port}", timeout_s=120, retry_s=120) as new,
+    ):
+        expected = known.render(cloud(), CAMERA).color
+        pid = process.process.pid
+        before = psutil.Process(pid).num_fds()
+        silent = socket.create_connection(("127.0.0.1", process.port), timeout=60)
+        with descriptors(pid, 50):
+            with idle(process, 500):
+                for _ in range(20):
+                    assert np.array_equal(known.render(cloud(), CAMERA).color, expected)
+                with pytest.raises((Unavailable, DeadlineExceeded)):
+                    new.render(cloud(), CAMERA, timeout_s=1)
+            assert np.array_equal(new.render(cloud(), CAMERA).color, expected)
+        until = time.monotonic() + 60
+        while psutil.Process(pid).num_fds() > before + 2:
+            assert time.monotonic() < until, "connections that have gone are still open"
+            time.sleep(0.1)
+        assert " ERROR " not in process.log
+        with silent:
+            while silent.recv(1 << 12):
+                "until it is closed, for it says nothing"
+
+
+def test_without_threads_every_call_is_answered(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path, "--no-spare") as (process, faults):
+        faults.arm("threads")
+        clients = [RawClient(process.target) for _ in range(30)]
+        failures: list[Exception] = []
+
+        def ask(client: RawClient) -> None:
+            try:
+                render(client)
+            except Exception as error:
+                failures.append(error)
+
+        callers = [threading.Thread(target=ask, args=(client,)) for client in clients]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert not failures
+        assert process.health() == 1
+        assert faults.strike("threads")
+        render(clients[0])
+        assert process.metric("lumigrad_worker_restarts_total") == 0
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("elsewhere", ["2>/dev/full", "2> >(exit)"])
+def test_without_room_for_the_log_calls_are_served(elsewhere: str) -> None:
+    command = ("bash", "-c", f'exec "$0" "$@" {elsewhere}', LUMIGRAD, "serve")
+    with (
+        worker("--device", "cpu", "--no-spare", supervised=True, command=command) as process,
+        Client(process.target, timeout_s=120, retry_s=120) as client,
+    ):
+        expected = client.render(cloud(), CAMERA).color
+        # The shell before it may have left one that has ended.
+        children = psutil.Process(process.process.pid).children()
+        (first,) = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        first.kill()
+        assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
+        assert process.metric("lumigrad_worker_restarts_total") == 1
+        assert process.log == ""

@@ -1,0 +1,152 @@
+"""Tenants who compete for one device: each has its share of the time, and somebody who waits goes first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+from lumigrad.client import Client
+from support.client_load import CAMERA, cloud
+from support.raw_calls import failure, opencv_camera, spec_of, sphere_cloud
+from support.slow_render import SlowRender, wait_for
+from support.tenant import tenant_client
+from support.worker import WorkerProcess, worker
+
+ALICE, BOB = (f"{name}-0123456789abcdef" for name in ("alice", "bob"))
+QUEUE = 16
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"alice: {ALICE}\nbob: {BOB}\n")
+    with worker(
+        "--device", "cpu", "--tokens-file", str(tokens), "--queue-size", str(QUEUE), "--batch-views", "1"
+    ) as started:
+        yield started
+
+
+class Asking:
+    """A tenant who renders without a pause, several calls at a time; adds up the device time of the replies."""
+
+    def __init__(self, process: WorkerProcess, token: str, views: int, calls: int = 4) -> None:
+        self.device_ms = 0.0
+        self.done = 0
+        self.goes_on = True
+        self._channel = process.channel()
+        self._client = tenant_client(self._channel, token)
+        scene_id = self._client.put(sphere_cloud(5000, radius=1.0, seed=99)).scene.scene_id
+        self._spec = spec_of(*[opencv_camera(64, 64)] * views, scene_id=scene_id, outputs=["alpha"], gamma=1.0)
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run) for _ in range(calls)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while self.goes_on:
+            reply = self._client.render(self._spec)
+            with self._lock:
+                self.done += 1
+                self.device_ms += sum(
+                    stage.milliseconds for stage in reply.timings.stages if stage.name.startswith("kernel.")
+                )
+
+    def wait_for(self, done: int) -> None:
+        until = time.monotonic() + 60
+        while self.done < done:
+            assert time.monotonic() < until, "the calls do not get on"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self.goes_on = False
+        for thread in self._threads:
+            thread.join(60)
+        self._channel.close()
+
+
+def test_a_tenant_with_dear_calls_does_not_starve_one_with_cheap_ones(process: WorkerProcess) -> None:
+    dear = Asking(process, ALICE, views=24)
+    cheap = Asking(process, BOB, views=1)
+    try:
+        dear.wait_for(2)
+        before = dear.device_ms, cheap.device_ms
+        dear.wait_for(dear.done + 8)
+        of_dear, of_cheap = dear.device_ms - before[0], cheap.device_ms - before[1]
+    finally:
+        dear.stop()
+        cheap.stop()
+    # Call by call it would be 24.
+    assert 1 / 3 < of_dear / of_cheap < 3, f"{of_dear:.0f} ms and {of_cheap:.0f} ms"
+
+
+def finishing_order(calls: dict[str, Callable[[], object]]) -> tuple[list[str], dict[str, threading.Thread]]:
+    """Start all; the names as they end."""
+    order: list[str] = []
+
+    def run(name: str, call: Callable[[], object]) -> None:
+        call()
+        order.append(name)
+
+    threads = {name: threading.Thread(target=run, args=(name, call)) for name, call in calls.items()}
+    return order, threads
+
+
+def test_somebody_who_waits_goes_first(process: WorkerProcess) -> None:
+    """Also before calls of others that came earlier; and batch work last."""
+    with process.channel() as channel, Client(process.target, token=BOB, priority="interactive") as urgent:
+        alice = tenant_client(channel, ALICE)
+        slow = SlowRender(alice)
+        handle = urgent.put(cloud())
+
+        def of_alice(priority: str) -> Callable[[], object]:
+            metadata = (("lumigrad-priority", priority),)
+            return lambda: list(alice.render_stub.Render(iter([slow.request(3)]), timeout=60, metadata=metadata))
+
+        running = slow.start()
+        wait_for(process, "lumigrad_calls_in_progress", 1)
+        order, threads = finishing_order(
+            {
+                "batch": of_alice("batch"),
+                "normal": of_alice("normal"),
+                "interactive": lambda: urgent.render(handle, [CAMERA] * 2),
+            }
+        )
+        for depth, thread in enumerate(threads.values(), 1):
+            thread.start()
+            wait_for(process, "lumigrad_queue_depth", depth)
+        running.cancel()
+        for thread in threads.values():
+            thread.join(60)
+    assert order == ["interactive", "normal", "batch"]
+
+
+def test_a_tenant_who_fills_the_queue_leaves_places_for_others(process: WorkerProcess) -> None:
+    with process.channel() as channel:
+        alice, bob = tenant_client(channel, ALICE), tenant_client(channel, BOB)
+        slow = SlowRender(alice)
+        running = slow.start()
+        wait_for(process, "lumigrad_calls_in_progress", 1)
+        waiting = [slow.start() for _ in range(QUEUE - 2)]
+        wait_for(process, "lumigrad_queue_depth", QUEUE - 2)
+        error = failure(lambda: list(slow.start()))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details() == (
+            f"{QUEUE - 2} calls wait for the device, and the last places are for those who have none; try again later"
+        )
+        expected = sphere_cloud(3)
+        done: list[np.ndarray] = []
+        thread = threading.Thread(target=lambda: done.append(bob.render(spec_of(), cloud=expected).arrays["color"]))
+        thread.start()
+        wait_for(process, "lumigrad_queue_depth", QUEUE - 1)
+        running.cancel()
+        # Before those of Alice that came earlier: she has had the device.
+        thread.join(20)
+        assert len(done) == 1
+        for call in waiting:
+            call.cancel()
+        wait_for(process, "lumigrad_calls_in_progress", 0)

@@ -1,0 +1,115 @@
+"""Replies that never arrive: what the worker did is done once, and the client that asks again hears how it went."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
+from support import mesh_shapes
+from support.client_load import CAMERA, cloud
+from support.fault_proxy import FaultProxy
+from support.worker import WorkerProcess, worker
+
+BOX = mesh_shapes.box((1.0, 1.0, 1.0))
+ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
+
+
+@pytest.fixture
+def proxy(process: WorkerProcess) -> Iterator[FaultProxy]:
+    with FaultProxy(process.target) as between:
+        yield between
+
+
+@pytest.fixture
+def client(proxy: FaultProxy) -> Iterator[Client]:
+    with Client(proxy.target, retry_s=30) as connected:
+        yield connected
+
+
+def without_first_reply(
+    process: WorkerProcess,
+    proxy: FaultProxy,
+    method: str,
+    call: Callable[[], Any],
+    lose: Callable[[], None] | None = None,
+) -> Any:
+    """What a call returns whose reply is lost with the connection, so that the client repeats it.
+
+    `lose` begins to lose replies, when the call is under way; without it they are lost from the start.
+    """
+    returned: list[Any] = []
+    text = f"method={method} code=OK"
+    before = process.log.count(text)
+    proxy.down.dropped = lose is None
+    caller = threading.Thread(target=lambda: returned.append(call()))
+    caller.start()
+    if lose is not None:
+        lose()
+    process.wait_for_log(text, count=before + 1, seconds=30)
+    proxy.down.heal()
+    proxy.end_all()
+    caller.join(60)
+    assert len(returned) == 1
+    return returned[0]
+
+
+def test_an_update_whose_reply_is_lost_is_made_once(process: WorkerProcess, proxy: FaultProxy, client: Client) -> None:
+    scene = cloud()
+    first = client.put(scene)
+    colors = np.random.default_rng(0).random(scene.colors.shape, np.float32)
+    second = without_first_reply(process, proxy, "SceneService.Update", lambda: client.update(first, colors=colors))
+    assert (second.scene_id, second.version) == (first.scene_id, 2)
+    assert client.get(first.scene_id).version == 2
+    expected = client.render(second.scene, CAMERA, max_depth=10).color
+    assert np.array_equal(client.render(second, CAMERA, max_depth=10).color, expected)
+    assert client.update(second, colors=scene.colors).version == 3
+
+
+@pytest.mark.parametrize("kind", ["mesh", "world"])
+def test_meshes_and_worlds_move_once(process: WorkerProcess, proxy: FaultProxy, client: Client, kind: str) -> None:
+    box = Mesh(BOX.vertices, BOX.faces)
+    first = client.put(box if kind == "mesh" else World([Obstacle(box, name="box")]))
+    changes: dict[str, Any] = {"vertices": BOX.vertices * 2} if kind == "mesh" else {"poses": {"box": ASIDE}}
+    second = without_first_reply(process, proxy, "SceneService.Update", lambda: client.update(first, **changes))
+    assert (second.version, client.get(first.scene_id).version) == (2, 2)
+    client.delete(second)
+
+
+def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, proxy: FaultProxy, client: Client) -> None:
+    scene = cloud(40_000)
+    looked_for, puts = (process.log.count(f"method=SceneService.{name}") for name in ("Get", "Put"))
+
+    def put() -> Any:
+        # The client first asks for the hash, and is to hear the answer: the upload goes on for seconds.
+        proxy.up.bytes_per_second = 100e3
+        return client.put(scene)
+
+    def lose() -> None:
+        process.wait_for_log("method=SceneService.Get", count=looked_for + 1)
+        proxy.down.dropped = True
+        proxy.up.heal()
+
+    stored = without_first_reply(process, proxy, "SceneService.Put", put, lose)
+    assert process.log.count("method=SceneService.Put") == puts + 2
+    assert [one.content_hash for one in client.list()].count(stored.content_hash) == 1
+
+
+def test_what_is_deleted_and_its_reply_lost_is_deleted(
+    process: WorkerProcess, proxy: FaultProxy, client: Client
+) -> None:
+    stored = client.put(cloud())
+    without_first_reply(process, proxy, "SceneService.Delete", lambda: client.delete(stored))
+    assert stored not in client.list()
+    with pytest.raises(SceneNotFound):
+        client.delete(stored.scene_id)

@@ -1,0 +1,118 @@
+"""Any messages at all, over a real socket: what is wrong with them is the caller's fault, and the worker goes on.
+
+For LUMIGRAD_FUZZ_SECONDS for each method, 1 unless set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import HealthCheck, Phase, given, settings
+
+from lumigrad.protos.service import Method
+from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
+from support.message_strategies import changed, messages
+from support.raw_calls import RawClient, sphere_cloud
+from support.raw_messages import CALLERS_FAULT, status_of
+from support.unharmed import unharmed_after
+from support.valid_requests import (
+    ALL_METHODS,
+    FRAME_OF,
+    valid_distance_requests,
+    valid_requests,
+    valid_training_requests,
+)
+from support.worker import WorkerProcess, worker
+
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "1"))
+# As many at a time, until the time is up: hypothesis itself counts examples only.
+BATCH = settings(
+    max_examples=8,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+)
+# Small limits: the machine has other tests to run.
+LIMITS = ["--max-pixels", "20000", "--max-cameras", "8", "--max-voxels", "20000", "--max-payload-mib", "4"]
+FILES = (render_pb2, distance_pb2, scene_pb2, training_pb2, worker_pb2)
+INPUTS = {
+    f"/{service.full_name}/{method.name}": method.input_type
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", *LIMITS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture(autouse=True)
+def unharmed(process: WorkerProcess, client: RawClient) -> Iterator[None]:
+    with unharmed_after(process, client):
+        yield
+
+
+def chunk_of(method: Method, payload: bytes) -> list[bytes]:
+    """The payload in a message of its own."""
+    return [FRAME_OF[method.path](data=payload).SerializeToString()] if payload else []
+
+
+def repeat(test: Callable[[], None], seconds: float) -> None:
+    """At least once."""
+    end = time.monotonic() + seconds
+    test()
+    while time.monotonic() < end:
+        test()
+
+
+@pytest.mark.parametrize("method", ALL_METHODS, ids=lambda method: method.path)
+def test_any_message_is_the_callers_fault(client: RawClient, method: Method) -> None:
+    words = (client.put(sphere_cloud(3)).scene.scene_id,)
+    streams = method.path in FRAME_OF
+
+    @BATCH
+    @given(messages(INPUTS[method.path], words), st.binary(max_size=200), st.booleans())
+    def run(message: Any, payload: bytes, is_honest: bool) -> None:
+        if streams and is_honest:
+            message.payload_bytes = len(payload)
+        requests = [message.SerializeToString(), *(chunk_of(method, payload) if streams else ())]
+        assert status_of(client.channel, method, requests) in CALLERS_FAULT
+
+    repeat(run, SECONDS)
+
+
+def test_valid_messages_with_some_fields_changed_are_the_callers_fault(client: RawClient) -> None:
+    words = (client.put(sphere_cloud(3)).scene.scene_id,)
+    valid = [*valid_requests(client), *valid_distance_requests(client), *valid_training_requests(client)]
+    for method, header, payload in valid:
+        repeat(partial(fuzz_around, client, method, header, payload, words), SECONDS / 2)
+
+
+def fuzz_around(client: RawClient, method: Method, header: bytes, payload: bytes, words: tuple[str, ...]) -> None:
+    """Send requests that are like one that is valid."""
+
+    @BATCH
+    @given(changed(GetMessageClass(INPUTS[method.path]).FromString(header), words))
+    def run(message: Any) -> None:
+        requests = [message.SerializeToString(), *chunk_of(method, payload)]
+        assert status_of(client.channel, method, requests) in CALLERS_FAULT
+
+    run()

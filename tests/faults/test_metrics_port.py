@@ -1,0 +1,119 @@
+"""The port of the metrics: encrypted when that is asked for, and not held up by callers who say nothing."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from lumigrad.client import Client
+from lumigrad.server import metrics_port
+from lumigrad.server.config import Config, ConfigError
+from support.certificates import Authority, Identity
+from support.worker import WorkerProcess, worker
+
+TIMEOUT = 10
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def context(authority: Authority, shown: Identity | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(authority.certificate))
+    if shown is not None:
+        made.load_cert_chain(shown.certificate, shown.key)
+    return made
+
+
+def read(port: int, tls: ssl.SSLContext | None = None) -> str:
+    url = f"http{'s' if tls else ''}://localhost:{port}/metrics"
+    with urllib.request.urlopen(url, timeout=TIMEOUT, context=tls) as response:
+        return response.read().decode()
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Identity:
+    """The worker's files, which a test may replace."""
+    folder, own = tmp_path_factory.mktemp("live"), authority.sign("worker")
+    return Identity(shutil.copy(own.certificate, folder / "pem"), shutil.copy(own.key, folder / "key"))
+
+
+@pytest.fixture(scope="module")
+def encrypted(authority: Authority, live: Identity) -> Iterator[WorkerProcess]:
+    options = ("--tls-cert", str(live.certificate), "--tls-key", str(live.key), "--metrics-tls")
+    credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+    with worker("--device", "cpu", *options, credentials=credentials) as process:
+        yield process
+
+
+def test_metrics_are_encrypted_and_info_says_so(encrypted: WorkerProcess, authority: Authority) -> None:
+    assert "lumigrad_up 1.0" in read(encrypted.metrics_port, context(authority))
+    with pytest.raises(OSError):
+        read(encrypted.metrics_port)
+    with Client(f"localhost:{encrypted.port}", tls=authority.certificate) as client:
+        assert client.info().metrics_url == f"https://localhost:{encrypted.metrics_port}/metrics"
+
+
+def test_callers_who_say_nothing_keep_nobody_from_the_metrics(encrypted: WorkerProcess, authority: Authority) -> None:
+    silent = [socket.create_connection(("127.0.0.1", encrypted.metrics_port)) for _ in range(20)]
+    try:
+        assert "lumigrad_up 1.0" in read(encrypted.metrics_port, context(authority))
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_replaced_certificate_is_used_and_a_broken_one_is_not(
+    encrypted: WorkerProcess, authority: Authority, live: Identity, tmp_path: Path
+) -> None:
+    live.key.write_text("broken")
+    encrypted.wait_for_log("the metrics' certificate read before stays in use")
+    assert "lumigrad_up" in read(encrypted.metrics_port, context(authority))
+    newer = Authority(tmp_path, "newer")
+    own = newer.sign("worker")
+    shutil.copy(own.certificate, live.certificate)
+    shutil.copy(own.key, live.key)
+    until = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            read(encrypted.metrics_port, context(newer))
+            break
+        except urllib.error.URLError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def in_process(silent_seconds: float, monkeypatch: pytest.MonkeyPatch, **settings: object) -> metrics_port.MetricsPort:
+    monkeypatch.setattr(metrics_port, "_SILENT_SECONDS", silent_seconds)
+    return metrics_port.MetricsPort(Config(metrics_port=0, **settings), CollectorRegistry())
+
+
+def test_readers_show_a_certificate_where_callers_must(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, reader = authority.sign("other"), authority.sign("reader")
+    files = {"tls_cert": str(own.certificate), "tls_key": str(own.key), "tls_client_ca": str(authority.certificate)}
+    port = in_process(TIMEOUT, monkeypatch, metrics_tls=True, **files).port
+    assert read(port, context(authority, reader)) == ""
+    with pytest.raises(OSError):
+        read(port, context(authority))
+
+
+def test_a_caller_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = in_process(0.2, monkeypatch).port
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_encrypted_metrics_need_a_certificate() -> None:
+    with pytest.raises(ConfigError, match="--metrics-tls: expected --tls-cert and --tls-key too"):
+        Config(metrics_tls=True)

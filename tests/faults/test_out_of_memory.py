@@ -1,0 +1,195 @@
+"""Calls that the device has no memory for: refused at once, tried again, or what ends a worker that leaks."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2
+
+from lumigrad.client import Camera, Client
+from lumigrad.client.errors import ResourceExhausted
+from lumigrad.protos import details
+from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2
+from support.client_load import CAMERA, cloud
+from support.faults import Faults, faulty_worker
+from support.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
+from support.slow_render import SlowRender, wait_for
+from support.worker import WorkerProcess, worker
+
+Faulty = tuple[WorkerProcess, Faults]
+MIB = 1 << 20
+SMALL, LARGE = opencv_camera(64, 64), opencv_camera(1024, 1024)
+# Of colours alone.
+LARGE_BYTES = 12 * MIB
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
+    with faulty_worker(tmp_path_factory.mktemp("faults"), "--device-memory-mib", "64") as started:
+        yield started
+
+
+@pytest.fixture
+def client(faulty: Faulty) -> Iterator[RawClient]:
+    raw = RawClient(faulty[0].target)
+    yield raw
+    raw.close()
+
+
+@pytest.mark.parametrize("fault", ["shortage", "host shortage"])
+def test_a_shortage_that_passes_costs_no_call(faulty: Faulty, client: RawClient, fault: str) -> None:
+    process, faults = faulty
+    scene_id = client.put(sphere_cloud(50)).scene.scene_id
+    expected = client.render(spec_of(scene_id=scene_id)).arrays["color"]
+    before = process.metric("lumigrad_memory_shortages_total", result="relieved")
+    faults.arm(fault)
+    assert client.render(spec_of(scene_id=scene_id)).arrays["color"].tobytes() == expected.tobytes()
+    assert process.metric("lumigrad_memory_shortages_total", result="relieved") == before + 1
+
+
+def test_forward_states_make_room_first_the_least_recently_used(faulty: Faulty, client: RawClient) -> None:
+    process, faults = faulty
+    states = [client.render(spec_of(), cloud=sphere_cloud(3), retain=True).header.context_id for _ in range(4)]
+    faults.arm("shortage")
+    client.render(spec_of(), cloud=sphere_cloud(3))
+    gradient = {"color": color_gradient(1, 48, 64, 3)}
+    assert client.backward(gradient, context_id=states[-1]).arrays
+    error = failure(lambda: client.backward(gradient, context_id=states[0]))
+    assert detail(error, errors_pb2.ContextLost).context_id == states[0]
+    for state in states:
+        client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=10)
+    assert process.metric("lumigrad_evictions_total", store="contexts", reason="room") >= 2
+
+
+def test_a_shortage_that_lasts_is_told_with_numbers_and_the_scene_survives(faulty: Faulty, client: RawClient) -> None:
+    process, faults = faulty
+    scene_id = client.put(sphere_cloud(60)).scene.scene_id
+    expected = client.render(spec_of(scene_id=scene_id)).arrays["color"]
+    faults.arm("shortages")
+    error = failure(lambda: client.render(spec_of(scene_id=scene_id)))
+    faults.disarm("shortages")
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    short = detail(error, errors_pb2.DeviceMemoryShort)
+    assert 0 < short.asked_bytes < short.available_bytes <= 64 * MIB
+    assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToTimedelta().total_seconds() > 0
+    assert error.details() == (
+        f"the call takes about {short.asked_bytes} bytes of the device's memory, of which too little is free; try "
+        "again later, or send fewer cameras, pixels, primitives or rows"
+    )
+    assert client.render(spec_of(scene_id=scene_id)).arrays["color"].tobytes() == expected.tobytes()
+    assert process.metric("lumigrad_rejections_total", reason="device_memory") == 1
+    assert process.metric("lumigrad_worker_restarts_total") == 0
+
+
+def test_calls_that_are_large_themselves_do_not_end_the_worker(faulty: Faulty, client: RawClient) -> None:
+    process, faults = faulty
+    faults.arm("shortages")
+    for _ in range(7):
+        error = failure(lambda: client.render(spec_of(*[LARGE] * 3), cloud=sphere_cloud(3)))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    faults.disarm("shortages")
+    client.render(spec_of(), cloud=sphere_cloud(3))
+    assert process.metric("lumigrad_worker_restarts_total") == 0
+
+
+def test_a_call_that_never_fits_is_refused_at_once_whatever_the_device_does(faulty: Faulty, client: RawClient) -> None:
+    process, _ = faulty
+    slow = SlowRender(client)
+    running = slow.start()
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    error = failure(lambda: client.render(spec_of(*[LARGE] * 6), cloud=sphere_cloud(3)))
+    assert running.is_active(), "it did not wait for the device"
+    running.cancel()
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    short = detail(error, errors_pb2.DeviceMemoryShort)
+    assert short.available_bytes == 64 * MIB < 6 * LARGE_BYTES <= short.asked_bytes
+    assert details.find(error.trailing_metadata(), error_details_pb2.RetryInfo) is None
+    assert error.details() == (
+        f"the call takes about {short.asked_bytes} bytes of the device's memory, which has {64 * MIB} in all; send "
+        "fewer cameras, pixels, primitives or rows"
+    )
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    assert process.metric("lumigrad_predicted_bytes") == 0
+    assert process.metric("lumigrad_device_memory_limit_bytes") == 64 * MIB
+
+
+def test_forward_states_leave_when_a_call_needs_their_room(faulty: Faulty, client: RawClient) -> None:
+    process, _ = faulty
+    # 28 bytes of each pixel stay.
+    first = client.render(spec_of(LARGE), cloud=sphere_cloud(3), retain=True).header.context_id
+    assert first
+    client.render(spec_of(*[LARGE] * 4), cloud=sphere_cloud(3))
+    assert process.metric("lumigrad_contexts") == 0
+    error = failure(lambda: client.backward({"color": color_gradient(1, 1024, 1024, 3)}, context_id=first))
+    assert detail(error, errors_pb2.ContextLost).context_id == first
+
+
+def test_who_waits_counts_and_clients_hear_when_to_come_back(tmp_path: Path) -> None:
+    """A scene takes the room for now."""
+    options = ("--max-payload-mib", "40", "--scene-mib", "40", "--device-memory-mib", "48")
+    cameras = [Camera.look_at((0, -1, -5), (0, 0, 0), (0, -1, 0), width=1024, height=1024)] * 3
+    with worker("--device", "cpu", *options) as process, Client(process.target) as client:
+        raw = RawClient(process.target)
+        scene_id = raw.put(sphere_cloud(700_000)).scene.scene_id
+        with pytest.raises(ResourceExhausted, match=r"too little is free; .*; try again in 1 s") as error:
+            client.render(cloud(), cameras)
+        assert error.value.retry_after_s == 1.0
+        raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
+        client.render(cloud(), cameras)
+        raw.close()
+
+
+def test_a_leak_ends_the_worker_and_the_next_one_serves(tmp_path: Path) -> None:
+    with faulty_worker(tmp_path) as (process, faults), Client(process.target, retry_s=50) as client:
+        handle = client.put(cloud())
+        expected = client.render(handle, CAMERA).color
+        faults.arm("shortages")
+        for _ in range(5):
+            with pytest.raises(ResourceExhausted):
+                client.render(handle, CAMERA)
+        faults.disarm("shortages")
+        process.wait_for_log("5 calls in a row found no memory that should have been there: it leaks")
+        process.wait_for_log("worker ended device=cpu code=6 reason=out_of_memory")
+        assert np.array_equal(client.render(handle, CAMERA).color, expected)
+        assert process.metric("lumigrad_worker_last_exit", reason="out_of_memory") == 1
+
+
+def address_space(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Path) -> None:
+    """By the limit of its address space, which the prediction does not know of: it was set later."""
+    with worker("--device", "cpu", "--device-memory-mib", "65536") as process:
+        client = RawClient(process.target)
+        scene_id = client.put(sphere_cloud(100)).scene.scene_id
+        small = spec_of(SMALL, scene_id=scene_id)
+        # So that all threads are there which calls need.
+        threads = [threading.Thread(target=client.render, args=(small,)) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        expected = client.render(small).arrays["color"]
+        limit = address_space(process.process.pid) + 128 * MIB
+        resource.prlimit(process.process.pid, resource.RLIMIT_AS, (limit, limit))
+        # 392 MiB of info, which the kernels allocate; 168 MiB of payload, for which the worker has no buffer.
+        large = sphere_cloud(6_000_000)
+        asks: list[Any] = [
+            lambda: client.render(spec_of(*[LARGE] * 2, scene_id=scene_id, outputs=["info"], n_track=23)),
+            lambda: client.put(large),
+        ]
+        for ask in asks * 2:
+            error = failure(ask)
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert detail(error, error_details_pb2.RetryInfo)
+            assert client.render(small).arrays["color"].tobytes() == expected.tobytes()
+        client.close()
+        assert " ERROR " not in process.log

@@ -1,0 +1,51 @@
+"""Any order of calls, deaths and evictions against a model of what is stored: nobody ever sees a wrong picture.
+
+The model is small: a scene is its name, a version, and the parameters of each version. For LUMIGRAD_FUZZ_SECONDS for
+each of two sets of rules, with a spool and without, 7 unless set.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from support.handle_machine import HandleMachine
+from support.model_worker import ModelWorker, model_worker
+from support.scene_machine import SceneMachine
+
+SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "7"))
+# As many at a time, until the time is up: hypothesis itself counts examples only, and begins with the simplest.
+BATCH = settings(
+    max_examples=4,
+    stateful_step_count=60,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate,),
+)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["memory", "spool"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelWorker]:
+    with model_worker(tmp_path_factory.mktemp("model"), has_spool=request.param) as made:
+        yield made
+
+
+@pytest.mark.parametrize("machine", [SceneMachine, HandleMachine])
+def test_nobody_ever_sees_a_wrong_picture(
+    place: ModelWorker, machine: type[SceneMachine | HandleMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "place", place, raising=False)
+    place.until = time.monotonic() + SECONDS
+    try:
+        while time.monotonic() < place.until:
+            run_state_machine_as_test(machine, settings=BATCH)
+    except Exception as error:
+        steps = "\n".join(place.history[-60:])
+        raise AssertionError(f"{place.error}\nafter these steps, the last of them failed:\n{steps}") from error
+    assert " ERROR " not in place.process.log.replace("ERROR worker ended", "")

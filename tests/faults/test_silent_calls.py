@@ -1,0 +1,103 @@
+"""Calls that are opened and never say anything, and health checks in crowds: others are served all the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from support.raw_calls import RawClient, spec_of, sphere_cloud
+from support.tenant import tenant_client
+from support.valid_requests import ALL_METHODS
+from support.worker import WorkerProcess, worker
+
+TOKEN = "0123456789abcdef"
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"alice: {TOKEN}\n")
+    with worker("--device", "cpu", "--queue-size", "4", "--tokens-file", str(tokens)) as started:
+        yield started
+
+
+@contextmanager
+def silent(target: str, path: str, count: int) -> Iterator[list[grpc.Call]]:
+    """Calls that are open, and whose request does not come."""
+    said_enough = threading.Event()
+
+    def say_nothing() -> Iterator[bytes]:
+        said_enough.wait()
+        yield from ()
+
+    with grpc.insecure_channel(target) as channel:
+        calls = [channel.stream_stream(path)(say_nothing()) for _ in range(count)]
+        try:
+            yield calls
+        finally:
+            said_enough.set()
+            for call in calls:
+                call.cancel()
+
+
+def assert_alice_is_served(process: WorkerProcess) -> None:
+    with process.channel() as channel:
+        client: RawClient = tenant_client(channel, TOKEN)
+        assert client.render(spec_of(), cloud=sphere_cloud(5), timeout=10).arrays
+
+
+@pytest.mark.parametrize("method", ALL_METHODS, ids=lambda method: method.path)
+def test_a_stranger_who_says_nothing_is_sent_away_at_once(process: WorkerProcess, method: object) -> None:
+    with silent(process.target, method.path, 60) as calls:  # type: ignore[attr-defined]
+        assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
+        assert_alice_is_served(process)
+
+
+def test_silent_health_checks_take_no_place_from_calls_nor_from_other_checks(process: WorkerProcess) -> None:
+    with silent(process.target, CHECK, 150) as checks, silent(process.target, WATCH, 150) as watches:
+        # All but the newest are ended as others come.
+        until = time.monotonic() + 10
+        while sum(call.done() for call in (*checks, *watches)) < 296:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        for _ in range(5):
+            assert process.health() == SERVING
+            assert_alice_is_served(process)
+
+
+def test_crowds_of_watchers_take_no_place_from_calls_nor_from_checks(process: WorkerProcess) -> None:
+    with grpc.insecure_channel(process.target) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch
+        watchers = []
+        for _ in range(400):
+            watchers.append(watch(health_pb2.HealthCheckRequest()))
+            assert next(watchers[-1]).status == SERVING
+        assert process.health() == SERVING
+        assert_alice_is_served(process)
+        for watcher in watchers:
+            watcher.cancel()
+
+
+def test_a_health_check_without_a_message_is_refused(process: WorkerProcess) -> None:
+    with grpc.insecure_channel(process.target) as channel, pytest.raises(grpc.RpcError) as error:
+        list(channel.stream_stream(CHECK)(iter(()), timeout=10))
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_watchers_hear_that_a_worker_stops(tmp_path: Path) -> None:
+    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "1")
+    with grpc.insecure_channel(process.target) as channel:
+        watcher = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(watcher).status == SERVING
+        process.signal()
+        assert next(watcher).status == NOT_SERVING
+        assert process.wait() == 0

@@ -1,0 +1,112 @@
+"""A spool that is damaged, full or not to be used costs what was in it, and no call."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, SceneHandle, SceneNotFound
+from support.client_load import CAMERA, cloud
+from support.spooling import files, kill, shown, spooling, wait_until_written
+from support.worker import LUMIGRAD
+
+
+def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
+    with spooling(tmp_path) as process, Client(process.target, retry_s=30) as client:
+        scene = client.put(cloud(1000))
+        expected = shown(client, scene)
+        wait_until_written(process)
+        (path,) = files(tmp_path)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        kill(process)
+        named = SceneHandle(scene.scene_id, 1, scene.content_hash, "spheres", scene.count, scene.nbytes)
+        with pytest.raises(SceneNotFound):
+            client.render(named, CAMERA, max_depth=10)
+        assert process.metric("lumigrad_spool_reads_total", kind="scene", result="damaged") == 1
+        process.wait_for_log("a damaged file of the spool is removed")
+        assert not path.exists()
+        assert np.array_equal(shown(client, scene), expected)
+
+
+def elsewhere(mount: str) -> tuple[str, ...]:
+    """The command of a worker for which something else is mounted."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("this system does not let us mount anything")
+    return ("unshare", "-m", "sh", "-c", f'{mount} && exec "$0" "$@"', LUMIGRAD, "serve")
+
+
+def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:
+    command = elsewhere(f"mount -t tmpfs -o size=2m tmpfs {tmp_path}")
+    with spooling(tmp_path / "spool", command=command) as process, Client(process.target, retry_s=30) as client:
+        # 0.7 MiB each: two fit.
+        handles = []
+        for count in range(25_000, 25_003):
+            handles.append(client.put(cloud(count)))
+            wait_until_written(process)
+        large = client.put(cloud(100_000))
+        wait_until_written(process)
+        for handle in (*handles, large):
+            assert shown(client, handle).any()
+        process.wait_for_log("cannot write to the spool")
+        assert process.metric("lumigrad_spool_writes_total", kind="scene", result="failed") == 1
+        # What is older made way for what is newer, as far as that helped.
+        assert process.metric("lumigrad_spool_writes_total", kind="scene", result="written") == 3
+        kill(process)
+        assert len(client.list()) <= 2
+        for handle in (*handles, large):
+            assert shown(client, handle).any()
+
+
+def test_names_end_with_the_machines_start_and_content_does_not(tmp_path: Path) -> None:
+    (tmp_path / "boot_id").write_text("another start\n")
+    command = elsewhere(f"mount --bind {tmp_path / 'boot_id'} /proc/sys/kernel/random/boot_id")
+    with spooling(tmp_path / "spool", supervised=False) as process, Client(process.target, retry_s=30) as client:
+        scene, changed = client.put(cloud()), client.put(cloud(100))
+        changed = client.update(changed, colors=np.zeros((100, 3)))
+    with (
+        spooling(tmp_path / "spool", supervised=False, command=command) as process,
+        Client(process.target, retry_s=30) as client,
+    ):
+        # An update that was answered may have been lost with the power: nobody may make that version again.
+        assert client.list() == ()
+        for handle in (scene, changed):
+            with pytest.raises(SceneNotFound):
+                client.get(handle.scene_id)
+        again = client.put(scene.scene)
+        assert again.scene_id != scene.scene_id and again.content_hash == scene.content_hash
+        assert process.metric("lumigrad_calls_total", method="SceneService.Put", code="OK") == 0
+        wait_until_written(process)
+        assert client.list() == (again,)
+
+
+def serve(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def test_a_spool_that_cannot_be_used_is_an_error_at_once(tmp_path: Path) -> None:
+    used, file = tmp_path / "spool", tmp_path / "file"
+    file.touch()
+    with spooling(used, supervised=False):
+        for place, why in ((used, "another worker uses it"), (file, "File exists")):
+            done = serve("--spool", str(place), "--no-supervisor")
+            assert done.returncode == 2, done.stderr
+            assert f"--spool: cannot use {place}/0: {why}" in done.stderr
+    assert "--spool-mib: expected at least --max-payload-mib = 1024" in serve("--spool", "x", "--spool-mib", "9").stderr
+
+
+def test_a_spool_that_can_be_used_no_more_does_not_keep_a_worker_from_serving(tmp_path: Path) -> None:
+    with spooling(tmp_path / "spool") as process, Client(process.target, retry_s=30) as client:
+        scene = client.put(cloud())
+        expected = shown(client, scene)
+        shutil.rmtree(tmp_path / "spool")
+        (tmp_path / "spool").touch()
+        kill(process)
+        assert np.array_equal(shown(client, scene), expected)
+        process.wait_for_log("scenes are kept in memory only")

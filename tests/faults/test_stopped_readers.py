@@ -1,0 +1,142 @@
+"""Clients that stop reading, or sending: they hold little memory, and not for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import scene_pb2
+from support.fault_proxy import FaultProxy
+from support.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.reader import Reader
+from support.slow_render import wait_for
+from support.worker import WorkerProcess, worker
+
+MIB = 1 << 20
+WIDTH, HEIGHT = 1920, 1080
+REPLY = WIDTH * HEIGHT * 3 * 4
+STALL_SECONDS = 1.5
+WHY = "the caller sent nothing, or took nothing, for 1.5 s (--stall-seconds)"
+# What one may hold beside the arrays of its reply.
+ALLOWANCE = 16 * MIB
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--stall-seconds", str(STALL_SECONDS)) as started:
+        yield started
+
+
+@contextmanager
+def readers(process: WorkerProcess, count: int, target: str = "") -> Iterator[list[Reader]]:
+    """So many, each of a reply that is ready but for the client."""
+    with ExitStack() as stack:
+        with process.channel() as channel:
+            scene_id = RawClient("", channel=channel).put(sphere_cloud(5)).scene.scene_id
+        started = []
+        for _ in range(count):
+            started.append(Reader(target or process.target, scene_id, WIDTH, HEIGHT))
+            stack.callback(started[-1].end)
+        yield started
+
+
+def stop(reader: Reader, _: FaultProxy) -> None:
+    os.kill(reader.process.pid, signal.SIGSTOP)
+
+
+def freeze(_: Reader, proxy: FaultProxy) -> None:
+    proxy.down.frozen = True
+
+
+def do_nothing(_: Reader, __: FaultProxy) -> None:
+    """It asks for no more messages, but its gRPC goes on."""
+
+
+HOW = [stop, freeze, do_nothing]
+
+
+def settled_memory(process: WorkerProcess) -> int:
+    """Resident bytes, when they do not change any more."""
+    memory = psutil.Process(process.process.pid).memory_info
+    last, now = 0, memory().rss
+    while abs(now - last) > MIB:
+        time.sleep(0.3)
+        last, now = now, memory().rss
+    return now
+
+
+def test_a_stopped_reader_holds_little_beside_its_reply() -> None:
+    with worker("--device", "cpu") as process:
+        sizes = []
+        for count in (1, 6):
+            with readers(process, count) as started:
+                for reader in started:
+                    os.kill(reader.process.pid, signal.SIGSTOP)
+                wait_for(process, "lumigrad_transit_bytes", count * REPLY)
+                sizes.append(settled_memory(process))
+            wait_for(process, "lumigrad_calls_in_progress", 0)
+        each = (sizes[1] - sizes[0]) / 5
+        print(f"a stopped reader holds {each / MIB:.1f} MiB, of which its reply {REPLY / MIB:.1f} MiB")
+        assert each < REPLY + ALLOWANCE
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_reader_that_stops_is_ended(process: WorkerProcess, how: Callable[[Reader, FaultProxy], None]) -> None:
+    with (
+        FaultProxy(process.target) as proxy,
+        readers(process, 1, proxy.target) as (reader,),
+        process.channel() as channel,
+    ):
+        how(reader, proxy)
+        # The device is free all the time.
+        RawClient("", channel=channel).render(spec_of(opencv_camera(32, 32)), cloud=sphere_cloud(5), timeout=30)
+        process.wait_for_log(f"request_id={reader.request_id} method=RenderService.Render code=CANCELLED", seconds=30)
+        assert WHY in line_of(process, reader.request_id)
+        wait_for(process, "lumigrad_transit_bytes", 0)
+        if how is do_nothing:
+            assert reader.go_on() == "CANCELLED"
+
+
+def test_a_slow_reader_is_let_finish(process: WorkerProcess) -> None:
+    with FaultProxy(process.target) as proxy, readers(process, 1, proxy.target) as (reader,):
+        proxy.down.bytes_per_second = 5 * MIB
+        started = time.monotonic()
+        assert reader.go_on() == "done"
+        assert time.monotonic() - started > STALL_SECONDS + 0.5, "longer than it may stand still"
+
+
+def test_a_sender_that_stops_is_ended(process: WorkerProcess) -> None:
+    payload = PayloadWriter()
+    header = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(200_000), payload))
+    go_on = threading.Event()
+
+    def frames() -> Iterator[Frame[Any]]:
+        header.payload_bytes = payload.length
+        yield Frame(header)
+        yield Frame(None, memoryview(bytes(MIB)))
+        go_on.wait(60)
+
+    with process.channel() as channel:
+        put = RawClient("", channel=channel).scene_stub.Put
+        call = put.future(frames(), metadata=(("x-request-id", "stopped-sender"),))
+        wait_for(process, "lumigrad_transit_bytes", payload.length)
+        assert call.exception(timeout=30).code() == grpc.StatusCode.CANCELLED
+        process.wait_for_log("request_id=stopped-sender")
+        assert WHY in line_of(process, "stopped-sender")
+        wait_for(process, "lumigrad_transit_bytes", 0)
+        go_on.set()
+
+
+def line_of(process: WorkerProcess, request_id: str) -> str:
+    return next(line for line in process.log.splitlines() if f"request_id={request_id} " in line)

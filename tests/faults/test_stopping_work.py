@@ -1,0 +1,185 @@
+"""Work that nobody waits for any more ends within 50 ms, or with the launch that runs, and gives its memory back."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import distance_pb2, render_pb2
+from support.distance_calls import DistanceClient, cuboid, world_of
+from support.raw_calls import RawClient, failure
+from support.slow_render import SlowRender, wait_for
+from support.worker import WorkerProcess, worker
+
+SECONDS = 0.05
+OVERDUE_SECONDS = 0.3
+TRIES = 5
+CODES = {"cancelled": "CANCELLED", "overdue": "DEADLINE_EXCEEDED"}
+# Starts a call of so many parts with a deadline and a request id.
+Start = Callable[[int, float, str], Any]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture(scope="module")
+def parts_seconds() -> dict[str, float]:
+    """What a part of a call takes, by its kind."""
+    return {}
+
+
+def renders(client: RawClient, kind: str) -> Start:
+    slow = SlowRender(client, kind)
+
+    def start(views: int, timeout: float, request_id: str) -> Any:
+        return client.render_stub.Render(iter([slow.request(views)]), timeout=timeout, metadata=named(request_id))
+
+    return start
+
+
+def backwards(client: RawClient, kind: str) -> Start:
+    slow = SlowRender(client, kind)
+    contexts: dict[int, str] = {}
+
+    def start(views: int, timeout: float, request_id: str) -> Any:
+        if views not in contexts:
+            contexts[views] = client.render(slow.request(views).message.spec, retain=True).header.context_id
+        payload = PayloadWriter()
+        request = render_pb2.BackwardSpec(context_id=contexts[views])
+        gradient = np.ones((views, 256, 256), np.float32)
+        request.output_gradients.add(name="alpha", tensor=payload.add(gradient))
+        frames = frames_of(render_pb2.BackwardRequest(spec=request), payload)
+        return client.render_stub.Backward(frames, timeout=timeout, metadata=named(request_id))
+
+    return start
+
+
+def queries(client: RawClient) -> Start:
+    distances = DistanceClient(client)
+    boxes = np.random.default_rng(1).uniform(-1, 1, (1000, 3))
+    world = world_of(*(cuboid(0.1, 0.1, 0.1, pose={"values": (*place, 1, 0, 0, 0)}) for place in boxes.tolist()))
+    world_id = distances.put(world).scene.scene_id
+    # A launch takes four such trajectories.
+    rows = np.random.default_rng(2).uniform(-1, 1, (1, 64, 16, 4)).astype(np.float32)
+
+    def start(launches: int, timeout: float, request_id: str) -> Any:
+        payload = PayloadWriter()
+        spec = distances.spec(world_id, np.repeat(rows, 4 * launches, axis=0), payload, max_distance=3.0)
+        frames = frames_of(distance_pb2.QueryRequest(spec=spec), payload)
+        return distances.stub.Query(frames, timeout=timeout, metadata=named(request_id))
+
+    return start
+
+
+def named(request_id: str) -> tuple[tuple[str, str], ...]:
+    return (("x-request-id", request_id),)
+
+
+# With the parts of a call that takes long enough.
+KINDS: dict[str, tuple[Callable[[RawClient], Start], int]] = {
+    "spheres": (lambda client: renders(client, "spheres"), 60),
+    "gaussians": (lambda client: renders(client, "gaussians"), 60),
+    "gradients of spheres": (lambda client: backwards(client, "spheres"), 12),
+    "gradients of Gaussians": (lambda client: backwards(client, "gaussians"), 60),
+    "distances": (queries, 60),
+}
+
+
+def seconds_of_a_part(start: Start) -> float:
+    """What one takes here and now; no more are asked for, lest the worker knows what cannot be done in time."""
+    # The first one also grows the memory that the second uses.
+    for number in range(2):
+        began = time.perf_counter()
+        list(start(2, 60, f"part-{number}"))
+    return (time.perf_counter() - began) / 2
+
+
+def logged(process: WorkerProcess, request_id: str, code: str) -> float:
+    """When the call is over for the worker; it says so when the device's thread has let go of it."""
+    line = re.compile(rf"request_id={request_id} method=\S+ code=(\S+)")
+    until = time.monotonic() + 30
+    while (found := line.search(process.log)) is None:
+        assert time.monotonic() < until, process.log[-2000:]
+        time.sleep(0.001)
+    assert found[1] == code
+    return time.monotonic()
+
+
+def at_work(process: WorkerProcess) -> None:
+    wait_for(process, "lumigrad_calls_in_progress", 1)
+    # The payload arrives, and the first launch begins.
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", CODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_stops_between_launches(
+    process: WorkerProcess, client: RawClient, parts_seconds: dict[str, float], kind: str, how: str
+) -> None:
+    make, parts = KINDS[kind]
+    start = make(client)
+    if kind not in parts_seconds:
+        parts_seconds[kind] = seconds_of_a_part(start)
+    part = parts_seconds[kind]
+    took = []
+    for number in range(TRIES):
+        request_id = f"{kind.replace(' ', '-')}-{how}-{number}"
+        call = start(parts, OVERDUE_SECONDS if how == "overdue" else 60, request_id)
+        at_work(process)
+        if how == "cancelled":
+            began = time.monotonic()
+            call.cancel()
+        else:
+            failure(lambda call=call: list(call))
+            began = time.monotonic()
+        took.append(logged(process, request_id, CODES[how]) - began)
+        wait_for(process, "lumigrad_transit_bytes", 0)
+    print(f"{kind}, {how}: stopped after {statistics.median(took) * 1e3:.0f} ms; a launch takes {part * 1e3:.0f} ms")
+    assert min(took) < SECONDS + part
+    assert statistics.median(took) < 5 * (SECONDS + part)
+
+
+@pytest.mark.parametrize("how", CODES)
+def test_work_in_the_queue_ends_while_the_device_is_busy(process: WorkerProcess, client: RawClient, how: str) -> None:
+    parts, seconds = 10, {"cancelled": 60, "overdue": 1.5}[how]
+    wait = backwards(client, "gaussians")
+    wait(parts, 60, "first").cancel()
+    running = renders(client, "spheres")(200, 120, f"running-{how}")
+    at_work(process)
+    held = process.metric("lumigrad_transit_bytes")
+    took = []
+    for number in range(3):
+        waiting = wait(parts, seconds, f"queued-{how}-{number}")
+        wait_for(process, "lumigrad_queue_depth", 1)
+        if how == "cancelled":
+            began = time.monotonic()
+            waiting.cancel()
+        else:
+            failure(lambda waiting=waiting: list(waiting))
+            began = time.monotonic()
+        took.append(logged(process, f"queued-{how}-{number}", CODES[how]) - began)
+        wait_for(process, "lumigrad_queue_depth", 0)
+        wait_for(process, "lumigrad_transit_bytes", held)
+        assert running.is_active()
+    print(f"in the queue, {how}: ended after {statistics.median(took) * 1e3:.0f} ms")
+    assert min(took) < SECONDS
+    running.cancel()
+    wait_for(process, "lumigrad_transit_bytes", 0)

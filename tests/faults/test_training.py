@@ -1,0 +1,123 @@
+"""Trainings survive what goes wrong on the way: broken connections, killed workers, clients that vanish."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, Gaussians, TrainingLost
+from lumigrad.client.training import StepResult, Trainer
+from support.fault_proxy import FaultProxy
+from support.training_scenes import Lesson, gaussian_lesson
+from support.worker import WorkerProcess, worker
+
+RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3, "sh_rest": 1e-4}
+STEPS = 40
+LESSON: Lesson = gaussian_lesson()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[list[StepResult], Gaussians]:
+    """What the steps give when nothing goes wrong."""
+    with worker("--device", "cpu") as process, Client(process.target) as client, _trainer(client) as trainer:
+        return list(trainer.steps(STEPS)), _scene(trainer)
+
+
+@pytest.fixture
+def spooled(tmp_path: Path) -> Iterator[WorkerProcess]:
+    """A worker under a supervisor, with a spool."""
+    with worker("--device", "cpu", "--spool", str(tmp_path / "spool"), supervised=True) as process:
+        yield process
+
+
+def _trainer(client: Client, **options: int) -> Trainer:
+    return client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES, seed=5, **options)
+
+
+def _scene(trainer: Trainer) -> Gaussians:
+    scene = trainer.scene()
+    assert isinstance(scene, Gaussians)
+    return scene
+
+
+def _assert_same(found: tuple[list[StepResult], Gaussians], expected: tuple[list[StepResult], Gaussians]) -> None:
+    assert [step.number for step in found[0]] == list(range(STEPS))
+    assert [step.views for step in found[0]] == [step.views for step in expected[0]]
+    assert [step.loss for step in found[0]] == [step.loss for step in expected[0]]
+    for name, array in found[1].tensors.items():
+        assert np.array_equal(array, expected[1].tensors[name]), name
+
+
+def test_a_killed_worker_goes_on_from_its_snapshot_bit_for_bit(
+    spooled: WorkerProcess, undisturbed: tuple[list[StepResult], Gaussians]
+) -> None:
+    with Client(spooled.target, retry_s=60) as client, _trainer(client, snapshot_every=7) as trainer:
+        done = []
+        for step in trainer.steps(STEPS, in_flight=4):
+            done.append(step)
+            if step.number in (11, 25):
+                os.kill(spooled.worker_pid, signal.SIGKILL)
+        assert trainer.resumed == 2
+        _assert_same((done, _scene(trainer)), undisturbed)
+
+
+def test_a_killed_worker_without_a_spool_has_lost_the_training(undisturbed: object) -> None:
+    with worker("--device", "cpu", supervised=True) as process, Client(process.target, retry_s=60) as client:
+        trainer = _trainer(client)
+        steps = trainer.steps(STEPS, in_flight=1)
+        next(steps)
+        os.kill(process.worker_pid, signal.SIGKILL)
+        with pytest.raises(TrainingLost, match="no snapshot of it"):
+            list(steps)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_broken_connection_costs_no_step(direction: str, undisturbed: tuple[list[StepResult], Gaussians]) -> None:
+    with (
+        worker("--device", "cpu") as process,
+        FaultProxy(process.target) as proxy,
+        Client(proxy.target) as client,
+        _trainer(client) as trainer,
+    ):
+        done = []
+        for step in trainer.steps(STEPS, in_flight=8):
+            done.append(step)
+            if step.number % 10 == 3:
+                getattr(proxy, direction).cut(after=100 * step.number)
+        assert trainer.resumed >= 1
+        _assert_same((done, _scene(trainer)), undisturbed)
+
+
+def test_own_losses_survive_a_killed_worker_too(spooled: WorkerProcess) -> None:
+    results = []
+    for kill_at in (-1, 9):
+        with Client(spooled.target, retry_s=60) as client:
+            targets = [target / np.float32(255) for target in LESSON.targets(client)]
+            with client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, seed=5, snapshot_every=4) as trainer:
+                for batch in trainer.batches(16):
+                    if batch.images.number == kill_at:
+                        os.kill(spooled.worker_pid, signal.SIGKILL)
+                    batch.apply(color=2 * (batch.color - np.stack([targets[view] for view in batch.views])))
+                assert trainer.resumed == (kill_at > 0)
+                results.append(_scene(trainer))
+    for name, array in results[0].tensors.items():
+        assert np.array_equal(array, results[1].tensors[name]), name
+
+
+def test_a_client_that_comes_back_finds_its_training(spooled: WorkerProcess) -> None:
+    with Client(spooled.target, retry_s=60) as client:
+        trainer = _trainer(client)
+        list(trainer.steps(5))
+        trainer.close(finish=False)
+        with client.resume_trainer(trainer.training_id, trainer.lease) as again:
+            assert again.step_number == 5
+            assert again.step().number == 5
+        with pytest.raises(TrainingLost):
+            client.resume_trainer(trainer.training_id, trainer.lease)
+        with pytest.raises(TrainingLost):
+            client.resume_trainer(trainer.training_id, "a guess")

@@ -1,0 +1,113 @@
+"""Load at a fixed rate, whatever becomes of it: a call that is held up delays no other, nor hides how long that took.
+
+A generator that waits for one reply before it sends the next request sends fewest when things go worst, and measures
+the wait of one caller where there would have been many. Here every call has a time at which it is due, and its latency
+counts from then.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from support.histogram import Histogram
+
+# Makes a call, and raises if that fails or the answer is wrong.
+Call = Callable[[], object]
+OK = "ok"
+
+
+class Load:
+    """Calls picked at random from a few, so many per second, until it is stopped. To be used as a context.
+
+    `outcomes` counts calls as "ok", "wrong" (an AssertionError), or by the status or type of their error.
+    """
+
+    def __init__(self, calls: Sequence[Call], rate: float, *, most_at_once: int = 32, seed: int = 0) -> None:
+        """`most_at_once` calls are under way; those that are due beyond them wait, and their time runs."""
+        self.outcomes: Counter[str] = Counter()
+        # Of those that succeeded, from when they were due.
+        self.latencies = Histogram()
+        # The first few, to look at.
+        self.failures: list[Exception] = []
+        self._calls = calls
+        self._interval = 1 / rate
+        # Due, and not over.
+        self._under_way = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(most_at_once, "load")
+        self._clock = threading.Thread(target=self._run, name="load clock")
+
+    def __enter__(self) -> Load:
+        self._clock.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def done(self) -> int:
+        """Calls that succeeded."""
+        return self.outcomes[OK]
+
+    @property
+    def failed(self) -> int:
+        """Calls that did not."""
+        return sum(self.outcomes.values()) - self.done
+
+    def stop(self) -> None:
+        """Make no more calls, and wait for those that are due."""
+        self._stopped.set()
+        self._clock.join()
+        self._pool.shutdown()
+
+    def wait_for_progress(self, calls: int = 10, seconds: float = 60) -> None:
+        """Wait until so many more have succeeded that became due from now on."""
+        goal = self.done + calls + self._under_way
+        until = time.monotonic() + seconds
+        while self.done < goal and not self.failures:
+            assert time.monotonic() < until, f"the load does not get on: {dict(self.outcomes)}"
+            time.sleep(0.01)
+
+    def __str__(self) -> str:
+        return f"{dict(self.outcomes)}; {self.latencies}"
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            call = self._random.choice(self._calls)
+            with self._lock:
+                self._under_way += 1
+            self._pool.submit(self._make, call, due)
+            due += self._interval
+
+    def _make(self, call: Call, due: float) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._note(_name(error), due, error)
+        else:
+            self._note(OK, due)
+
+    def _note(self, outcome: str, due: float, error: Exception | None = None) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self.outcomes[outcome] += 1
+            if error is None:
+                self.latencies.add(time.monotonic() - due)
+            elif len(self.failures) < 10:
+                self.failures.append(error)
+
+
+def _name(error: Exception) -> str:
+    if isinstance(error, AssertionError):
+        return "wrong"
+    return str(error.code().name) if isinstance(error, grpc.RpcError) else type(error).__name__

@@ -41,6 +41,10 @@ test: setup emulation
 bench: setup
 	$(BIN)/python -m tests.benchmarks.spheres
 	$(BIN)/python -m tests.benchmarks.gaussians
+	$(BIN)/python -m tests.benchmarks.meshes
+	$(BIN)/python -m tests.benchmarks.density_kernels
+	$(BIN)/python -m tests.benchmarks.training
+	$(BIN)/python -m tests.benchmarks.lanes
 
 CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad
@@ -72,7 +76,8 @@ sanitize: setup
 		-DLUMIGRAD_EMULATION=ON -DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
 	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
 	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py \
-		tests/kernels/test_gaussians_limits.py
+		tests/kernels/test_gaussians_limits.py tests/kernels/test_meshes_limits.py \
+		tests/kernels/test_density_apply.py tests/kernels/test_density_relocation.py tests/kernels/test_density_noise.py
 	$(SANITIZERS) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q tests/kernels/test_emulation.py \
 		-k "not large_frame"
 
@@ -85,7 +90,7 @@ WHEEL_VENV := build/wheel
 test-wheel: dist
 	rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/pip install --quiet torch==2.13.0
-	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,torch,io,video]" pytest pytest-timeout hypothesis psutil matplotlib
+	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,trace,torch,io,top,video,mesh,robot]" opentelemetry-exporter-otlp-proto-http pytest pytest-timeout hypothesis psutil matplotlib cryptography
 	cd $(WHEEL_VENV) && bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
 		$(CURDIR)/tests/end_to_end $(CURDIR)/tests/client $(CURDIR)/tests/server $(CURDIR)/tests/protos
 

@@ -1,17 +1,15 @@
-"""Fits spheres to pictures through remote gradients.
+"""Fits spheres to pictures, and a robot's way to its surroundings, through remote gradients.
 
-Starts a worker, has it render a procedural scene from many sides, and then fits positions, colours and radii of a few
-thousand grey spheres to those pictures: each step renders one view on the worker, and gradients come back from there.
+Starts a worker, or uses the one that LUMIGRAD_TARGET names, has it render a procedural scene from many sides, and then
+fits positions, colours and radii of a few thousand grey spheres to those pictures: each step renders one view on the
+worker, and gradients come back from there. Then `planner` pushes the trajectory of an arm out of collision.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,10 @@ import torch
 from tqdm import tqdm
 
 import knot
+import planner
+from local_worker import worker
 from lumigrad.client import Camera, Client, Frame, SceneHandle, Spheres
-from lumigrad.client.pictures import write_png
+from lumigrad.client.pictures import write_image
 from lumigrad.client.torch import render_spheres
 
 WIDTH, HEIGHT, VIEWS = 320, 240, 48
@@ -49,23 +49,8 @@ def main() -> int:
         info = client.info()
         print(f"worker at {target}: {info.device_name}, {info.device}, {info.instruction_set}")
         run(client, arguments.steps, arguments.output)
+        planner.plan(client, arguments.output)
     return 0
-
-
-@contextmanager
-def worker(log_path: Path) -> Iterator[str]:
-    """A worker on a free port for the length of a `with` block; yields its address."""
-    command = [str(Path(sys.executable).with_name("lumigrad")), "serve", "--port", "0", "--metrics-port", "0"]
-    with log_path.open("w") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
-        try:
-            assert process.stdout is not None
-            # "listening on HOST:PORT (metrics PORT)"
-            line = process.stdout.readline()
-            if not line.startswith("listening on "):
-                raise SystemExit(f"the worker did not start; see {log_path}")
-            yield line.split()[2]
-        finally:
-            process.terminate()
 
 
 def run(client: Client, steps: int, output: Path) -> None:
@@ -73,14 +58,14 @@ def run(client: Client, steps: int, output: Path) -> None:
     scene = client.put(knot.knot())
     frame = show(client, scene, OPAQUE)
     target = frame.color
-    write_png(output / "target.png", target)
+    write_image(output / "target.png", target)
     print(f"{scene.count:,} spheres at {SHOWN.width}x{SHOWN.height} in {frame.timings.kernel_ms:.1f} ms of kernel time")
 
     cameras = knot.cameras(VIEWS, WIDTH, HEIGHT)
     views = show(client, scene, OPAQUE, cameras)
     fit = Fit(client, cameras, torch.from_numpy(views.color), torch.from_numpy(views.alpha))
     initial = show(client, fit.spheres(), GAMMA_FIRST).color
-    write_png(output / "initial.png", initial)
+    write_image(output / "initial.png", initial)
 
     began = time.perf_counter()
     with tqdm(range(steps), desc="fitting", unit="step") as bar:
@@ -91,8 +76,10 @@ def run(client: Client, steps: int, output: Path) -> None:
     seconds = time.perf_counter() - began
 
     fitted = show(client, fit.spheres(), GAMMA_LAST).color
-    write_png(output / "fit.png", fitted)
-    write_png(output / "demo.png", np.concatenate([picture[::2, ::2] for picture in (initial, fitted, target)], axis=1))
+    write_image(output / "fit.png", fitted)
+    write_image(
+        output / "demo.png", np.concatenate([picture[::2, ::2] for picture in (initial, fitted, target)], axis=1)
+    )
     plot(fit.losses, output / "loss.png")
     fit.spheres().save(output / "fit.ply")
     print(

@@ -1,8 +1,8 @@
-"""Fits Gaussians to posed photographs through remote gradients.
+"""Fits Gaussians to posed photographs on a worker.
 
-Takes a data set of nerfstudio's, COLMAP's or Inria's layout with initial points, one Gaussian for each. A step renders
-one view on a worker, compares it with its photograph here, and moves the Gaussians along gradients that come back from
-the worker. Every eighth photograph is kept aside; on those the fit is measured. Masks of photographs are not used.
+Takes a data set of nerfstudio's, COLMAP's or Inria's layout with initial points, one Gaussian for each. Photographs
+travel to the worker once; it renders, compares, differentiates and steps, and tells what came of each step. Every
+eighth photograph is kept aside; on those the fit is measured. Masks of photographs are not used.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ import torch
 from tqdm import tqdm
 
 from local_worker import worker
-from lumigrad.client import Client, Gaussians
+from lumigrad.client import Client, Gaussians, Loss, Mcmc
 from lumigrad.client.datasets import Capture, Points
 from lumigrad.client.formats.activation import sh_from_colors
-from lumigrad.client.pictures import write_png
-from lumigrad.client.torch import render_gaussians
-from shot import Shot, extent_of
+from lumigrad.client.pictures import write_image
+from shot import Shot
 from similarity import psnr, ssim
 
-# Of Adam, as trainers of Gaussians have settled on them; that of the means is for a scene of extent 1.
-RATES = {"means": 1.6e-4, "quats": 1e-3, "log_scales": 5e-3, "logits": 5e-2, "sh_0": 2.5e-3, "sh_rest": 2.5e-3 / 20}
-# The rate of the means falls to this share of itself.
-LAST_SHARE = 0.01
-SSIM_SHARE = 0.2
 INITIAL_OPACITY = 0.1
 # Their distances give a Gaussian its first size.
 NEIGHBOURS = 3
@@ -48,6 +42,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2000, help="steps of the optimiser (default: 2000)")
     parser.add_argument("--sh-degree", type=int, choices=range(5), default=3, help="of the colours (default: 3)")
     parser.add_argument("--size", type=int, default=640, help="most pixels along a side of a picture (default: 640)")
+    parser.add_argument("--cap", type=int, default=0, help="let MCMC add Gaussians up to so many (default: none)")
     parser.add_argument("--output", type=Path, default=Path("fit_output"), help="(default: fit_output)")
     arguments = parser.parse_args()
     capture = Capture.load(arguments.capture)
@@ -60,80 +55,28 @@ def main() -> int:
     with worker(arguments.output / "worker.log") as target, Client(target) as client:
         info = client.info()
         print(f"worker at {target}: {info.device_name}, {info.device}, {info.instruction_set}")
-        fit = Fit(client, capture.points, extent_of(shots), arguments.sh_degree)
-        run(fit, shots, arguments.steps, arguments.output)
+        run(client, capture.points, shots, arguments)
     return 0
 
 
-class Fit:
-    """Gaussians and their optimiser."""
+def beginning(points: Points, sh_degree: int) -> Gaussians:
+    """Round, faint Gaussians at the points, as large as their surroundings are empty.
 
-    def __init__(self, client: Client, points: Points, extent: float, sh_degree: int) -> None:
-        """Starts with round, faint Gaussians at the points, as large as their surroundings are empty.
-
-        Args:
-            client: of the worker.
-            points: N of them, with colours.
-            extent: of the scene, scene units.
-            sh_degree: largest degree of the spherical harmonics.
-        """
-        self.client, self.extent, self.sh_degree = client, extent, sh_degree
-        means = torch.tensor(points.positions)
-        values = {
-            "means": means,
-            "quats": torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(len(means), 1),
-            "log_scales": spacing(means).log()[:, None].repeat(1, 3),
-            "logits": torch.full((len(means),), INITIAL_OPACITY).logit(),
-            "sh_0": torch.from_numpy(sh_from_colors(points.colors)),
-            "sh_rest": torch.zeros(len(means), (sh_degree + 1) ** 2 - 1, 3),
-        }
-        self.parameters = {name: value.requires_grad_() for name, value in values.items()}
-        groups = [{"params": [self.parameters[name]], "lr": rate} for name, rate in RATES.items()]
-        self.optimizer = torch.optim.Adam(groups, eps=1e-15, fused=True)
-
-    def step(self, shot: Shot, progress: float) -> tuple[float, float]:
-        """One view: there, back, and a step of the optimiser; `progress` goes from 0 to 1. Returns loss and PSNR."""
-        self.optimizer.param_groups[0]["lr"] = RATES["means"] * self.extent * LAST_SHARE**progress
-        # Colours that depend on the direction come one degree after the other, the last by half-time.
-        degree = min(int(8 * progress), self.sh_degree)
-        values = self.parameters
-        rendered = render_gaussians(
-            values["means"],
-            values["quats"],
-            values["log_scales"].exp(),
-            values["logits"].sigmoid(),
-            torch.cat([values["sh_0"], values["sh_rest"][:, : (degree + 1) ** 2 - 1]], dim=1),
-            shot.view_matrix,
-            shot.intrinsics,
-            width=shot.camera.width,
-            height=shot.camera.height,
-            sh_degree=degree,
-            camera_model=shot.model.projection,
-            distortion=shot.model.distortion or None,
-            # What else could be had would travel, too.
-            outputs=("color",),
-            client=self.client,
-        )
-        picture, photograph = rendered.color[0], shot.photograph
-        difference = (picture - photograph).abs().mean()
-        loss = (1 - SSIM_SHARE) * difference + SSIM_SHARE * (1 - ssim(picture, photograph))
-        self.optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        return loss.item(), psnr(picture.detach(), photograph)
-
-    @torch.no_grad()
-    def gaussians(self) -> Gaussians:
-        """As they are now."""
-        values = self.parameters
-        sh = torch.cat([values["sh_0"], values["sh_rest"]], dim=1)
-        return Gaussians(
-            values["means"].clone(),
-            torch.nn.functional.normalize(values["quats"], dim=-1),
-            values["log_scales"].exp(),
-            values["logits"].sigmoid(),
-            sh=sh,
-        )
+    Args:
+        points: N of them, with colours.
+        sh_degree: largest degree of the spherical harmonics.
+    """
+    means = torch.tensor(points.positions)
+    count = len(means)
+    sh = np.zeros((count, (sh_degree + 1) ** 2, 3), np.float32)
+    sh[:, :1] = sh_from_colors(points.colors)
+    return Gaussians(
+        means,
+        np.tile([1.0, 0.0, 0.0, 0.0], (count, 1)),
+        spacing(means)[:, None].repeat(1, 3),
+        np.full(count, INITIAL_OPACITY),
+        sh=sh,
+    )
 
 
 def spacing(points: torch.Tensor) -> torch.Tensor:
@@ -153,36 +96,47 @@ def spacing(points: torch.Tensor) -> torch.Tensor:
     return nearest.square().mean(dim=1).clamp_min(1e-7).sqrt()
 
 
-def run(fit: Fit, shots: Sequence[Shot], steps: int, output: Path) -> None:
+def run(client: Client, points: Points, shots: Sequence[Shot], arguments: argparse.Namespace) -> None:
     """Fits, measures, and leaves pictures and the scene."""
     held_out = shots[::HELD_OUT_EVERY]
     fitted = [shot for index, shot in enumerate(shots) if index % HELD_OUT_EVERY]
-    count = len(fit.parameters["means"])
-    print(f"{count:,} Gaussians, {len(fitted)} photographs to fit and {len(held_out)} to measure by")
-    initial = pictures(fit.client, fit.gaussians(), held_out)
-    generator = np.random.default_rng(0)
-    order: list[int] = []
-    losses, decibels = [], []
+    begin = beginning(points, arguments.sh_degree)
+    print(f"{len(points):,} Gaussians, {len(fitted)} photographs to fit and {len(held_out)} to measure by")
+    initial = pictures(client, begin, held_out)
+    steps, output = arguments.steps, arguments.output
     began = time.perf_counter()
-    with tqdm(range(steps), desc="fitting", unit="step") as bar:
-        for step in bar:
-            order = order or generator.permutation(len(fitted)).tolist()
-            loss, quality = fit.step(fitted[order.pop()], step / max(steps - 1, 1))
-            losses.append(loss)
-            decibels.append(quality)
-            if step % 10 == 0:
+    trainer = client.trainer(
+        begin,
+        [shot.camera for shot in fitted],
+        [shot.pixels for shot in fitted],
+        loss=Loss(opacity=0.01, scale=0.01) if arguments.cap else Loss(),
+        density=Mcmc(cap=arguments.cap, start=steps // 14, stop=steps * 6 // 7) if arguments.cap else None,
+        total_steps=max(steps, 1),
+        # Colours that depend on the direction come one degree after the other, the last by half-time.
+        sh_degree_every=max(steps // 8, 1),
+    )
+    with trainer, tqdm(total=steps, desc="fitting", unit="step") as bar:
+        losses, decibels = [], []
+        for step in trainer.steps(steps):
+            losses.append(step.loss)
+            decibels.append(step.psnr)
+            bar.update()
+            if step.number % 10 == 0:
                 latest = slice(-len(fitted), None)
-                bar.set_postfix(loss=f"{np.mean(losses[latest]):.4f}", PSNR=f"{np.mean(decibels[latest]):.1f} dB")
+                quality = f"{np.mean(decibels[latest]):.1f} dB"
+                bar.set_postfix(loss=f"{np.mean(losses[latest]):.4f}", PSNR=quality, Gaussians=step.count)
+        found = trainer.scene()
     seconds = time.perf_counter() - began
 
-    final = pictures(fit.client, fit.gaussians(), held_out)
-    fit.gaussians().save(output / "fit.ply")
-    write_png(output / "comparison.png", side_by_side(initial, final, held_out).numpy())
+    assert isinstance(found, Gaussians)
+    final = pictures(client, found, held_out)
+    found.save(output / "fit.ply")
+    write_image(output / "comparison.png", side_by_side(initial, final, held_out).numpy())
     before, after = scores(initial, held_out), scores(final, held_out)
     print(
-        f"{steps} steps in {seconds:.0f} s, {1e3 * seconds / max(steps, 1):.0f} ms each; photographs that were not "
-        f"fitted: PSNR from {before[0]:.2f} to {after[0]:.2f} dB, SSIM from {before[1]:.3f} to {after[1]:.3f}\n"
-        f"see {output}/: comparison.png (points, fit, photograph), fit.ply"
+        f"{steps} steps in {seconds:.0f} s, {1e3 * seconds / max(steps, 1):.0f} ms each, to {len(found):,} Gaussians; "
+        f"photographs that were not fitted: PSNR from {before[0]:.2f} to {after[0]:.2f} dB, SSIM from {before[1]:.3f} "
+        f"to {after[1]:.3f}\nsee {output}/: comparison.png (points, fit, photograph), fit.ply"
     )
 
 

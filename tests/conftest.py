@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
 
 from support import engines, gaussian_engines, mesh_engines, training_engines
+
+# Their processes, sockets and clocks share the machine with whatever else it does: a test there that fails has two more
+# tries, and the summary names it ("R"). The kernels' and the contract's tests have one.
+_OVER_PROCESSES = [Path(__file__).parent / room for room in ("client", "server", "faults", "end_to_end")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(room in item.path.parents for room in _OVER_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1))
 
 
 def _machines(names: Iterable[str]) -> list[object]:

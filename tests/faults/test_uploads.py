@@ -156,11 +156,14 @@ def test_failed_and_finished_calls_leak_no_memory(process: WorkerProcess, client
         client.backward(gradient, context_id=context_id, release=True)
 
     memory = psutil.Process(process.process.pid)
-    for _ in range(5):
-        round_of_calls()
-    before = memory.memory_info().rss
-    for _ in range(25):
-        round_of_calls()
-    # The allocator's own ups and downs are about 30 MiB; one payload lost per round would make 175.
-    assert memory.memory_info().rss - before < 80 * MIB
+
+    def growth() -> int:
+        before = memory.memory_info().rss
+        for _ in range(10):
+            round_of_calls()
+        return memory.memory_info().rss - before
+
+    # The threads' heaps fill for some rounds, each in its own time, and then stay. A payload lost per round would be
+    # 70 MiB in every ten of them.
+    assert any(growth() < 20 * MIB for _ in range(10))
     assert process.metric("lumigrad_contexts") == 0

@@ -17,6 +17,8 @@ from lumigrad.server.spool import Spool
 
 # Whoever renders goes first where processors are few.
 _NICE = 10
+# While nothing is due: what was forgotten takes room on the disk no longer.
+_SWEEP_SECONDS = 1.0
 # Writes something, unless it is not wanted any more, which it asks when all but the last step is done.
 Work = Callable[[Callable[[], bool]], object]
 
@@ -91,10 +93,12 @@ class SpoolWriter:
         while True:
             with self._changed:
                 writing = self._next()
-                self._waiting.discard(writing)
-                self._is_busy = True
+                if writing is not None:
+                    self._waiting.discard(writing)
+                    self._is_busy = True
             try:
-                writing.run()
+                if writing is not None:
+                    writing.run()
                 self.spool.sweep()
             except Exception as error:
                 logs.event("cannot write to the spool", logging.ERROR, error=error)
@@ -102,14 +106,17 @@ class SpoolWriter:
                 self._is_busy = False
                 self._changed.notify_all()
 
-    def _next(self) -> Writing:
-        """Wait until something is due."""
+    def _next(self) -> Writing | None:
+        """Wait until something is due; None: nothing is for now, and there may be something to sweep."""
+        sweep_at = time.monotonic() + _SWEEP_SECONDS
         while True:
             first = min(self._waiting, key=lambda writing: writing.due, default=None)
-            pause = None if first is None else first.due - time.monotonic()
-            if first is not None and pause is not None and (pause <= 0 or self._is_hurried):
+            now = time.monotonic()
+            if first is not None and (first.due <= now or self._is_hurried):
                 return first
-            self._changed.wait(pause)
+            if now >= sweep_at:
+                return None
+            self._changed.wait(min(sweep_at, sweep_at if first is None else first.due) - now)
 
 
 def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -247,3 +248,14 @@ def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> Non
     writer.give(lambda is_wanted: write(spool.drawer("anna"), "one", is_wanted=is_wanted), 0)
     assert writer.flush(10)
     assert len(spool) == 1
+
+
+def test_what_was_forgotten_leaves_the_disk_although_nothing_is_written(spool: Spool) -> None:
+    writer = SpoolWriter(spool)
+    write(spool.drawer("anna"), "one")
+    writer.give(lambda _: None, 3600)
+    assert spool.drawer("anna").forget("thing", "one")
+    until = time.monotonic() + 30
+    while files(spool):
+        assert time.monotonic() < until, f"still there: {files(spool)}"
+        time.sleep(0.05)

@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench lint format sanitize dist test-wheel clean
+.PHONY: setup emulation demo test bench soak lint format sanitize dist test-wheel clean
 
 setup: $(VENV)/.installed
 
@@ -45,6 +45,11 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.density_kernels
 	$(BIN)/python -m tests.benchmarks.training
 	$(BIN)/python -m tests.benchmarks.lanes
+
+# Mixed load and faults for a while: fails if anything grows, and writes build/bench/soak.json.
+SOAK_MINUTES ?= 30
+soak: setup
+	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
 CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad

@@ -1,0 +1,161 @@
+"""What the clients of a soak ask for: every verb by every way, and calls that are given up, hurried, or mistaken."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import grpc
+import numpy as np
+
+from lumigrad.client import (
+    Camera,
+    Client,
+    DeadlineExceeded,
+    InvalidArgument,
+    LumigradError,
+    SceneNotFound,
+    TrainingHeld,
+    TrainingLost,
+    Unavailable,
+    VersionMismatch,
+)
+from support import verbs
+from support.raw_calls import RawClient
+from support.slow_render import SlowRender
+from support.training_scenes import gaussian_lesson
+from tests.soak.tally import Tally
+
+# May fail where a worker that died took something along: they change scenes, and look whether that shows.
+CHANGES = ("put", "update", "delete")
+PATIENCE_SECONDS = 120.0
+LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=1280, height=720)
+STEPS = 6
+
+
+class Calls:
+    """Calls of a worker, to be picked from at random; to be used as a context.
+
+    `every` has those of one kind as often as it is to be picked.
+    """
+
+    def __init__(self, direct: str, proxied: str, tally: Tally) -> None:
+        """Connects and finds out what replies must be, before anything happens.
+
+        Args:
+            direct: the worker's address.
+            proxied: another one that leads there, with faults on the way.
+            tally: counts what becomes of the calls.
+        """
+        self.every: list[Callable[[], None]] = []
+        self._tally = tally
+        self._target = direct
+        self._stack = ExitStack()
+        self._numbers = itertools.count()
+        self.client = self._connect(direct, "shared")
+        clients = [self.client, self._connect(direct, "stream"), self._connect(proxied, "stream")]
+        self._cloud = self.client.put(verbs.gaussians())
+        self._picture = self.client.render(self._cloud, LARGE).color
+        for name, verb in verbs.verbs(self.client).items():
+            self._add_verb(name, verb, clients)
+        for client in clients:
+            self._add("large picture", lambda client=client: self._render(client))
+        for client in (*clients, *clients):
+            self._add("hasty render", lambda client=client: self._hurry(client), (DeadlineExceeded, Unavailable))
+        self._add("new client", self._come_and_go, times=2)
+        self._add("refused", self._be_refused, times=2)
+        self._add("training", self._train, (TrainingHeld,), (TrainingLost,), times=3)
+        raw = RawClient(direct)
+        self._stack.callback(raw.close)
+        self._slow = SlowRender(raw)
+        self._stub = raw.render_stub
+        self._add("cancelled", self._cancel, times=3)
+        # All else is somebody's leavings.
+        self._kept = {handle.scene_id for handle in self.client.list()}
+
+    def __enter__(self) -> Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def tidy(self) -> int:
+        """Delete the scenes that calls left which were broken off; returns how many."""
+        left = [handle for handle in self.client.list() if handle.scene_id not in self._kept]
+        for handle in left:
+            self.client.delete(handle.scene_id)
+        return len(left)
+
+    def _connect(self, target: str, lane: str) -> Client:
+        client = Client(target, timeout_s=PATIENCE_SECONDS, retry_s=PATIENCE_SECONDS / 2, lane=lane)
+        return self._stack.enter_context(client)
+
+    def _add(
+        self,
+        name: str,
+        call: Callable[[], object],
+        excused: tuple[type[Exception], ...] = (),
+        losses: tuple[type[Exception], ...] = (),
+        *,
+        times: int = 1,
+    ) -> None:
+        self.every += [self._tally.counted(name, call, excused, losses)] * times
+
+    def _add_verb(self, name: str, verb: verbs.Verb, clients: list[Client]) -> None:
+        expected = verb(self.client)()
+        losses = (SceneNotFound, VersionMismatch) if name in CHANGES else ()
+
+        def call(client: Client) -> None:
+            assert verbs.same(verb(client)(), expected), f"{name}: not what it was before anything happened"
+
+        for client in clients:
+            self._add(name, lambda client=client: call(client), losses=losses)
+
+    def _render(self, client: Client) -> None:
+        assert np.array_equal(client.render(self._cloud, LARGE).color, self._picture), "a wrong picture"
+
+    def _hurry(self, client: Client) -> None:
+        picture = client.render(self._cloud, LARGE, timeout_s=random.uniform(0.001, 0.2)).color
+        assert np.array_equal(picture, self._picture), "a wrong picture"
+
+    def _come_and_go(self) -> None:
+        with self._connect_briefly() as client:
+            self._render(client)
+
+    def _connect_briefly(self) -> Client:
+        return Client(self._target, timeout_s=PATIENCE_SECONDS, retry_s=PATIENCE_SECONDS / 2)
+
+    def _be_refused(self) -> None:
+        for call, kind in (
+            (lambda: self.client.get("nobody"), SceneNotFound),
+            (lambda: self.client.render(self._cloud, LARGE, outputs=("nothing",)), InvalidArgument),
+        ):
+            try:
+                call()
+            except kind:
+                continue
+            except LumigradError as error:
+                raise AssertionError(f"refused as {type(error).__name__}, not as {kind.__name__}") from error
+            raise AssertionError("not refused")
+
+    def _train(self) -> None:
+        lesson = gaussian_lesson(seed=next(self._numbers))
+        targets = lesson.targets(self.client)
+        with self.client.trainer(lesson.scene, lesson.cameras, targets, snapshot_every=2) as trainer:
+            steps = list(trainer.steps(STEPS))
+            assert [step.number for step in steps] == list(range(STEPS)), "steps are missing"
+            assert all(np.isfinite(step.loss) for step in steps), "a loss is no number"
+
+    def _cancel(self) -> None:
+        call = self._stub.Render(iter([self._slow.request(3)]), timeout=PATIENCE_SECONDS)
+        time.sleep(random.uniform(0.0, 0.3))
+        call.cancel()
+        try:
+            list(call)
+        except grpc.RpcError as error:
+            # The worker, or the scene with it, may have gone before.
+            expected = {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND}
+            assert error.code() in expected, f"cancelled, and ended with {error.code().name}"

@@ -1,0 +1,115 @@
+"""The course of a soak: windows of load with faults in them, and after each a rest, to look at what is held."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.fault_proxy import FaultProxy
+from support.load import Load
+from support.slow_render import wait_for
+from tests.soak.calls import Calls
+from tests.soak.logged_worker import LoggedWorker
+from tests.soak.mishaps import Mishaps
+from tests.soak.sample import Sample, sample, spooled
+from tests.soak.tally import Tally
+
+# What must be zero at rest.
+REST = ("lumigrad_calls_in_progress", "lumigrad_transit_bytes", "lumigrad_contexts", "lumigrad_trainings")
+# Of the time, at the beginning: each window loses its worker. After it one worker lives on, so that what it holds may
+# show a trend; connections and readers go on failing.
+STORM = 0.3
+_CALLS_AT_ONCE = 8
+# Within which deleted files must be off the disk.
+_SWEEP_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """What was held at rest after a window, and what had been done in it.
+
+    Attributes:
+        seconds: since the soak began.
+        calls: that ended in it.
+        worker, supervisor, client: the processes.
+        spool_files: in the spool.
+        spool_mib: their size.
+        scenes: that the worker stored.
+    """
+
+    seconds: float
+    calls: int
+    worker: Sample
+    supervisor: Sample
+    client: Sample
+    spool_files: int
+    spool_mib: float
+    scenes: int
+
+
+@dataclass
+class Course:
+    """Runs windows of so many seconds until the time is up."""
+
+    process: LoggedWorker
+    proxy: FaultProxy
+    calls: Calls
+    mishaps: Mishaps
+    tally: Tally
+    spool: Path
+    window_seconds: float
+    rate: float
+
+    def windows(self, seconds: float) -> Iterator[Window]:
+        """One after the other."""
+        started = time.monotonic()
+        numbers = (signal.SIGKILL, signal.SIGTERM)
+        losses = 0
+        while (elapsed := time.monotonic() - started) < seconds:
+            is_stormy = elapsed < STORM * seconds
+            number = numbers[losses % 2] if is_stormy else None
+            losses += is_stormy
+            before = self.tally.total
+            self._run(number)
+            self._rest()
+            yield self._look(time.monotonic() - started, self.tally.total - before)
+
+    def _run(self, lost: signal.Signals | None) -> None:
+        """Load with faults; `lost` ends the worker half-way."""
+        self.tally.may_lose = lost is not None
+        with Load(self.calls.every, self.rate, most_at_once=_CALLS_AT_ONCE, seed=random.getrandbits(32)):
+            end_reader = self.mishaps.stop_reader()
+            self.mishaps.break_connections(self.window_seconds / 2)
+            if lost is not None:
+                self.mishaps.lose_worker(lost)
+            time.sleep(self.window_seconds / 2)
+        end_reader()
+
+    def _rest(self) -> None:
+        """Wait until nothing is under way, and delete what broken calls left."""
+        for gauge in REST:
+            wait_for(self.process, gauge, 0)
+        self.calls.tidy()
+        wait_for(self.process, "lumigrad_spool_waiting", 0)
+        until = time.monotonic() + _SWEEP_SECONDS
+        while any(self.spool.rglob("*.gone")):
+            assert time.monotonic() < until, "what was deleted stays in the spool"
+            time.sleep(0.05)
+
+    def _look(self, seconds: float, calls: int) -> Window:
+        files, mib = spooled(self.spool)
+        return Window(
+            seconds=seconds,
+            calls=calls,
+            worker=sample(self.process.worker_pid),
+            supervisor=sample(self.process.process.pid),
+            client=sample(os.getpid()),
+            spool_files=files,
+            spool_mib=mib,
+            scenes=len(self.calls.client.list()),
+        )

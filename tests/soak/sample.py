@@ -1,0 +1,77 @@
+"""What processes hold at a moment of rest: memory, descriptors, threads, shared memory, files."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MIB = 1 << 20
+# Of /proc/PID/maps: the device and inode of a mapping, and its path.
+_MAPPING = re.compile(r"^\S+ \S+ \S+ (\S+ \d+) +(\S.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One process; memory in MiB.
+
+    Attributes:
+        pid: of the process.
+        rss_mib: its resident memory, shared memory included.
+        descriptors: that it has open.
+        threads: that it has.
+        memfds: regions of anonymous shared memory that it maps or has open.
+        shm: entries of /dev/shm, likewise.
+    """
+
+    pid: int
+    rss_mib: float
+    descriptors: int
+    threads: int
+    memfds: int
+    shm: int
+
+
+def sample(pid: int) -> Sample:
+    """Of a process; of this one, after it has collected its garbage."""
+    if pid == os.getpid():
+        gc.collect()
+    process = psutil.Process(pid)
+    mappings = set(_MAPPING.findall(Path(f"/proc/{pid}/maps").read_text()))
+    paths = [path for _, path in mappings]
+    links = _links(pid)
+    return Sample(
+        pid=pid,
+        rss_mib=process.memory_info().rss / MIB,
+        descriptors=len(links),
+        threads=process.num_threads(),
+        memfds=_count(paths, "/memfd:") + _count(links, "/memfd:"),
+        shm=_count(paths, "/dev/shm/") + _count(links, "/dev/shm/"),
+    )
+
+
+def spooled(folder: Path) -> tuple[int, float]:
+    """Files in a folder, and their MiB."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes) / MIB
+
+
+def _links(pid: int) -> list[str]:
+    """Where a process's descriptors lead to."""
+    folder, found = f"/proc/{pid}/fd", []
+    for name in os.listdir(folder):
+        try:
+            found.append(os.readlink(f"{folder}/{name}"))
+        except FileNotFoundError:
+            # The descriptor by which the folder itself was read.
+            continue
+    return found
+
+
+def _count(paths: Sequence[str], start: str) -> int:
+    return sum(path.startswith(start) for path in paths)

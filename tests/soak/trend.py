@@ -1,0 +1,48 @@
+"""Whether something grows: the median of the slopes between all pairs of windows, which a few odd ones do not move."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Of the windows, at the beginning: caches fill, threads start.
+WARM_UP = 0.3
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One quantity over the windows of a soak.
+
+    Attributes:
+        name: whose, and of what.
+        first: its median over the first third of the windows after the warm-up.
+        last: likewise over the last third.
+        growth: from the first to the last of these windows, along the fitted line.
+        limit: what `growth` must not exceed.
+        windows: how many were fitted.
+    """
+
+    name: str
+    first: float
+    last: float
+    growth: float
+    limit: float
+    windows: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it does not grow."""
+        return self.growth <= self.limit
+
+
+def fitted(name: str, values: Sequence[float], limit: float) -> Trend:
+    """The trend of a quantity that was sampled once in each window."""
+    steady = values[int(WARM_UP * len(values)) :]
+    slopes = [(y - x) / (j - i) for (i, x), (j, y) in itertools.combinations(enumerate(steady), 2)]
+    growth = statistics.median(slopes) * (len(steady) - 1) if slopes else 0.0
+    third = max(1, len(steady) // 3)
+    return Trend(
+        name, statistics.median(steady[:third]), statistics.median(steady[-third:]), growth, limit, len(steady)
+    )

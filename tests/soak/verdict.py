@@ -1,0 +1,36 @@
+"""What a soak must show: nothing grew, and no call failed that may be repeated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from tests.soak.course import Window
+from tests.soak.trend import Trend, fitted
+
+# By how much each may grow over all windows that are fitted: noise of allocators, of pools that are not yet at their
+# largest. A descriptor, a region or a file that is left behind now and then soon goes beyond.
+LIMITS = {"rss_mib": 32.0, "descriptors": 4.0, "threads": 4.0, "memfds": 4.0, "shm": 0.5}
+SPOOL_FILES, SPOOL_MIB, SCENES = 2.0, 1.0, 0.5
+
+
+def trends(windows: Sequence[Window], rss_mib: float) -> list[Trend]:
+    """Of all that is held; `rss_mib` is how much resident memory of each process may grow."""
+    limits = {**LIMITS, "rss_mib": rss_mib}
+    found = []
+    for who, over in (("worker", longest_life(windows)), ("client", windows), ("supervisor", windows)):
+        for what, limit in limits.items():
+            values = [float(getattr(getattr(window, who), what)) for window in over]
+            found.append(fitted(f"{who} {what}", values, limit))
+    every: tuple[tuple[str, Callable[[Window], float], float], ...] = (
+        ("spool files", lambda window: window.spool_files, SPOOL_FILES),
+        ("spool MiB", lambda window: window.spool_mib, SPOOL_MIB),
+        ("stored scenes", lambda window: window.scenes, SCENES),
+    )
+    return found + [fitted(name, [read(window) for window in windows], limit) for name, read, limit in every]
+
+
+def longest_life(windows: Sequence[Window]) -> list[Window]:
+    """The windows of the worker that lived longest."""
+    lives = [list(life) for _, life in itertools.groupby(windows, lambda window: window.worker.pid)]
+    return max(lives, key=len)

@@ -134,7 +134,7 @@ class OpenCVModel:
         """0: a pinhole has no film in front of the eye that would hide what is closer."""
         return 0.0
 
-    @property
+    @cached_property
     def eye(self) -> Float64:
         """[3] the camera's position in the world, scene units."""
         return np.asarray(-self.rotation.T @ self.translation)

@@ -48,6 +48,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        # Called before anything is read, to have all written down that is to be read.
+        self.before_read: Callable[[], None] = lambda: None
+        registry.register(_Before(self))
         # When each series began is in nobody's interest, and as many series again.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
@@ -213,6 +216,18 @@ class Metrics:
         """Let the calls in progress show by stage what `read` returns."""
         for stage in CALL_STAGES:
             self._calls_in_stage.labels(stage).set_function(functools.partial(_read_one, read, stage))
+
+
+class _Before(Collector):
+    """The first to be asked whenever the metrics are read; has none itself."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing, once all is written down."""
+        self._metrics.before_read()
+        return iter(())
 
 
 class _Total(Collector):

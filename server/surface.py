@@ -19,6 +19,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
 from lumigrad.server.answers import Answer, answer_to
 from lumigrad.server.call import REQUEST_ID, Call
+from lumigrad.server.call_threads import afterwards
 from lumigrad.server.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
 from lumigrad.server.gate import Gate, OpenGate
 from lumigrad.server.lane_payload import NoLane
@@ -29,6 +30,8 @@ from lumigrad.server.priority import priority_of
 from lumigrad.server.tracing import NoTracer, Tracer
 
 _RETRY_SECONDS = 0.1
+# Whoever reads the metrics waits no longer for the calls that have just ended.
+_WRITING_SECONDS = 1.0
 
 
 class Surface:
@@ -56,8 +59,11 @@ class Surface:
         self._calls: dict[Call, float] = {}
         # Those whose last bytes have not left yet.
         self._unsent: set[Call] = set()
+        # Those that have ended, and are being written down.
+        self._unwritten: set[Call] = set()
         self._is_closed = False
         self._changed = threading.Condition()
+        metrics.before_read = self.wait_written
 
     @property
     def in_progress(self) -> int:
@@ -78,9 +84,15 @@ class Surface:
             self._is_closed = True
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no call is in progress; False if some still are."""
+        """Wait until no call is in progress and all are written down; False if that does not come about."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._calls, seconds)
+            return self._changed.wait_for(lambda: not (self._calls or self._unwritten), seconds)
+
+    def wait_written(self) -> None:
+        """Wait a moment until the calls that have ended by now are written down."""
+        with self._changed:
+            ended = set(self._unwritten)
+            self._changed.wait_for(lambda: not ended & self._unwritten, _WRITING_SECONDS)
 
     def end_all(self) -> None:
         """Have the calls in progress end at their next check; their callers may try elsewhere."""
@@ -135,16 +147,28 @@ class Surface:
         call.lane = self._lane_of(call)
 
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
-        """Count a call out, and write down how it went."""
+        """Count a call out; how it went is written down when its caller has the answer."""
+        milliseconds = call.times.total
         with self._changed:
             if self._calls.pop(call, None) is not None:
                 self._places.give(call.tenant)
+            self._unwritten.add(call)
             self._changed.notify_all()
         call.lane.end(delivered=answer is None)
+        afterwards(lambda: self._write(call, answer, error, milliseconds))
+
+    def _write(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
+        try:
+            self._note(call, answer, error, milliseconds)
+        finally:
+            with self._changed:
+                self._unwritten.discard(call)
+                self._changed.notify_all()
+
+    def _note(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
         call.bytes_received += call.lane.bytes_received
         call.bytes_sent += call.lane.bytes_sent
         code = grpc.StatusCode.OK if answer is None else answer.code
-        milliseconds = call.times.total
         self._metrics.call(call.method, code.name, milliseconds, call.bytes_received, call.bytes_sent)
         if call.tenant:
             self._metrics.tenant_call(call.tenant, call.bytes_received + call.bytes_sent)

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import torch
@@ -24,7 +23,7 @@ from lumigrad.protos.service import (
     method_handlers,
 )
 from lumigrad.server import logs
-from lumigrad.server.call_threads import call_threads
+from lumigrad.server.call_threads import CallThreads
 from lumigrad.server.capacity import free_bytes
 from lumigrad.server.certificates import Certificates
 from lumigrad.server.config import MIB, Config, ConfigError
@@ -91,7 +90,7 @@ class Worker:
         max_calls = config.queue_size + _CALLS_BESIDE_QUEUE
         # Before all other threads: where stacks are written down, they are those of the hundred newest.
         threads = max_calls + _THREADS_BESIDE_CALLS
-        pool = call_threads(threads)
+        pool = CallThreads(threads)
         places = Places(max_calls, has_tenants=config.has_tenants)
         patience = Patience(config.max_call_seconds, config.stall_seconds)
         self._tracer = tracer_of(config, str(self._device), self._metrics)
@@ -168,7 +167,7 @@ class Worker:
         # While the kernels' library is still there to take its own back.
         self._tenants.clear()
 
-    def _make_server(self, pool: ThreadPoolExecutor, threads: int) -> grpc.Server:
+    def _make_server(self, pool: CallThreads, threads: int) -> grpc.Server:
         options = (
             # Without this a second worker would bind the same port and take half of the calls.
             ("grpc.so_reuseport", 0),

@@ -34,10 +34,10 @@ def test_a_scene_is_uploaded_once(client, worker_process):
     first = client.put(scene)
     assert (first.version, first.kind, first.count, first.nbytes) == (1, "spheres", 5000, scene.nbytes)
     assert first.scene is scene
-    puts = worker_process.log.count("method=SceneService.Put")
+    puts = worker_process.metric("lumigrad_calls_total", method="SceneService.Put", code="OK")
     again = client.put(Spheres(**scene.tensors))
     assert again == first
-    assert worker_process.log.count("method=SceneService.Put") == puts
+    assert worker_process.metric("lumigrad_calls_total", method="SceneService.Put", code="OK") == puts
 
 
 def test_content_names_the_scene(client):

@@ -47,6 +47,7 @@ def test_a_collector_that_hangs_and_comes_back() -> None:
             wait_for_spans(process, "lost", 2 * BATCH)
             assert process.log.count(FAILURE) == 1
             assert "DEADLINE_EXCEEDED" in process.log
+            process.wait_for_log("code=OK", count=BATCH + 1)
             assert process.log.count("code=OK") == BATCH + 1
             collector.answers.set()
             render(process, 1)

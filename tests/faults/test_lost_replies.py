@@ -50,6 +50,8 @@ def without_first_reply(
     """
     returned: list[Any] = []
     text = f"method={method} code=OK"
+    # Whoever is shown the metrics finds all earlier calls written down.
+    process.metrics()
     before = process.log.count(text)
     proxy.down.dropped = lose is None
     caller = threading.Thread(target=lambda: returned.append(call()))
@@ -88,6 +90,7 @@ def test_meshes_and_worlds_move_once(process: WorkerProcess, proxy: FaultProxy, 
 
 def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, proxy: FaultProxy, client: Client) -> None:
     scene = cloud(40_000)
+    process.metrics()
     looked_for, puts = (process.log.count(f"method=SceneService.{name}") for name in ("Get", "Put"))
 
     def put() -> Any:
@@ -101,6 +104,7 @@ def test_a_scene_whose_reply_is_lost_is_stored_once(process: WorkerProcess, prox
         proxy.up.heal()
 
     stored = without_first_reply(process, proxy, "SceneService.Put", put, lose)
+    process.wait_for_log("method=SceneService.Put", count=puts + 2)
     assert process.log.count("method=SceneService.Put") == puts + 2
     assert [one.content_hash for one in client.list()].count(stored.content_hash) == 1
 

@@ -63,7 +63,7 @@ def test_each_call_is_one_line_however_it_goes() -> None:
             else:
                 failure(lambda name=name: client.render(spec_of(scene_id="x" * 16), metadata=name))
         client.close()
-        process.wait_for_log(f"call-{count - 1}")
+        process.wait_for_log('"request_id": "call-', count=count)
         entries = [json.loads(line) for line in process.log.splitlines()]
         ended = [entry["request_id"] for entry in entries if entry["message"] == "call"]
         assert Counter(ended) == Counter(f"call-{number}" for number in range(count))

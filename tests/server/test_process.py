@@ -163,6 +163,7 @@ def test_logs_are_json_on_request() -> None:
         client = RawClient(process.target)
         client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10, metadata=(("x-request-id", "json-1"),))
         failure(lambda: client.render(render_pb2.RenderSpec(), metadata=(("x-request-id", "json-2"),)))
+        process.wait_for_log("json-1")
         process.wait_for_log("json-2")
         entries = [json.loads(line) for line in process.log.splitlines()]
         client.close()

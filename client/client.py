@@ -126,6 +126,7 @@ class Client(DistanceCalls, TrainingCalls):
     @traced(f"{SCENE_SERVICE}/Update", lambda _, handle, **__: span_facts.of_scene(handle))
     def update(
         self,
+        /,
         handle: SceneHandle,
         *,
         poses: Mapping[str, Any] | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from lumigrad.client import tracing
+from lumigrad.client import cancellation, tracing
 from lumigrad.client.channel import Certificate, Tls, open_channel, resolve_target, resolve_tls, resolve_token
 from lumigrad.client.errors import Internal, LaneLost, LumigradError
 from lumigrad.client.lane_trip import StreamTrip
@@ -46,6 +46,8 @@ _REPLY_LIMIT_BYTES = 1 << 36
 # Memory of replies that is kept for the next ones. What is smaller the C library keeps by itself.
 _LEAST_KEPT_BYTES = 32 << 20
 _MOST_KEPT_BYTES = 512 << 20
+
+_Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Connection:
         self._lanes = Lanes(lane, self.target, self._lane_offer)
 
     @property
-    def _told(self) -> tuple[tuple[str, str], ...]:
+    def _told(self) -> _Metadata:
         return (*self._metadata, *tracing.metadata())
 
     def close(self) -> None:
@@ -115,7 +117,7 @@ class Connection:
 
     def unary(self, method: Any, request: Message, deadline: Deadline) -> Any:
         """One message there, one back."""
-        return self._repeat(lambda left: method(request, timeout=left, metadata=self._told), deadline)
+        return self._repeat(lambda left: self._reply(method, request, left), deadline)
 
     def remove(self, method: Any, request: Message, deadline: Deadline, missing: type[LumigradError]) -> None:
         """One message there that takes something away; what a repetition finds `missing` has gone as it should."""
@@ -124,7 +126,7 @@ class Connection:
         def attempt(left: float) -> Any:
             nonlocal attempts
             attempts += 1
-            return method(request, timeout=left, metadata=self._told)
+            return self._reply(method, request, left)
 
         try:
             self._repeat(attempt, deadline)
@@ -141,6 +143,7 @@ class Connection:
 
     def open_stream(self, method: Any, frames: Iterator[Frame[Any]]) -> Any:
         """A call both ways that lasts until it is cancelled, or breaks; gRPC's own object."""
+        cancellation.check()
         if self._closed:
             raise LumigradError("this client is closed; make a new one")
         return method(frames, metadata=self._told)
@@ -149,7 +152,8 @@ class Connection:
         """A header and its payload there, one message back."""
 
         def send(trip: StreamTrip, left: float) -> Any:
-            return self._send(method, build(trip.payload), trip, left)
+            start, frames, metadata = self._sent(method, build(trip.payload), trip)
+            return cancellation.reply_of(start, frames, timeout=left, metadata=metadata)
 
         return self._travel(send, deadline)
 
@@ -167,16 +171,23 @@ class Connection:
 
         def send(trip: StreamTrip, left: float) -> Reply[Any]:
             header = build(trip.payload)
-            return _receive(lambda: self._send(method, header, trip, left), trip, self._buffers)
+            start, frames, metadata = self._sent(method, header, trip)
+            return _receive(lambda: start(frames, timeout=left, metadata=metadata), trip, self._buffers)
 
         return self._travel(send, deadline)
 
-    def _send(self, method: Any, header: Message, trip: StreamTrip, timeout_s: float) -> Any:
+    def _reply(self, method: Any, request: Message, timeout_s: float) -> Any:
+        return cancellation.reply_of(method, request, timeout=timeout_s, metadata=self._told)
+
+    def _sent(self, method: Any, header: Message, trip: StreamTrip) -> tuple[Any, Any, _Metadata]:
+        """What to call, with what and which metadata."""
         tracing.note_payload(sent_bytes=trip.payload.length + trip.payload.lane_bytes)
         frames, metadata = frames_of(header, trip.payload), self._told + trip.metadata
-        if trip.payload.length <= SHORT_BYTES:
-            return method.single(next(frames), timeout=timeout_s, metadata=metadata)
-        return method(frames, timeout=timeout_s, metadata=metadata)
+        return (
+            (method.single, next(frames), metadata)
+            if trip.payload.length <= SHORT_BYTES
+            else (method, frames, metadata)
+        )
 
     def _travel(self, send: Callable[[StreamTrip, float], T], deadline: Deadline) -> T:
         """Makes a call whose payloads may be large; by the stream if the worker does not know the lane any more."""
@@ -201,7 +212,7 @@ class Connection:
 
     def _lane_offer(self, seconds: float) -> Any:
         try:
-            return self.worker.OpenLane(worker_pb2.OpenLaneRequest(), timeout=seconds, metadata=self._told)
+            return self._reply(self.worker.OpenLane, worker_pb2.OpenLaneRequest(), seconds)
         except grpc.RpcError as error:
             raise exception_of(error, self.target, seconds) from error
 
@@ -213,6 +224,7 @@ class Connection:
         return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self.retry_s)
 
     def _attempt(self, call: Callable[[float], T], deadline: Deadline) -> T:
+        cancellation.check()
         if self._closed:
             raise LumigradError("this client is closed; make a new one")
         left = deadline.remaining_s()
@@ -230,15 +242,16 @@ def _receive(start: Callable[[], Any], trip: StreamTrip, buffers: PayloadBuffers
     began = time.perf_counter()
     call = start()
     try:
-        frames: Iterator[Frame[Any]] = iter(call)
-        first = next(frames, None)
-        if first is None or first.message is None:
-            raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
-        header = first.message
-        timings = timings_pb2.Timings()
-        messages: list[Any] = [header]
-        assembler = PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES, buffers.lend)
-        payload = collect(first, frames, assembler, messages.append)
+        with cancellation.watching(call):
+            frames: Iterator[Frame[Any]] = iter(call)
+            first = next(frames, None)
+            if first is None or first.message is None:
+                raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
+            header = first.message
+            timings = timings_pb2.Timings()
+            messages: list[Any] = [header]
+            assembler = PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES, buffers.lend)
+            payload = collect(first, frames, assembler, messages.append)
     finally:
         # Has no effect on a call that is over; otherwise the worker need not go on.
         call.cancel()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from lumigrad.client import tracing
+from lumigrad.client import cancellation, tracing
 from lumigrad.client.errors import DeadlineExceeded, Unavailable
 
 T = TypeVar("T")
@@ -59,5 +59,5 @@ def retry_unavailable(attempt: Callable[[], T], deadline: Deadline, retry_s: flo
             if time.monotonic() + pause >= give_up or pause >= deadline.remaining_s():
                 raise
             tracing.note_retry(pause)
-            time.sleep(pause)
+            cancellation.pause(pause)
             delay = min(2 * delay, _LARGEST_DELAY_S)

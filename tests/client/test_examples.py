@@ -55,6 +55,16 @@ def test_losses_of_any_framework_train_on_the_worker(library: str, tmp_path: Pat
     assert np.asarray(Image.open(tmp_path / "own_loss.png").convert("L")).std() > 5
 
 
+def test_a_turn_is_rendered_from_a_coroutine(tmp_path: Path, worker_process: WorkerProcess):
+    command = [sys.executable, ROOT / "examples" / "async_turn.py", "--frames", "12", "--output", tmp_path]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert int(re.search(r"looked at the queue (\d+) times", done.stdout)[1]) > 0
+    assert "given up" in done.stdout
+    assert np.asarray(Image.open(tmp_path / "turn.png")).shape == (180, 6 * 240, 3)
+
+
 def run_code_of(document: Path) -> dict[str, object]:
     """Runs a document's Python blocks one after the other; returns the names they leave."""
     blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.S)
@@ -113,6 +123,12 @@ def test_the_code_of_the_readme_runs(worker_process: WorkerProcess, monkeypatch,
         assert np.abs(names["gradients"][name]).max() > 0, name
     for name in ("means", "quats", "log_scales", "logits", "colors", "viewmats", "Ks", "spheres"):
         assert names[name].grad.abs().max() > 0, name
+
+
+def test_the_code_about_coroutines_runs(worker_process: WorkerProcess, monkeypatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    names = run_code_of(ROOT / "docs" / "asynchronous.md")
+    assert len(names["brightness"]) == 26 and min(names["brightness"]) > 0
 
 
 def test_the_code_about_gaussians_runs(worker_process: WorkerProcess, monkeypatch):

@@ -1,0 +1,6 @@
+"""The client for programs that run an event loop: `AsyncClient` has the verbs of `Client`, to be awaited."""
+
+from lumigrad.client.aio.client import AsyncClient
+from lumigrad.client.aio.results import AsyncDistances, AsyncFrame
+
+__all__ = ["AsyncClient", "AsyncDistances", "AsyncFrame"]

@@ -1,0 +1,198 @@
+"""The verbs of the client, awaited: results, errors, order, and what is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Camera, Client, Cuboid, InvalidArgument, LumigradError, Obstacle, SceneNotFound, World
+from lumigrad.client.aio import AsyncClient, AsyncFrame
+from lumigrad.client.frame import Frame
+from support.client_load import CAMERA, cloud
+from support.worker import WorkerProcess
+
+CAMERAS = [Camera.orbit((0, 0, 0), 5.0, angle, 10.0, width=64, height=48) for angle in range(0, 360, 15)]
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+
+
+def test_every_verb_can_be_awaited_with_the_same_arguments():
+    awaited, blocking = public(AsyncClient), public(Client)
+    for name in ("trainer", "resume_trainer"):
+        del blocking[name]
+    assert set(blocking) <= set(awaited)
+    for name, verb in blocking.items():
+        if inspect.isfunction(verb) and name != "close":
+            assert inspect.iscoroutinefunction(awaited[name]), name
+            assert str(inspect.signature(awaited[name])) == str(inspect.signature(verb)), name
+            assert awaited[name].__doc__ == verb.__doc__, name
+    options = [set(inspect.signature(kind).parameters) for kind in (AsyncClient, Client)]
+    assert options[0] - options[1] == {"calls"} and options[1] < options[0]
+
+
+def test_scenes_pictures_and_gradients_are_those_of_the_client(worker_process: WorkerProcess, client: Client):
+    scene = cloud()
+    expected = client.render(scene, CAMERA, outputs=("color", "depth"), retain=True)
+    gradients = expected.backward(color=expected.color)
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            handle = await own.put(scene)
+            frame = await own.render(handle, CAMERA, outputs=("color", "depth"), retain=True)
+            assert isinstance(frame, AsyncFrame) and list(frame) == list(expected)
+            assert np.array_equal(frame.color, expected.color) and np.array_equal(frame["depth"], expected.depth)
+            found = await frame.backward(color=frame.color, release=True)
+            assert np.array_equal(found.positions, gradients.positions)
+            moved = await own.update(handle, positions=scene.positions + 0.1)
+            assert moved.version == handle.version + 1
+            again = await own.get(moved.scene_id, with_tensors=True)
+            assert np.array_equal(again.scene.positions, scene.positions + np.float32(0.1))
+            assert moved.scene_id in [stored.scene_id for stored in await own.list()]
+            await own.delete(moved)
+            assert moved.scene_id not in [stored.scene_id for stored in await own.list()]
+            assert (await own.info()).device == "cpu" and await own.lane() in ("shared", "stream")
+
+    asyncio.run(main())
+
+
+def test_distances_and_their_gradients_are_awaited_too(worker_process: WorkerProcess, client: Client):
+    world = World([Obstacle(Cuboid((1, 1, 1)), name="box")])
+    spheres = np.random.default_rng(0).uniform(-1, 1, (2, 5, 3, 4)).astype(np.float32)
+    expected = client.query(world, spheres, outputs=("distance", "cost"))
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            found = await own.query(world, spheres, outputs=("distance", "cost"), retain=True)
+            assert np.array_equal(found.distance, expected.distance)
+            gradients = await found.backward(cost=np.ones_like(found.cost))
+            assert gradients.spheres.shape == spheres.shape
+            await found.release()
+            grid = await own.field(world, size=(1.0, 1.0, 1.0), voxel_size=0.25)
+            assert grid.distances.shape == (4, 4, 4)
+
+    asyncio.run(main())
+
+
+def test_files_of_frames_are_decoded(worker_process: WorkerProcess):
+    pytest.importorskip("PIL")
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            frame = await own.render(cloud(), CAMERA, image_format="png")
+            assert isinstance(frame.encoded["color"], bytes)
+            assert frame.decoded("color").shape == (48, 64, 3)
+            with pytest.raises(AttributeError, match="came in files"):
+                _ = frame.color
+
+    asyncio.run(main())
+
+
+def test_errors_are_those_of_the_client(worker_process: WorkerProcess):
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            with pytest.raises(InvalidArgument, match="outputs"):
+                await own.render(cloud(), CAMERA, outputs=("colour",))
+            with pytest.raises(InvalidArgument, match="scene"):
+                await own.render("scene.ply", CAMERA)
+            with pytest.raises(SceneNotFound):
+                await own.get("0123456789abcdef")
+        with pytest.raises(LumigradError, match="closed; make a new one"):
+            await own.info()
+
+    asyncio.run(main())
+    with pytest.raises(InvalidArgument, match="calls"):
+        AsyncClient(worker_process.target, calls=0)
+
+
+def test_many_renders_at_once_are_all_right(worker_process: WorkerProcess, client: Client):
+    handle = client.put(cloud())
+    expected = [client.render(handle, camera).color for camera in CAMERAS]
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target, calls=8) as own:
+            numbers = [number % len(CAMERAS) for number in range(100)]
+            frames = await asyncio.gather(*(own.render(handle, CAMERAS[number]) for number in numbers))
+            for number, frame in zip(numbers, frames, strict=True):
+                assert np.array_equal(frame.color, expected[number])
+
+    asyncio.run(main())
+
+
+def test_event_loops_may_share_a_client(worker_process: WorkerProcess):
+    own = AsyncClient(worker_process.target)
+    pictures = [asyncio.run(own.render(cloud(), CAMERA)).color for _ in range(2)]
+    assert np.array_equal(*pictures)
+    asyncio.run(own.close())
+    asyncio.run(own.close())
+
+
+def test_streams_of_frames_come_in_order(worker_process: WorkerProcess, client: Client):
+    handle = client.put(cloud())
+    expected = [client.render(handle, camera).color for camera in CAMERAS]
+    taken: list[int] = []
+
+    def some() -> Iterator[Camera]:
+        for number, camera in enumerate(CAMERAS):
+            taken.append(number)
+            yield camera
+
+    async def each() -> AsyncIterator[Camera]:
+        for camera in some():
+            await asyncio.sleep(0)
+            yield camera
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            for cameras in (some(), each()):
+                taken.clear()
+                count = 0
+                async for frame in own.render_stream(handle, cameras, in_flight=4):
+                    assert np.array_equal(frame.color, expected[count])
+                    count += 1
+                    # No more are asked for than may be on their way.
+                    assert len(taken) <= count + 3
+                assert count == len(CAMERAS)
+            assert [frame async for frame in own.render_stream(handle, [])] == []
+
+    asyncio.run(main())
+
+
+def test_an_error_in_a_stream_comes_in_its_turn(worker_process: WorkerProcess):
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            frames = own.render_stream(cloud(), [CAMERA, CAMERA, "camera", CAMERA], in_flight=4)
+            assert (await anext(frames)).color.shape == (48, 64, 3)
+            assert (await anext(frames)).color.shape == (48, 64, 3)
+            with pytest.raises(InvalidArgument, match="camera"):
+                await anext(frames)
+            with pytest.raises(InvalidArgument, match="in_flight"):
+                own.render_stream(cloud(), [CAMERA], in_flight=0)
+
+    asyncio.run(main())
+
+
+def test_a_stream_may_be_left(worker_process: WorkerProcess):
+    def endless() -> Iterator[Camera]:
+        while True:
+            yield CAMERA
+
+    async def main() -> None:
+        async with AsyncClient(worker_process.target) as own:
+            async with aclosing(own.render_stream(cloud(), endless())) as frames:
+                async for _ in frames:
+                    break
+            assert len(asyncio.all_tasks()) == 1
+            assert (await own.info()).device == "cpu"
+
+    asyncio.run(main())
+
+
+def test_frames_of_both_kinds_have_the_same_verbs():
+    assert set(public(Frame)) <= set(public(AsyncFrame))

@@ -1,0 +1,207 @@
+"""`lumigrad fit`: a scene from photographs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lumigrad.client.client import Client
+from lumigrad.client.commands.options import add_connection, connect, count
+from lumigrad.client.datasets.capture import Capture
+from lumigrad.client.errors import InvalidArgument, TrainingLost
+from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
+from lumigrad.client.fitting.checkpoint import Checkpoint
+from lumigrad.client.fitting.evaluation import Scores, pictures, samples, side_by_side
+from lumigrad.client.fitting.fit import fit, stop_on_interrupt
+from lumigrad.client.fitting.journal import Journal
+from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.shot import Shot, divide, shots_of
+from lumigrad.client.formats import is_gaussian_scene
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.pictures import write_image
+from lumigrad.client.spheres import Spheres
+from lumigrad.client.training.trainer import Trainer
+
+# Gaussians for each initial point, unless --cap says otherwise.
+_GROWTH = 3
+# Photographs in comparison.jpg.
+_COMPARED = 3
+_DESCRIPTION = """\
+Fits Gaussians, or spheres, to posed photographs with initial points: a COLMAP reconstruction, nerfstudio's
+transforms.json, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares, differentiates
+and steps. Every eighth photograph is kept aside, and the fit is measured by those.
+
+Beside the scene a folder with its name (scene.fit/) has previews, comparison.jpg, report.json with the scores, and what
+--resume needs. Ctrl-C ends the fit early with a valid scene; a second one at once.
+
+examples:
+  lumigrad fit capture/ -o scene.ply
+  lumigrad fit capture/ -o scene.ply --steps 30000 --cap 500000 --logdir runs/1       a long one, seen in TensorBoard
+  lumigrad fit capture/ -o scene.ply --resume                                         go on after Ctrl-C
+  lumigrad fit capture/ -o spheres.ply --kind spheres --steps 2000
+"""
+
+
+class FitCommand:
+    """Fits a scene to photographs."""
+
+    help = "fit Gaussians or spheres to posed photographs"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        parser.description = _DESCRIPTION
+        parser.set_defaults(parser=parser)
+        parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
+        parser.add_argument("-o", "--output", required=True, type=_scene_path, metavar="FILE", help="the scene: a .ply")
+        parser.add_argument("--resume", action="store_true", help="go on with a fit that was stopped")
+        _add_recipe(parser.add_argument_group("fit"))
+        _add_data(parser.add_argument_group("data"))
+        add_connection(parser.add_argument_group("worker"))
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Fits, measures, and leaves pictures and the scene."""
+        folder = arguments.output.with_suffix(".fit")
+        checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
+        data = arguments if checkpoint is None else checkpoint
+        capture = Capture.load(arguments.dataset, images=arguments.images)
+        fitted, held_out = divide(shots_of(capture, data.size), data.hold_out)
+        with connect(arguments) as client, stop_on_interrupt() as stopped:
+            if checkpoint is None:
+                trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out)
+            else:
+                trainer, recipe, before = _resumed(client, checkpoint), checkpoint.recipe, checkpoint.before
+            folder.mkdir(parents=True, exist_ok=True)
+            lease = trainer.training_id, trainer.lease
+            Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
+            print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps")
+            began, first = time.perf_counter(), trainer.step_number
+            every = arguments.every or max(recipe.steps // 10, 1)
+            with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
+                scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
+            seconds, done = time.perf_counter() - began, trainer.step_number
+            trainer.close(finish=done >= recipe.steps)
+            after = _measure(client, scene, held_out, folder)
+        report: dict[str, Any] = {
+            "steps": done,
+            "seconds": seconds,
+            "steps_per_second": (done - first) / seconds,
+            "count": len(scene),
+        }
+        report |= {"held_out": asdict(after), "begin": asdict(before), "recipe": asdict(recipe)}
+        (folder / "report.json").write_text(json.dumps(report, indent=2))
+        rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
+        print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}")
+        print(f"held-out photographs: {before}, now {after}, {after.matched_psnr:.2f} dB with colours matched")
+        print(f"pictures and report in {folder}/")
+        if done < recipe.steps:
+            print("stopped; --resume goes on with it while the worker keeps the training", file=sys.stderr)
+        return 0
+
+
+def _begin(
+    client: Client, arguments: argparse.Namespace, capture: Capture, fitted: list[Shot], held_out: list[Shot]
+) -> tuple[Trainer, Recipe, Scores]:
+    """A training, how it is made, and how the scene scores before it."""
+    recipe, begin = _beginning(arguments, capture)
+    before = Scores.of(pictures(client, begin, held_out), held_out)
+    cameras, targets = [shot.camera for shot in fitted], [shot.target for shot in fitted]
+    return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
+
+
+def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe, Gaussians | Spheres]:
+    """How to fit, and what to begin with."""
+    begin: Gaussians | Spheres
+    if arguments.begin is not None:
+        is_gaussian = is_gaussian_scene(arguments.begin)
+        begin = Gaussians.load(arguments.begin) if is_gaussian else Spheres.load(arguments.begin)
+    elif capture.points is None:
+        raise InvalidArgument.of(
+            "dataset",
+            f"expected initial points in {arguments.dataset}, got none; name a scene to begin with: --begin FILE",
+        )
+    elif arguments.kind == "spheres":
+        begin = spheres_at(capture.points)
+    else:
+        begin = gaussians_at(capture.points, arguments.sh_degree)
+    recipe = Recipe(
+        kind="gaussians" if isinstance(begin, Gaussians) else "spheres",
+        steps=arguments.steps,
+        sh_degree=arguments.sh_degree,
+        strategy=arguments.strategy,
+        cap=arguments.cap or _GROWTH * len(begin),
+        poses=arguments.refine_poses,
+        exposures=arguments.exposures,
+        seed=arguments.seed,
+    )
+    return recipe, begin
+
+
+def _resumed(client: Client, checkpoint: Checkpoint) -> Trainer:
+    try:
+        return client.resume_trainer(checkpoint.training_id, checkpoint.lease)
+    except TrainingLost as error:
+        raise InvalidArgument.of(
+            "resume",
+            "the worker no longer has this training: begin anew from the scene as it was saved, with --begin FILE "
+            "(a worker keeps a training for `--training-seconds`, and with `--spool` beyond its own end)",
+        ) from error
+
+
+def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], folder: Path) -> Scores:
+    """Compares the scene with the photographs, and shows some of them side by side."""
+    rendered = pictures(client, scene, shots)
+    shown = samples(shots, _COMPARED)
+    columns = [[rendered[index] for index in shown], [shots[index].photograph for index in shown]]
+    write_image(folder / "comparison.jpg", side_by_side(columns))
+    return Scores.of(rendered, shots)
+
+
+def _add_recipe(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--kind", choices=("gaussians", "spheres"), default="gaussians", help="(default: gaussians)")
+    group.add_argument("--steps", type=count, default=7000, metavar="N", help="of the optimiser (default: 7000)")
+    group.add_argument(
+        "--strategy",
+        choices=("mcmc", "adaptive", "none"),
+        default="mcmc",
+        help="which Gaussians come and go (default: mcmc)",
+    )
+    group.add_argument(
+        "--cap", type=count, metavar="N", help=f"Gaussians at the most (default: {_GROWTH} for each initial point)"
+    )
+    group.add_argument("--sh-degree", type=int, choices=range(5), default=3, help="of their colours (default: 3)")
+    group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
+    group.add_argument(
+        "--exposures",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="fit an affine map of each photograph's colours, for cameras that expose by themselves (default: yes)",
+    )
+    group.add_argument("--begin", type=Path, metavar="FILE", help="a scene to begin with, instead of the points")
+    group.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    group.add_argument("--every", type=count, metavar="N", help="steps from preview to preview (default: a tenth)")
+    group.add_argument("--logdir", type=Path, metavar="DIR", help="write metrics for TensorBoard there")
+
+
+def _add_data(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--images", type=Path, metavar="DIR", help="folder of the photographs (default: the usual one)")
+    group.add_argument(
+        "--size", type=count, default=1600, metavar="PIXELS", help="most along a side of a photograph (default: 1600)"
+    )
+    group.add_argument(
+        "--hold-out", type=int, default=8, metavar="N", help="keep every Nth photograph aside; 0: none (default: 8)"
+    )
+
+
+def _scene_path(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".ply":
+        raise argparse.ArgumentTypeError(f"expected a file that ends in .ply, got {text}")
+    return path
+
+
+command = FitCommand()

@@ -1,0 +1,68 @@
+"""How well a scene shows photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumigrad.client.client import Client
+from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.fitting.similarity import matched, psnr, ssim
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.scene import Scene, SceneHandle
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over photographs.
+
+    Attributes:
+        psnr: decibels.
+        ssim: at most 1.
+        matched_psnr: decibels, after the affine map of the rendering's colours that suits each photograph best.
+    """
+
+    psnr: float
+    ssim: float
+    matched_psnr: float
+
+    @staticmethod
+    def of(rendered: Sequence[Array], shots: Sequence[Shot]) -> Scores:
+        """Of renderings [H, W, 3] of the shots."""
+        rows = [
+            (
+                psnr(picture, shot.photograph, shot.mask),
+                ssim(picture, shot.photograph, shot.mask),
+                psnr(matched(picture, shot.photograph, shot.mask), shot.photograph, shot.mask),
+            )
+            for picture, shot in zip(rendered, shots, strict=True)
+        ]
+        return Scores(*(float(value) for value in np.mean(rows, axis=0)))
+
+    def __str__(self) -> str:
+        return f"{self.psnr:.2f} dB, SSIM {self.ssim:.3f}"
+
+
+def pictures(client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot]) -> list[Array]:
+    """[H, W, 3] from 0 to 1 for each shot; a scene that is not stored yet travels once."""
+    handle = scene if isinstance(scene, SceneHandle) else client.put(scene)
+    try:
+        return [client.render(handle, shot.camera).color.clip(0, 1) for shot in shots]
+    finally:
+        if handle is not scene:
+            client.delete(handle)
+
+
+def side_by_side(columns: Sequence[Sequence[Array]]) -> Array:
+    """[H, W, 3] of all pictures: columns next to each other, rows below each other, black where a row is shorter."""
+    rows = [np.concatenate(row, axis=1) for row in zip(*columns, strict=True)]
+    width = max(row.shape[1] for row in rows)
+    return np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in rows])
+
+
+def samples(shots: Sequence[Shot], count: int) -> list[int]:
+    """Indices of some shots, spread over all."""
+    spread = np.linspace(0, len(shots) - 1, count + 2)[1:-1].round().astype(int)
+    return list(dict.fromkeys(int(index) for index in spread))

@@ -1,0 +1,183 @@
+"""`lumigrad fit`: what is fitted to photographs comes closer to those that it has not seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lumigrad.client import Camera, Client, Gaussians, Spheres
+from lumigrad.client.pictures import write_image
+from support.dataset_files import shots, transforms
+from support.worker import LUMIGRAD, WorkerProcess
+
+WIDTH, HEIGHT, FOCAL = 72, 56, 70.0
+VIEWS, COUNT = 17, 600
+
+
+def ball(generator: np.random.Generator) -> Gaussians:
+    """Opaque Gaussians on a sphere, striped."""
+    means = generator.normal(size=(COUNT, 3))
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    colors = 0.5 + 0.45 * np.sin(4 * means + [0.0, 1.0, 2.0])
+    quats = np.tile([1.0, 0.0, 0.0, 0.0], (COUNT, 1))
+    return Gaussians(means, quats, np.full((COUNT, 3), 0.07), np.full(COUNT, 0.95), colors=colors)
+
+
+def write_points(path: Path, scene: Gaussians, generator: np.random.Generator) -> None:
+    """Where the Gaussians are, roughly, with their colours, as text."""
+    places = scene.means + generator.normal(scale=0.02, size=(COUNT, 3))
+    properties = [f"property float {axis}" for axis in "xyz"]
+    properties += [f"property uchar {color}" for color in ("red", "green", "blue")]
+    rows = [
+        " ".join(map(str, [*place, *color]))
+        for place, color in zip(places, np.rint(255 * scene.colors).astype(int), strict=True)
+    ]
+    head = ["ply", "format ascii 1.0", f"element vertex {COUNT}", *properties, "end_header"]
+    path.write_text("\n".join([*head, *rows, ""]))
+
+
+@pytest.fixture
+def capture(tmp_path: Path, client: Client) -> Path:
+    """A folder as nerfstudio lays it out: pictures of a scene, their cameras, and points."""
+    folder = tmp_path / "capture"
+    (folder / "images").mkdir(parents=True)
+    generator = np.random.default_rng(3)
+    scene, taken = ball(generator), shots(VIEWS)
+    lens = FOCAL, FOCAL, WIDTH / 2, HEIGHT / 2
+    cameras = [Camera.opencv(*lens, shot.axes.T, shot.translation, WIDTH, HEIGHT) for shot in taken]
+    for shot, picture in zip(taken, client.render(scene, cameras).color, strict=True):
+        write_image((folder / "images" / shot.file).with_suffix(".png"), picture)
+    content = transforms(taken, fl_x=FOCAL, w=WIDTH, h=HEIGHT, ply_file_path="points.ply")
+    (folder / "transforms.json").write_text(json.dumps(content))
+    write_points(folder / "points.ply", scene, generator)
+    return folder
+
+
+def command(capture: Path, scene: Path, *options: str, target: str = "localhost:1") -> list[str]:
+    return [LUMIGRAD, "fit", str(capture), "-o", str(scene), "--target", target, *options]
+
+
+def fit(capture: Path, scene: Path, *options: str, target: str = "localhost:1") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(capture, scene, *options, target=target), capture_output=True, text=True, timeout=200)
+
+
+def report_of(scene: Path) -> dict[str, Any]:
+    return json.loads((scene.with_suffix(".fit") / "report.json").read_text())
+
+
+def previews(scene: Path) -> list[Path]:
+    return list(scene.with_suffix(".fit").glob("preview_*"))
+
+
+def wait_for_previews(scene: Path, count: int, process: subprocess.Popen[str]) -> None:
+    """While the fit runs."""
+    until = time.monotonic() + 120
+    while len(previews(scene)) < count:
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_views_that_were_not_fitted_come_closer(capture: Path, tmp_path: Path, running: WorkerProcess):
+    scene, log = tmp_path / "scene.ply", tmp_path / "log"
+    options = ["--steps", "60", "--sh-degree", "1", "--strategy", "none", "--logdir", str(log)]
+    done = fit(capture, scene, *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert "14 photographs to fit and 3 to measure by, 60 steps" in done.stdout
+    report = report_of(scene)
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 4
+    assert report["held_out"]["ssim"] > report["begin"]["ssim"] + 0.04
+    assert report["held_out"]["matched_psnr"] >= report["held_out"]["psnr"]
+    fitted = Gaussians.load(scene)
+    assert len(fitted) == COUNT and fitted.sh_degree == 1
+    folder = scene.with_suffix(".fit")
+    assert len(list(folder.glob("preview_*.jpg"))) == 10
+    picture = np.asarray(Image.open(folder / "comparison.jpg"), np.float32) / 255
+    assert picture.shape == (3 * HEIGHT, 2 * WIDTH, 3)
+    # The columns are what is, and what should be.
+    found, photographs = np.split(picture, 2, axis=1)
+    assert np.square(found - photographs).mean() < 0.02
+    assert list(log.glob("events.*"))
+    assert running.process.poll() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["mcmc", "adaptive"])
+def test_gaussians_grow_up_to_their_cap(capture: Path, tmp_path: Path, running: WorkerProcess, strategy: str):
+    scene = tmp_path / "scene.ply"
+    options = ["--steps", "80", "--sh-degree", "0", "--strategy", strategy, "--cap", "700", "--refine-poses"]
+    done = fit(capture, scene, *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert (COUNT < len(Gaussians.load(scene)) <= 700) if strategy == "mcmc" else len(Gaussians.load(scene)) <= 700
+    report = report_of(scene)
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 1
+
+
+@pytest.mark.slow
+def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path, running: WorkerProcess):
+    scene = tmp_path / "scene.ply"
+    options = ["--steps", "100000", "--every", "20", "--sh-degree", "0"]
+    process = subprocess.Popen(
+        command(capture, scene, *options, target=running.target),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_previews(scene, 1, process)
+    process.send_signal(signal.SIGINT)
+    said, complaint = process.communicate(timeout=60)
+    assert process.returncode == 0, complaint
+    assert "of 100000 steps" in said and "--resume goes on with it" in complaint
+    stopped = report_of(scene)
+    assert len(Gaussians.load(scene)) == stopped["count"]
+
+    again = subprocess.Popen(
+        command(capture, scene, "--resume", "--every", "20", target=running.target),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_previews(scene, len(previews(scene)) + 2, again)
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert report_of(scene)["steps"] > stopped["steps"]
+    # Whoever finds the file could take the training up.
+    checkpoint = scene.with_suffix(".fit") / "checkpoint.json"
+    assert os.stat(checkpoint).st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_spheres_are_fitted_too(capture: Path, tmp_path: Path, running: WorkerProcess):
+    scene = tmp_path / "spheres.ply"
+    options = ["--kind", "spheres", "--steps", "60", "--no-exposures"]
+    done = fit(capture, scene, *options, target=running.target)
+    assert done.returncode == 0, done.stderr
+    assert len(Spheres.load(scene)) == COUNT
+    report = report_of(scene)
+    assert report["held_out"]["psnr"] > report["begin"]["psnr"]
+
+
+def test_what_cannot_be_fitted_is_refused(capture: Path, tmp_path: Path, running: WorkerProcess):
+    scene = tmp_path / "scene.ply"
+    resumed = fit(capture, scene, "--resume")
+    assert resumed.returncode == 1
+    assert "checkpoint.json of a fit that was stopped, got no such file; leave --resume out" in resumed.stderr
+    content = json.loads((capture / "transforms.json").read_text())
+    del content["ply_file_path"]
+    (capture / "transforms.json").write_text(json.dumps(content))
+    done = fit(capture, scene, target=running.target)
+    assert done.returncode == 1
+    assert f"expected initial points in {capture}, got none; name a scene to begin with: --begin FILE" in done.stderr
+    assert not scene.exists()
+    named = fit(capture, tmp_path / "scene.spz")
+    assert named.returncode == 2 and "expected a file that ends in .ply" in named.stderr

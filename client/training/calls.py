@@ -154,7 +154,7 @@ class TrainingCalls:
             stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=views.messages()))
 
         self._store.with_reference(handle, start, deadline)
-        return Trainer(stream, self._store, handle, views.has_targets, timeout_s)
+        return Trainer(stream, self._store, handle, views.has_targets, timeout_s, spec.snapshot_every)
 
 
 def _set_rendering(

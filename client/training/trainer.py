@@ -9,19 +9,19 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from lumigrad.client.arguments import names, whole_number
-from lumigrad.client.arrays import float32_array
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.named_arrays import Array
-from lumigrad.client.request import WireFormat
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import Scene, SceneHandle
 from lumigrad.client.scene_store import SceneStore
 from lumigrad.client.timings import Timings
+from lumigrad.client.training.batch import Batch, LateResult
+from lumigrad.client.training.exchange import TrainReply
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.client.training.stream import TrainingStream
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import tensor_pb2, training_pb2
+from lumigrad.v1 import training_pb2
 
 ImageFormat = Literal["float32", "float16", "bfloat16", "uint8"]
 _DTYPES = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16, "uint8": dtypes.UINT8}
@@ -39,7 +39,13 @@ class Trainer:
     """
 
     def __init__(
-        self, stream: TrainingStream, store: SceneStore, handle: SceneHandle, has_loss: bool, timeout_s: float
+        self,
+        stream: TrainingStream,
+        store: SceneStore,
+        handle: SceneHandle,
+        has_loss: bool,
+        timeout_s: float,
+        snapshot_every: int = 0,
     ) -> None:
         """`Client.trainer` makes one."""
         self._stream = stream
@@ -51,6 +57,12 @@ class Trainer:
         self._has_ended = False
         # Images that came before the result that somebody waited for.
         self._early: deque[Images] = deque()
+        # Results of steps whose gradients are sent, until the worker tells them.
+        self._late: deque[LateResult] = deque()
+        self._snapshot_every = snapshot_every
+        # Batches that may be on their way, and the step that gradients were sent for last.
+        self._ahead = 1
+        self._applied = -1
 
     def __enter__(self) -> Trainer:
         return self
@@ -139,22 +151,30 @@ class Trainer:
             views: instead, the views of each step.
             outputs: images: "color", "alpha", "depth", "expected_depth".
             image_format: how they travel.
-            in_flight: 1: each picture shows what all steps before have made. 2 or 3: the next ones are rendered, and
-                travel, while a gradient is computed; they lag behind by as many steps.
+            in_flight: 1: each picture shows what all steps before have made, and `apply` returns when the step is
+                made. 2 to 4: the next ones are rendered, and travel, while a gradient is computed and travels; each
+                lags behind by one step less than that.
         """
-        limit = whole_number("in_flight", in_flight, 1, 4)
-        last, sent = self._next + count, self._next
-        while self._next < last:
-            while sent < last and sent - self._next < limit:
+        self._ahead = limit = whole_number("in_flight", in_flight, 1, 4)
+        number = sent = self._next
+        last = number + count
+        while number < last:
+            while sent < last and sent - number < limit and not (sent > number and self._rests_before(sent)):
                 chosen = () if views is None else views[count - (last - sent)]
                 self.send_step(sent, chosen, batch, names("outputs", outputs), image_format, own_loss=True)
                 sent += 1
-            waiting = self._next
             yield Batch(self, self._images())
-            if self._next == waiting:
+            if self._applied != number:
                 raise LumigradError("the batch before was not applied: call its apply(color=…) in each round")
-            if self._next == sent and self._stream.history_bytes > _HISTORY_BYTES:
+            number += 1
+            if number == sent and self._stream.history_bytes > _HISTORY_BYTES:
                 self.snapshot()
+        self._settle()
+
+    def _rests_before(self, number: int) -> bool:
+        """Whether a step is only sent when no other waits for gradients: a snapshot is between two steps."""
+        is_due = self._snapshot_every > 0 and number % self._snapshot_every == 0
+        return is_due or self._stream.history_bytes > _HISTORY_BYTES
 
     def publish(self) -> SceneHandle:
         """Makes the parameters as they are now the next version of the scene; returns its handle."""
@@ -204,26 +224,26 @@ class Trainer:
         self._stream.send(training_pb2.TrainRequest(finish=training_pb2.Finish()), PayloadWriter())
         self._received("finished")
 
-    def apply(self, number: int, gradients: dict[str, Any], gradient_format: WireFormat) -> StepResult:
+    def apply(self, gradients: training_pb2.StepGradients, payload: PayloadWriter) -> LateResult:
         """Sends what a batch's loss gives; `Batch.apply` does it."""
-        payload = PayloadWriter()
-        message = training_pb2.StepGradients(number=number)
-        for name, value in gradients.items():
-            array = float32_array(name, value)
-            if gradient_format == "float32":
-                tensor = payload.add(array)
-            elif gradient_format == "float16":
-                tensor = payload.add(array.astype("<f2"))
-            else:
-                tensor = payload.add(dtypes.float32_to_bfloat16(array), dtypes.BFLOAT16)
-            message.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
-        self._stream.send(training_pb2.TrainRequest(gradients=message), payload, number=number)
-        return self.receive_step()
+        result = LateResult(int(gradients.number), self._settle)
+        self._stream.send(training_pb2.TrainRequest(gradients=gradients), payload, number=result.number)
+        self._late.append(result)
+        self._applied = result.number
+        if self._ahead == 1:
+            self._settle()
+        return result
+
+    def _settle(self, awaited: LateResult | None = None) -> None:
+        """Wait for the results of gradients that were sent, up to the one that is awaited; None: all."""
+        while self._late and not (awaited is not None and awaited.is_known):
+            self.receive_step()
 
     def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
         """Takes the training up anew, at a step that it has been at, in a group; for `GroupTrainer`."""
         started = self._stream.restart(at_step, peers)
         self._early.clear()
+        self._late.clear()
         self._next = int(started.step)
         return started
 
@@ -259,41 +279,21 @@ class Trainer:
 
     def receive_step(self, images: Images | None = None) -> StepResult:
         """What the step did that was sent first of those whose results are to come."""
-        reply = self._received("done")
-        self._next = int(reply.message.done.number) + 1
-        return StepResult.of(reply.message.done, images, Timings.of(reply.message.timings, 0.0))
+        return self._told(self._received("done"), images)
 
-    def _received(self, kind: str) -> Any:
+    def _told(self, reply: TrainReply, images: Images | None) -> StepResult:
+        message = reply.message
+        self._next = int(message.done.number) + 1
+        result = StepResult.of(message.done, images, Timings.of(message.timings, 0.0))
+        if self._late:
+            self._late.popleft().tell(result)
+        return result
+
+    def _received(self, kind: str) -> TrainReply:
         while (reply := self._stream.receive()).kind != kind:
             if reply.kind == "done":
                 # Of a step that a loop sent ahead and did not wait for.
-                self._next = int(reply.message.done.number) + 1
+                self._told(reply, None)
             elif reply.kind == "images":
                 self._early.append(Images(reply.message.images, reply.reader))
         return reply
-
-
-class Batch:
-    """The pictures of one step, which waits for the gradient of a loss.
-
-    Attributes:
-        images: what was asked for; also as attributes of the batch: `batch.color` [C, H, W, K].
-        views: which were rendered.
-    """
-
-    def __init__(self, trainer: Trainer, images: Images) -> None:
-        self._trainer = trainer
-        self.images = images
-        self.views = images.views
-
-    def __getattr__(self, name: str) -> Array:
-        return getattr(self.__dict__["images"], name)  # type: ignore[no-any-return]
-
-    def apply(self, *, gradient_format: WireFormat = "float32", **gradients: Any) -> StepResult:
-        """Makes the step.
-
-        Args:
-            gradient_format: how the gradients travel.
-            gradients: dL/d output by its name, shaped as the output.
-        """
-        return self._trainer.apply(self.images.number, gradients, gradient_format)

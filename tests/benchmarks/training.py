@@ -1,19 +1,17 @@
-"""Benchmark of training: `python -m tests.benchmarks.training [CASE ...]` from the root.
+"""Benchmark of training: `python -m tests.benchmarks.training [--docs] [CASE ...]` from the root.
 
 The same step, L1 and D-SSIM against one photograph, made in four ways: on the worker with its own loss, on the worker
 with a loss from here (pictures and gradients as bfloat16), here with pictures and gradients from the worker, and
-without a worker at all.
+without a worker at all. The first two also over a link with a round trip of 50 ms, at 1 Gbit/s each way.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,8 @@ from numpy.typing import NDArray
 
 from lumigrad.client import Camera, Client, Gaussians
 from tests.benchmarks.gaussian_scene import Scene, scene
+from tests.benchmarks.measure import write
+from tests.benchmarks.readme import insert
 from tests.benchmarks.training_here import InProcess, WithRemoteGradients
 from tests.support.fault_proxy import FaultProxy
 from tests.support.worker import worker
@@ -32,10 +32,16 @@ CASES = {
     for width, height in ((400, 300), (1920, 1080))
 }
 RESULTS = Path("build/bench/training.json")
-SECONDS = 4.0
-LEAST, MOST = 5, 100
+PAGE, MARK = Path("docs/performance.md"), "benchmark training"
+SECONDS = 3.0
+LEAST = 5
 # Steps whose bytes are counted.
-COUNTED = 8
+COUNTED = 4
+# Steps on their way: as many as hide a round trip, and few enough to begin a measurement soon.
+AHEAD, BATCHES_AHEAD = 8, 4
+ROUND_TRIP_SECONDS, BYTES_PER_SECOND = 0.05, 125e6
+FAR = "_50ms"
+WORKER, OWN, REMOTE = "worker_side", "worker_side_own_loss_bf16", "client_side"
 Step = Callable[[], object]
 Bytes = NDArray[np.uint8]
 
@@ -54,11 +60,12 @@ def main() -> None:
     """Measures, prints the table and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(CASES)}; all if none is named")
+    parser.add_argument("--docs", action="store_true", help=f"put the table into {PAGE}")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.cases) - set(CASES))
     if unknown:
         parser.error(f"CASE: expected some of {', '.join(CASES)}, got {', '.join(unknown)}")
-    print(f"{'scene':<18}{'way':<26}{'steps/s':>10}{'bytes/step':>14}{'against in-process':>20}")
+    print(f"{'scene':<18}{'way':<30}{'steps/s':>10}{'bytes/step':>14}{'against in-process':>20}")
     rows: list[Rate] = []
     for case in arguments.cases or CASES:
         measured = list(_measured(case, scene(*CASES[case])))
@@ -66,12 +73,37 @@ def main() -> None:
         for row in measured:
             ratio = row.per_second / local
             print(
-                f"{row.case:<18}{row.op:<26}{row.per_second:>10.2f}{row.bytes_per_step:>14,}{ratio:>20.2f}", flush=True
+                f"{row.case:<18}{row.op:<30}{row.per_second:>10.2f}{row.bytes_per_step:>14,}{ratio:>20.2f}", flush=True
             )
         rows += measured
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    write(rows, RESULTS)
     print(f"\nwrote {RESULTS}")
+    if arguments.docs:
+        insert(MARK, _page(rows), PAGE)
+
+
+def _page(rows: Sequence[Rate]) -> str:
+    """The table of all cases, a column for each way."""
+    cases = {
+        case: {row.op: row for row in rows if row.case == case} for case in dict.fromkeys(row.case for row in rows)
+    }
+    lines = [
+        f"Steps per second on {torch.get_num_threads()} threads, worker and trainer on one machine; in brackets bytes "
+        "per step. Far: a round trip of 50 ms at 1 Gbit/s each way, and in brackets the part of the near rate.",
+        "",
+        "| Gaussians, view | in process | worker's loss | far | own loss, bfloat16 | far | remote gradients |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case, by_op in cases.items():
+        cells = [case.replace("@", ", ").replace("x", " x "), f"{by_op['in_process'].per_second:.1f}"]
+        for op in (WORKER, OWN):
+            near, far = by_op[op], by_op[op + FAR]
+            cells.append(f"{near.per_second:.1f} ({near.bytes_per_step:,})")
+            cells.append(f"{far.per_second:.1f} ({far.per_second / near.per_second:.2f})")
+        there = by_op[REMOTE]
+        cells.append(f"{there.per_second:.1f} ({there.bytes_per_step:,})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _measured(case: str, made: Scene) -> Iterator[Rate]:
@@ -80,9 +112,9 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
     random = np.random.Generator(np.random.PCG64(3))
     photograph = random.integers(0, 256, (made.height, made.width, 3), np.uint8)
     ways = {
-        "worker_side": lambda client: _worker_side(gaussians, camera, photograph, client),
-        "worker_side_own_loss_bf16": lambda client: _own_loss(gaussians, camera, photograph, client),
-        "client_side": lambda client: nullcontext(WithRemoteGradients(gaussians, camera, photograph, client).step),
+        WORKER: lambda client: _worker_side(gaussians, camera, photograph, client),
+        OWN: lambda client: _own_loss(gaussians, camera, photograph, client),
+        REMOTE: lambda client: nullcontext(WithRemoteGradients(gaussians, camera, photograph, client).step),
     }
     with worker("--device", "cpu") as process, FaultProxy(process.target) as proxy:
         for name, way in ways.items():
@@ -90,14 +122,21 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
                 per_second = _per_second(step)
             # Apart from the time: whoever counts bytes holds them up.
             with Client(proxy.target, lane="stream") as client, way(client) as step:
-                yield Rate(case, name, per_second, _bytes_per_step(step, proxy))
+                moved = _bytes_per_step(step, proxy)
+            yield Rate(case, name, per_second, moved)
+            if name != REMOTE:
+                proxy.up.delay = proxy.down.delay = ROUND_TRIP_SECONDS / 2
+                proxy.up.bytes_per_second = proxy.down.bytes_per_second = BYTES_PER_SECOND
+                with Client(proxy.target, lane="stream") as client, way(client) as step:
+                    yield Rate(case, name + FAR, _per_second(step), moved)
+                proxy.heal()
     yield Rate(case, "in_process", _per_second(InProcess(gaussians, camera, photograph).step), 0)
 
 
 @contextmanager
 def _worker_side(scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> Iterator[Step]:
     with client.trainer(scene, [camera], [photograph]) as trainer:
-        steps = iter(trainer.steps(1 << 30, in_flight=4))
+        steps = iter(trainer.steps(1 << 30, in_flight=AHEAD))
         yield lambda: next(steps)
 
 
@@ -105,7 +144,7 @@ def _worker_side(scene: Gaussians, camera: Camera, photograph: Bytes, client: Cl
 def _own_loss(scene: Gaussians, camera: Camera, photograph: Bytes, client: Client) -> Iterator[Step]:
     target = photograph[None] / np.float32(255)
     with client.trainer(scene, [camera]) as trainer:
-        batches = iter(trainer.batches(1 << 30, image_format="bfloat16"))
+        batches = iter(trainer.batches(1 << 30, image_format="bfloat16", in_flight=BATCHES_AHEAD))
 
         def step() -> None:
             batch = next(batches)
@@ -115,16 +154,14 @@ def _own_loss(scene: Gaussians, camera: Camera, photograph: Bytes, client: Clien
 
 
 def _per_second(step: Step) -> float:
-    for _ in range(2):
+    """Steps that are on their way already come back at once: the mean over many is what counts."""
+    for _ in range(AHEAD + 1):
         step()
-    times: list[float] = []
-    until = time.perf_counter() + SECONDS
-    while len(times) < LEAST or (time.perf_counter() < until and len(times) < MOST):
-        start = time.perf_counter()
+    start, count = time.perf_counter(), 0
+    while count < LEAST or time.perf_counter() - start < SECONDS:
         step()
-        times.append(time.perf_counter() - start)
-    # Steps that are on their way already come back at once: the mean is what counts.
-    return round(1 / statistics.fmean(times), 3)
+        count += 1
+    return count / (time.perf_counter() - start)
 
 
 def _bytes_per_step(step: Step, proxy: FaultProxy) -> int:

@@ -65,8 +65,9 @@ class DistanceEngine:
         *,
         retain: bool,
         before_view: Callable[[], object],
+        into: Tensors | None = None,
     ) -> _Forward:
-        """Compute distances and costs."""
+        """Compute distances and costs, in memory of their own."""
         found = meshes.evaluate(
             inputs.tensors["spheres"],
             inputs.world,

@@ -126,8 +126,12 @@ class Engine(Protocol[P, In]):
         *,
         retain: bool,
         before_view: Callable[[], object],
+        into: Tensors | None = None,
     ) -> Forward:
-        """Compute outputs; `before_view` is called before each part of the work and may raise to end it."""
+        """Compute outputs, those that `into` has memory for in there if the engine can.
+
+        `before_view` is called before each part of the work and may raise to end it.
+        """
 
     def backward(
         self, state: Any, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]

@@ -33,6 +33,7 @@ class GaussianEngine:
         *,
         retain: bool,
         before_view: Callable[[], object],
+        into: Tensors | None = None,
     ) -> gaussians.Forward:
         """Render every view."""
         background = None
@@ -47,6 +48,7 @@ class GaussianEngine:
             transforms=plan.transforms,
             outputs=outputs,
             retain=retain,
+            into=into,
             before_view=before_view,
         )
 

@@ -68,6 +68,10 @@ class ImageFormats:
             return _TORCH[kind].itemsize
         return 1 if kind in (_UINT8, *_FILES) else plan.value_bytes(name)
 
+    def unchanged(self, names: Sequence[str]) -> list[str]:
+        """Those that are images of floats and travel as such."""
+        return [name for name in names if name in _FLOATS and self._kind(name) == image_pb2.IMAGE_FORMAT_FLOAT32]
+
     def converted(self, outputs: Tensors) -> list[torch.Tensor]:
         """The values as they travel, or as levels for files; on the device's thread."""
         return [self._converted(name, output) for name, output in outputs.items()]

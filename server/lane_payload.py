@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.lane_tensors import LaneReader, LaneWriter, Room, part_of
+from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.errors import InvalidArgumentError, LaneLostError
 from lumigrad.server.lane import Lane, Lease
@@ -31,6 +32,10 @@ class NoLane:
     def writer(self) -> PayloadWriter:
         """Where a reply's tensors go."""
         return PayloadWriter()
+
+    def room(self, shape: Sequence[int]) -> Array | None:
+        """Where a float32 array of the reply may be made, so that nobody has to copy it; None: anywhere."""
+        return None
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Where a request's tensors are; `limit_bytes` is for those outside of the payload, all together."""
@@ -61,10 +66,21 @@ class OpenLane(NoLane):
         self._lease = lease
         self._times = times
         self._on_fallback = on_fallback
+        # Regions in which arrays of the reply are made, by the addresses of these.
+        self._made: dict[int, Region] = {}
 
     def writer(self) -> PayloadWriter:
-        """Leases a region for each large tensor."""
-        return _ReplyWriter(self._room, self._times)
+        """Leases a region for each large tensor that was not made in one."""
+        return _ReplyWriter(self._leased, self._made_in, self._times)
+
+    def room(self, shape: Sequence[int]) -> Array | None:
+        """A region for one array, if it is worth one."""
+        nbytes = np.dtype(np.float32).itemsize * math.prod(shape)
+        region = self._lane.room(self._lease, nbytes) if nbytes >= LEAST_BYTES else None
+        if region is None:
+            return None
+        self._made[region.memory.ctypes.data] = region
+        return region.memory[:nbytes].view(np.float32).reshape(shape)
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Copies tensors out of the regions that the caller has leased."""
@@ -80,9 +96,17 @@ class OpenLane(NoLane):
 
     def end(self, *, delivered: bool) -> None:
         """Take back what the caller will not read."""
+        # Nothing must wait for the garbage collector to be unmapped.
+        self._made.clear()
         self._lane.end(self._lease, delivered=delivered)
 
-    def _room(self, nbytes: int) -> Room | None:
+    def _made_in(self, array: Array) -> Region | None:
+        region = self._made.get(array.ctypes.data)
+        if region is not None:
+            self.bytes_sent += array.nbytes
+        return region
+
+    def _leased(self, nbytes: int) -> Room | None:
         region = self._lane.room(self._lease, nbytes)
         if region is None:
             self._on_fallback("full")
@@ -92,13 +116,20 @@ class OpenLane(NoLane):
 
 
 class _ReplyWriter(LaneWriter):
-    """Says how long the copies take."""
+    """Says how long the copies take, of what is not in a region already."""
 
-    def __init__(self, room: Callable[[int], Room | None], times: StageTimes) -> None:
+    def __init__(
+        self, room: Callable[[int], Room | None], made_in: Callable[[Array], Region | None], times: StageTimes
+    ) -> None:
         super().__init__(room)
+        self._made_in = made_in
         self._times = times
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
+        region = self._made_in(array)
+        if region is not None:
+            self.lane_bytes += array.nbytes
+            return {"region": tensor_pb2.RegionSpan(region=region.number, length=array.nbytes)}
         with self._times.stage("encode"):
             return super()._place(array, element)
 

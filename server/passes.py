@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from lumigrad.protos.dtypes import Array
 from lumigrad.server.call import Call
 from lumigrad.server.content import Tensors
@@ -68,7 +70,9 @@ class Passes:
     def forward(self, task: Task, inputs: Any, call: Call, formats: ImageFormats, *, retain: bool) -> Computed:
         """Compute the outputs of the plan."""
         names = task.plan.outputs
-        forward = self._forward(task, inputs, names, call, retain=retain)
+        # What is retained must not lie where the caller can change it.
+        into = {} if retain else self._rooms(task.plan, formats, call)
+        forward = self._forward(task, inputs, names, call, retain=retain, into=into)
         with call.times.stage("download"):
             arrays = self._transfer.download(formats.converted({name: forward.outputs[name] for name in names}))
         outputs = dict(zip(names, arrays, strict=True))
@@ -96,9 +100,25 @@ class Passes:
         assert forward.state is not None
         return self.backward(Retained(task, forward.state), output_gradients, wanted, call)
 
-    def _forward(self, task: Task, inputs: Any, outputs: Sequence[str], call: Call, *, retain: bool) -> Forward:
+    def _rooms(self, plan: Plan, formats: ImageFormats, call: Call) -> Tensors:
+        """Where on the CPU the kernels write images of the reply that travel as they are."""
+        if not self._transfer.is_cpu:
+            return {}
+        rooms = {name: call.lane.room(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}
+        return {name: torch.from_numpy(room) for name, room in rooms.items() if room is not None}
+
+    def _forward(
+        self,
+        task: Task,
+        inputs: Any,
+        outputs: Sequence[str],
+        call: Call,
+        *,
+        retain: bool,
+        into: Tensors | None = None,
+    ) -> Forward:
         with arguments_of(task.field):
-            forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=call.check)
+            forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=call.check, into=into)
         self._transfer.finish()
         call.times.add_kernel(forward.stages())
         return forward

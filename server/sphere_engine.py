@@ -33,6 +33,7 @@ class SphereEngine:
         *,
         retain: bool,
         before_view: Callable[[], object],
+        into: Tensors | None = None,
     ) -> spheres.Forward:
         """Render every view."""
         background = torch.tensor(plan.background, dtype=torch.float32) if plan.background else None
@@ -46,6 +47,7 @@ class SphereEngine:
             background=None if background is None else background.to(inputs["positions"].device),
             outputs=outputs,
             retain=retain,
+            into=into,
             before_view=before_view,
         )
 

@@ -22,13 +22,13 @@ class Transfer:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._is_cpu = device.type == "cpu"
+        self.is_cpu = device.type == "cpu"
         # Pinned memory is kept by PyTorch.
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
 
     def allocate(self, length: int) -> memoryview:
         """A buffer for an upload."""
-        if self._is_cpu or not length:
+        if self.is_cpu or not length:
             return self._buffers.lend(length)
         buffer: memoryview = torch.empty(length, dtype=torch.uint8, pin_memory=True).numpy().data
         return buffer
@@ -42,7 +42,7 @@ class Transfer:
         host = torch.from_numpy(array if array.flags.writeable else array.copy())
         if dtype == dtypes.BFLOAT16:
             host = host.view(torch.bfloat16)
-        tensor = host if self._is_cpu else host.to(self.device, non_blocking=True)
+        tensor = host if self.is_cpu else host.to(self.device, non_blocking=True)
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def download(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
@@ -53,7 +53,7 @@ class Transfer:
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
         """As `download`, in any thread; of tensors that were there when the device was last waited for."""
-        if self._is_cpu:
+        if self.is_cpu:
             return [tensor.numpy() for tensor in tensors]
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
@@ -62,7 +62,7 @@ class Transfer:
 
     def finish(self) -> None:
         """Wait for the device."""
-        if not self._is_cpu:
+        if not self.is_cpu:
             torch.cuda.current_stream(self.device).synchronize()
 
     def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:

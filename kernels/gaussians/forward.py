@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.buffers import room
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.engine import engine_for
@@ -61,6 +61,7 @@ def forward(
     transforms: Sequence[Transform] = (),
     outputs: Sequence[str] = ("color",),
     retain: bool = False,
+    into: Mapping[str, torch.Tensor] | None = None,
     before_view: Callable[[], object] | None = None,
 ) -> Forward:
     """Renders Gaussians.
@@ -73,6 +74,7 @@ def forward(
         transforms: Motions of disjoint slices of each scene.
         outputs: What to return, of `OUTPUTS`.
         retain: Keep what `backward` needs.
+        into: Tensors for outputs to be written to, by name; the others get memory of their own.
         before_view: Called before each camera (on CUDA: at least once); what it raises ends the call.
 
     Returns:
@@ -90,7 +92,7 @@ def forward(
     native_settings = settings.native(gaussians.degree(settings))
     views = _views(gaussians, cameras, settings, slices)
     kept_names = _retained(outputs) if retain else ()
-    tensors = {name: _allocate(name, gaussians, cameras) for name in {*outputs, *kept_names}}
+    tensors = {name: _allocate(name, gaussians, cameras, into) for name in {*outputs, *kept_names}}
     arrays = {**gaussians.arrays(), "background": backgrounds, **tensors}
     kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
     state = None
@@ -137,7 +139,9 @@ def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _allocate(name: str, gaussians: Gaussians, cameras: Sequence[Camera]) -> torch.Tensor:
+def _allocate(
+    name: str, gaussians: Gaussians, cameras: Sequence[Camera], into: Mapping[str, torch.Tensor] | None
+) -> torch.Tensor:
     views = len(cameras)
     shape: tuple[int, ...] = (views, gaussians.count)
     last = _LAST.get(name, ())
@@ -145,4 +149,4 @@ def _allocate(name: str, gaussians: Gaussians, cameras: Sequence[Camera]) -> tor
         shape = (views, cameras[0].height, cameras[0].width)
         last = (gaussians.channels,) if name == "color" else ()
     dtype = torch.int32 if name in _INTEGER else torch.float32
-    return empty((*shape, *last), dtype, gaussians.device)
+    return room(name, into, (*shape, *last), dtype, gaussians.device)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.buffers import room
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
 from lumigrad.kernels.spheres.engine import engine_for
@@ -81,6 +81,7 @@ def forward(
     background: torch.Tensor | None = None,
     outputs: Sequence[str] = ("color",),
     retain: bool = False,
+    into: Mapping[str, torch.Tensor] | None = None,
     before_view: Callable[[], object] | None = None,
 ) -> Forward:
     """Renders spheres.
@@ -95,6 +96,7 @@ def forward(
         background: f32 [K]; None: all 1.
         outputs: What to return, of `OUTPUTS`.
         retain: Keep what `backward` needs.
+        into: Tensors for outputs to be written to, by name; the others get memory of their own.
         before_view: Called before each camera; what it raises ends the call.
 
     Returns:
@@ -112,7 +114,7 @@ def forward(
     wanted = set(outputs) | (_retained(settings, outputs) if retain else set())
     track = bool(wanted & _TRACKED)
     native_settings = settings.native(track)
-    images = _allocate(wanted, len(cameras), cameras[0], inputs, settings)
+    images = _allocate(wanted, len(cameras), cameras[0], inputs, settings, into)
     engine = engine_for(inputs.device)
     times, prepared = Stages(), []
     for index, camera in enumerate(cameras):
@@ -135,7 +137,12 @@ def _retained(settings: Settings, outputs: Sequence[str]) -> set[str]:
 
 
 def _allocate(
-    wanted: set[str], count: int, camera: Camera, inputs: Inputs, settings: Settings
+    wanted: set[str],
+    count: int,
+    camera: Camera,
+    inputs: Inputs,
+    settings: Settings,
+    into: Mapping[str, torch.Tensor] | None,
 ) -> dict[str, torch.Tensor]:
     track = settings.n_track
     last: dict[str, tuple[int, ...]] = {
@@ -147,7 +154,9 @@ def _allocate(
     }
     integer = {"sphere_ids", "hits", "stop"}
     return {
-        name: empty(
+        name: room(
+            name,
+            into,
             (count, camera.height, camera.width, *last.get(name, ())),
             torch.int32 if name in integer else torch.float32,
             inputs.device,

@@ -137,6 +137,7 @@ def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe,
         poses=arguments.refine_poses,
         exposures=arguments.exposures,
         seed=arguments.seed,
+        snapshot_every=arguments.snapshot_every,
     )
     return recipe, begin
 
@@ -184,6 +185,13 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--begin", type=Path, metavar="FILE", help="a scene to begin with, instead of the points")
     group.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
     group.add_argument("--every", type=count, metavar="N", help="steps from preview to preview (default: a tenth)")
+    group.add_argument(
+        "--snapshot-every",
+        type=count,
+        default=0,
+        metavar="N",
+        help="steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)",
+    )
     group.add_argument("--logdir", type=Path, metavar="DIR", help="write metrics for TensorBoard there")
 
 

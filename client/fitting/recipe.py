@@ -29,6 +29,7 @@ class Recipe:
         poses: also refine the cameras' poses.
         exposures: also fit an affine map of the colours of each photograph.
         seed: of everything random.
+        snapshot_every: steps between snapshots into the worker's spool, which it must have; 0: none.
     """
 
     kind: Kind = "gaussians"
@@ -39,6 +40,7 @@ class Recipe:
     poses: bool = False
     exposures: bool = True
     seed: int = 0
+    snapshot_every: int = 0
 
     @property
     def loss(self) -> Loss:
@@ -76,5 +78,6 @@ class Recipe:
             "refine_poses": Rate(*_POSES, self.steps) if self.poses else None,
             "refine_exposures": Rate(*_EXPOSURES, self.steps) if self.exposures else None,
             "seed": self.seed,
+            "snapshot_every": self.snapshot_every,
             **harmonics,
         }

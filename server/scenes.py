@@ -166,6 +166,10 @@ class SceneStore:
         self._backing.touch(scene_id)
         return scene
 
+    def touch(self, scene_id: str) -> bool:
+        """Whether a scene is in memory; to ask is a use of it."""
+        return scene_id in self
+
     def find_content(self, content_hash: str) -> StoredScene | None:
         """The scene with this content, if it is here."""
         with self._lock:

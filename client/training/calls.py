@@ -137,9 +137,7 @@ class TrainingCalls:
         """
         stream = TrainingStream(self._connection, timeout_s, self._connection.retry_s, lambda: None)
         stream.start(training_pb2.TrainingStart(training_id=training_id, lease=lease))
-        started = stream.started
-        handle = self._store.get(started.scene.scene_id, False, self._connection.deadline(timeout_s))
-        return Trainer(stream, self._store, handle, started.has_loss, timeout_s)
+        return Trainer(stream, self._store, stream.started.has_loss, timeout_s)
 
     def _begin(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, timeout_s: float) -> Trainer:
         deadline = self._connection.deadline(timeout_s)
@@ -154,7 +152,7 @@ class TrainingCalls:
             stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=views.messages()))
 
         self._store.with_reference(handle, start, deadline)
-        return Trainer(stream, self._store, handle, views.has_targets, timeout_s, spec.snapshot_every)
+        return Trainer(stream, self._store, views.has_targets, timeout_s, spec.snapshot_every)
 
 
 def _set_rendering(

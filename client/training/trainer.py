@@ -42,7 +42,6 @@ class Trainer:
         self,
         stream: TrainingStream,
         store: SceneStore,
-        handle: SceneHandle,
         has_loss: bool,
         timeout_s: float,
         snapshot_every: int = 0,
@@ -50,7 +49,6 @@ class Trainer:
         """`Client.trainer` makes one."""
         self._stream = stream
         self._store = store
-        self._handle = handle
         self._has_loss = has_loss
         self._timeout_s = timeout_s
         self._next = int(stream.started.step)
@@ -61,8 +59,7 @@ class Trainer:
         self._late: deque[LateResult] = deque()
         self._snapshot_every = snapshot_every
         # Batches that may be on their way, and the step that gradients were sent for last.
-        self._ahead = 1
-        self._applied = -1
+        self._ahead, self._applied = 1, -1
 
     def __enter__(self) -> Trainer:
         return self
@@ -152,8 +149,7 @@ class Trainer:
             outputs: images: "color", "alpha", "depth", "expected_depth".
             image_format: how they travel.
             in_flight: 1: each picture shows what all steps before have made, and `apply` returns when the step is
-                made. 2 to 4: the next ones are rendered, and travel, while a gradient is computed and travels; each
-                lags behind by one step less than that.
+                made. 2 to 4: the next ones are rendered, and travel, meanwhile, and lag behind by a step less.
         """
         self._ahead = limit = whole_number("in_flight", in_flight, 1, 4)
         number = sent = self._next
@@ -177,10 +173,14 @@ class Trainer:
         return is_due or self._stream.history_bytes > _HISTORY_BYTES
 
     def publish(self) -> SceneHandle:
-        """Makes the parameters as they are now the next version of the scene; returns its handle."""
+        """Makes the parameters as they are now the next version of the scene; returns its handle.
+
+        Raises:
+            SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` goes on with the steps.
+            VersionMismatch: somebody has updated it.
+        """
         self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
-        self._handle = SceneHandle.of(self._received("published").message.published.scene)
-        return self._handle
+        return SceneHandle.of(self._received("published").message.published.scene)
 
     def scene(self) -> Scene:
         """The scene as it is now, downloaded."""

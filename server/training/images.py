@@ -11,6 +11,7 @@ import torch
 from lumigrad.kernels import training
 from lumigrad.server.arrivals import shapes_of
 from lumigrad.server.call import Call
+from lumigrad.server.engine import Plan
 from lumigrad.server.engines import ENGINES
 from lumigrad.server.limits import Limits, arguments_of, require
 from lumigrad.server.training.pose_gradients import pose_gradients
@@ -24,44 +25,81 @@ class Rendered:
     """A forward pass that waits for its gradients.
 
     Attributes:
-        views: By number.
         outputs: On the device; colours as their exposures make them.
         plain: The colours that were rendered; None: there are no exposures.
         state: The engine's.
+        planned: What was asked.
         generation: Of the rows that were rendered.
     """
 
-    views: Sequence[int]
     outputs: Mapping[str, torch.Tensor]
     plain: torch.Tensor | None
     state: Any
-    plan: Any
+    planned: Planned
     generation: int
 
+    @property
+    def views(self) -> Sequence[int]:
+        """By number."""
+        return self.planned.views
 
-def render(
-    state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, call: Call, field: str
-) -> Rendered:
+
+@dataclass(frozen=True)
+class Planned:
+    """A forward pass that is to be made, and the backward pass behind it.
+
+    Attributes:
+        views: By number.
+        outputs: That are rendered.
+        wanted: That is differentiated by, as the engine names it.
+        plan: The engine's.
+        field: The path of the step in the request.
+    """
+
+    views: Sequence[int]
+    outputs: Sequence[str]
+    wanted: Sequence[str]
+    plan: Plan
+    field: str
+
+    @staticmethod
+    def of(state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, field: str) -> Planned:
+        """Check what the views of a step take, with the parameters as they are now."""
+        spec = render_pb2.RenderSpec(cameras=state.views.cameras(views), outputs=outputs)
+        settings = getattr(spec, state.plan.kind)
+        settings.CopyFrom(state.plan.settings)
+        values = state.parameters.values
+        if "sh" in values:
+            settings.sh_degree = state.plan.sh_degree(state.step, int(values["sh"].shape[1] ** 0.5 + 0.5) - 1)
+        plan = ENGINES[state.plan.kind].plan(spec, shapes_of(values), limits, field)
+        names, wanted = list(plan.outputs), list(state.parameters.wanted)
+        if state.poses is not None:
+            wanted.append("cameras")
+        if state.density is not None:
+            names += [name for name in state.density.outputs if name not in names]
+            wanted += state.density.gradients
+        return Planned(views, names, wanted, plan, field)
+
+    def forward_bytes(self, device: torch.device) -> int:
+        """About what rendering takes of the device's memory, with all that stays until gradients come."""
+        return self.plan.forward_bytes(self.outputs, retain=True, device=device)
+
+    def backward_bytes(self, device: torch.device) -> int:
+        """About what differentiating takes beside that, with the gradients of all outputs."""
+        return self.plan.image_bytes(self.plan.outputs) + self.plan.backward_bytes(self.wanted, device)
+
+
+def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:
     """Render some views of the parameters as they are now."""
-    spec = render_pb2.RenderSpec(cameras=state.views.cameras(views), outputs=outputs)
-    settings = getattr(spec, state.plan.kind)
-    settings.CopyFrom(state.plan.settings)
-    values = state.parameters.values
-    if "sh" in values:
-        settings.sh_degree = state.plan.sh_degree(state.step, int(values["sh"].shape[1] ** 0.5 + 0.5) - 1)
-    engine = ENGINES[state.plan.kind]
-    plan = engine.plan(spec, shapes_of(values), limits, field)
-    names = list(plan.outputs)
-    if state.density is not None:
-        names += [name for name in state.density.outputs if name not in names]
-    with arguments_of(field):
-        forward = engine.forward(plan, values, names, retain=True, before_view=call.check)
+    engine, values, views = ENGINES[state.plan.kind], state.parameters.values, planned.views
+    with arguments_of(planned.field):
+        forward = engine.forward(planned.plan, values, planned.outputs, retain=True, before_view=call.check)
     call.times.add_kernel(forward.stages())
     rendered, plain = dict(forward.outputs), None
     if state.exposures is not None and "color" in rendered:
         plain = rendered["color"]
         rendered["color"] = training.apply_exposure(plain, state.exposures.values[list(views)])
-    return Rendered(views, rendered, plain, forward.state, plan, state.generation)
+    return Rendered(rendered, plain, forward.state, planned, state.generation)
 
 
 @dataclass(frozen=True)
@@ -92,14 +130,9 @@ def differentiate(
         assert state.exposures is not None
         matrices = state.exposures.values[list(rendered.views)]
         upstream["color"], exposures = training.exposure_gradient(rendered.plain, matrices, upstream["color"])
-    wanted = list(state.parameters.wanted)
-    if state.poses is not None:
-        wanted.append("cameras")
-    if state.density is not None:
-        wanted += state.density.gradients
     engine = ENGINES[state.plan.kind]
     with arguments_of("gradients.output_gradients"):
-        result = engine.backward(rendered.state, upstream, wanted, call.check)
+        result = engine.backward(rendered.state, upstream, rendered.planned.wanted, call.check)
     call.times.add_kernel(result.stages())
     assert result.touched is not None
     poses = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
@@ -11,11 +11,12 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.arrivals import shapes_of, uploader
 from lumigrad.server.errors import StepMismatchError
+from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
 from lumigrad.server.output_gradients import checked_gradients
 from lumigrad.server.runtime import Runtime
 from lumigrad.server.training import replies, snapshots
-from lumigrad.server.training.images import Rendered, render
+from lumigrad.server.training.images import Planned, Rendered, render
 from lumigrad.server.training.peers import Peers
 from lumigrad.server.training.publication import publish
 from lumigrad.server.training.requests import Request
@@ -49,6 +50,8 @@ class Session:
             "get_views": self._get_views,
             "finish": self._finish,
         }
+        # What waited for another call's gradients has gone with that.
+        self._state.pending_bytes = 0
 
     def answer(self, request: Request) -> Replies:
         """The replies to one request."""
@@ -68,16 +71,21 @@ class Session:
             yield from self._own_loss(request, views)
             return
         self._require_settled("step.own_loss")
-        require(state.plan.loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
+        loss = state.plan.loss
+        require(loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
+        assert loss is not None
         require(state.views.has_targets, "step.own_loss", "true: some views have no target", False)
         names = tuple(asked.outputs)
+        planned = self._planned(views, (*loss.outputs, *names))
+        device = self._runtime.transfer.device
+        cost = self._admitted(planned.forward_bytes(device) + planned.backward_bytes(device), request)
 
         def work() -> tuple[Done, Mapping[str, Array] | None]:
-            rendered, done = step(state, views, names, self._runtime.limits, self._peers, request.part)
+            rendered, done = step(state, planned, self._peers, request.part)
             state.chosen += 0 if asked.views else self._workers * len(views)
             return done, self._download(rendered, names, request) if names else None
 
-        done, images = self._runtime.executor.run(work, request.part)
+        done, images = self._runtime.executor.run(work, request.part, cost)
         if images is not None:
             yield from replies.images(views, images, request)
         yield self._tell(asked.number, done, request)
@@ -89,14 +97,17 @@ class Session:
             len(self._pending) < _MOST_PENDING, "step", f"at most {_MOST_PENDING} steps that wait for gradients", "more"
         )
         names = tuple(asked.outputs)
+        planned = self._planned(views, names)
+        cost = self._admitted(planned.forward_bytes(self._runtime.transfer.device), request)
 
         def work() -> tuple[Rendered, Mapping[str, Array]]:
-            rendered = render(state, views, names, self._runtime.limits, request.part, "step")
+            rendered = render(state, planned, request.part)
             state.chosen += 0 if asked.views else self._workers * len(views)
             return rendered, self._download(rendered, names, request)
 
-        rendered, images = self._runtime.executor.run(work, request.part)
+        rendered, images = self._runtime.executor.run(work, request.part, cost)
         self._pending[asked.number] = rendered
+        state.pending_bytes += rendered.state.bytes
         yield from replies.images(views, images, request)
 
     def _gradients(self, request: Request) -> Replies:
@@ -106,7 +117,7 @@ class Session:
             raise StepMismatchError(self._state.step if oldest is None else oldest, brought.number)
         rendered = self._pending[brought.number]
         shapes = {name: list(shape) for name, shape in shapes_of(rendered.outputs).items()}
-        shapes = {name: shape for name, shape in shapes.items() if name in rendered.plan.upstream_shapes}
+        shapes = {name: shape for name, shape in shapes.items() if name in rendered.planned.plan.upstream_shapes}
         field = "gradients.output_gradients"
         tensors = checked_gradients(brought.output_gradients, shapes, field)
         upload = uploader(tensors, request.payload, self._runtime.transfer, field)
@@ -116,8 +127,10 @@ class Session:
                 upstream = upload()
             return apply(self._state, rendered, upstream, None, self._peers, request.part)
 
-        done = self._runtime.executor.run(work, request.part)
+        cost = self._admitted(rendered.planned.backward_bytes(self._runtime.transfer.device), request)
+        done = self._runtime.executor.run(work, request.part, cost)
         del self._pending[brought.number]
+        self._state.pending_bytes = sum(waiting.state.bytes for waiting in self._pending.values())
         yield self._tell(brought.number, done, request)
 
     def _publish(self, request: Request) -> Replies:
@@ -157,6 +170,16 @@ class Session:
         reply.finished.SetInParent()
         yield replies.framed(reply, request)
 
+    def _planned(self, views: list[int], outputs: Sequence[str]) -> Planned:
+        return Planned.of(self._state, views, tuple(dict.fromkeys(outputs)), self._runtime.limits, "step")
+
+    def _admitted(self, nbytes: int, request: Request) -> Cost:
+        """The cost of some work, unless the device has not as much memory; it is not repeated: parameters change."""
+        received = request.message.payload_bytes
+        cost = Cost(bytes=nbytes + received, payload_bytes=received)
+        self._runtime.memory.check(cost)
+        return cost
+
     def _views(self, asked: training_pb2.Step) -> list[int]:
         state = self._state
         if asked.views:
@@ -185,6 +208,8 @@ class Session:
             return dict(zip(names, self._runtime.transfer.download(converted), strict=True))
 
     def _tell(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
+        # A scene that is trained is in use: others make room first.
+        self._runtime.scenes.touch(self._state.scene_id)
         if done.density is not None:
             self._runtime.trainings.settle()
         reply = replies.done(number, done)

@@ -46,6 +46,8 @@ class TrainingState:
         # How many were written, and the step of the last one; -1: none.
         self.snapshots = 0
         self.snapshot_step = -1
+        # Of forward states that wait for gradients.
+        self.pending_bytes = 0
         # Changes whenever rows come or go.
         self.generation = 0
         device = next(iter(parameters.values.values())).device
@@ -58,7 +60,7 @@ class TrainingState:
         """Memory that it takes."""
         refined = sum(part.bytes for part in (self.poses, self.exposures) if part is not None)
         density = 0 if self.density is None else self.density.bytes
-        return self.parameters.bytes + self.views.bytes + refined + density
+        return self.parameters.bytes + self.views.bytes + refined + density + self.pending_bytes
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that is not in `Snapshot`'s header, by name."""

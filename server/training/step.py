@@ -10,8 +10,7 @@ import torch
 
 from lumigrad.kernels.training import GradientStatistics
 from lumigrad.server.call import Call
-from lumigrad.server.limits import Limits
-from lumigrad.server.training.images import Gradients, Losses, Rendered, differentiate, losses, render
+from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered, differentiate, losses, render
 from lumigrad.server.training.meeting import averaged
 from lumigrad.server.training.peers import Peers
 from lumigrad.server.training.spec import EXPOSURES, POSES
@@ -35,13 +34,11 @@ class Done:
     discarded: bool = False
 
 
-def step(
-    state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, peers: Peers | None, call: Call
-) -> tuple[Rendered, Done]:
-    """A step with the training's own loss; `outputs` are rendered beside what that needs."""
+def step(state: TrainingState, planned: Planned, peers: Peers | None, call: Call) -> tuple[Rendered, Done]:
+    """A step with the training's own loss, whose outputs are among those that are planned."""
     loss = state.plan.loss
     assert loss is not None
-    rendered = render(state, views, tuple(dict.fromkeys((*loss.outputs, *outputs))), limits, call, "step")
+    rendered = render(state, planned, call)
     with call.times.stage("loss"):
         found = losses(loss, state, rendered)
     return rendered, apply(state, rendered, found.upstream, found, peers, call)

@@ -35,8 +35,6 @@ RESULTS = Path("build/bench/training.json")
 PAGE, MARK = Path("docs/performance.md"), "benchmark training"
 SECONDS = 3.0
 LEAST = 5
-# Steps whose bytes are counted.
-COUNTED = 4
 # Steps on their way: as many as hide a round trip, and few enough to begin a measurement soon.
 AHEAD, BATCHES_AHEAD = 8, 4
 ROUND_TRIP_SECONDS, BYTES_PER_SECOND = 0.05, 125e6
@@ -118,19 +116,20 @@ def _measured(case: str, made: Scene) -> Iterator[Rate]:
     }
     with worker("--device", "cpu") as process, FaultProxy(process.target) as proxy:
         for name, way in ways.items():
+            is_ahead = name != REMOTE
             with Client(process.target, lane="stream") as client, way(client) as step:
-                per_second = _per_second(step)
-            # Apart from the time: whoever counts bytes holds them up.
-            with Client(proxy.target, lane="stream") as client, way(client) as step:
-                moved = _bytes_per_step(step, proxy)
-            yield Rate(case, name, per_second, moved)
-            if name != REMOTE:
+                per_second, _ = _per_second(step, proxy, is_ahead=is_ahead)
+            if is_ahead:
                 proxy.up.delay = proxy.down.delay = ROUND_TRIP_SECONDS / 2
                 proxy.up.bytes_per_second = proxy.down.bytes_per_second = BYTES_PER_SECOND
-                with Client(proxy.target, lane="stream") as client, way(client) as step:
-                    yield Rate(case, name + FAR, _per_second(step), moved)
-                proxy.heal()
-    yield Rate(case, "in_process", _per_second(InProcess(gaussians, camera, photograph).step), 0)
+            # Bytes are counted apart from the near rate: whoever counts them holds them up.
+            with Client(proxy.target, lane="stream") as client, way(client) as step:
+                far, moved = _per_second(step, proxy, is_ahead=is_ahead)
+            proxy.heal()
+            yield Rate(case, name, per_second, moved)
+            if is_ahead:
+                yield Rate(case, name + FAR, far, moved)
+    yield Rate(case, "in_process", _steps_per_second(InProcess(gaussians, camera, photograph).step)[0], 0)
 
 
 @contextmanager
@@ -153,23 +152,22 @@ def _own_loss(scene: Gaussians, camera: Camera, photograph: Bytes, client: Clien
         yield step
 
 
-def _per_second(step: Step) -> float:
-    """Steps that are on their way already come back at once: the mean over many is what counts."""
-    for _ in range(AHEAD + 1):
+def _per_second(step: Step, proxy: FaultProxy, *, is_ahead: bool) -> tuple[float, int]:
+    """Steps per second, and bytes of each that pass the proxy."""
+    for _ in range(AHEAD + 1 if is_ahead else 2):
         step()
+    before = proxy.up.passed + proxy.down.passed
+    rate, count = _steps_per_second(step)
+    return rate, (proxy.up.passed + proxy.down.passed - before) // count
+
+
+def _steps_per_second(step: Step) -> tuple[float, int]:
+    """The rate and how many steps it is from: some come back at once, and the mean over many is what counts."""
     start, count = time.perf_counter(), 0
     while count < LEAST or time.perf_counter() - start < SECONDS:
         step()
         count += 1
-    return count / (time.perf_counter() - start)
-
-
-def _bytes_per_step(step: Step, proxy: FaultProxy) -> int:
-    step()
-    before = proxy.up.passed + proxy.down.passed
-    for _ in range(COUNTED):
-        step()
-    return (proxy.up.passed + proxy.down.passed - before) // COUNTED
+    return count / (time.perf_counter() - start), count
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ joints against the gradient.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -122,8 +123,10 @@ def plot(clearances: dict[str, Any], path: Path) -> None:
 
 def main() -> int:
     """Runs the planner alone; returns the exit status."""
-    output = Path("demo_output")
-    output.mkdir(exist_ok=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("demo_output"), help="(default: %(default)s)")
+    output = parser.parse_args().output
+    output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     with worker(output / "worker.log") as target, Client(target) as client:
         plan(client, output)

@@ -84,7 +84,7 @@ class Worker:
         try:
             self._device = resolve(config.device)
         except ValueError as error:
-            raise ConfigError(f"--device: {error}") from None
+            raise ConfigError(f"--{error}") from None
         self._metrics = Metrics()
         self._metrics.remember(history.restarts, history.last_exit)
         max_calls = config.queue_size + _CALLS_BESIDE_QUEUE

@@ -57,8 +57,8 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
     [
         (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from other machines"),
         (["--host", "::"], "say --insecure if the network is trusted"),
-        (["--device", "cuda:99"], "--device: device 'cuda:99'"),
-        (["--device", "tpu"], "--device: device: expected 'auto', 'cpu' or 'cuda:N', got 'tpu'"),
+        (["--device", "cuda:99"], "--device 'cuda:99': "),
+        (["--device", "tpu"], "--device: expected 'auto', 'cpu' or 'cuda:N', got 'tpu'"),
         (["--port", "70000"], "--port: expected 0 to 65535, got 70000"),
         (["--queue-size", "0"], "--queue-size: expected a value > 0, got 0"),
         (["--transit-mib", "2047"], "--transit-mib: expected at least twice --max-payload-mib = 1024"),

@@ -51,7 +51,8 @@ class Supervisor:
             if number is not None:
                 if self._kill_at is not None:
                     return self._force(number)
-                self._stop(number)
+                logs.event("signal", name=number.name)
+                self._stop()
             self._look_after_workers()
             code = self._verdict()
             if code is not None:
@@ -148,8 +149,7 @@ class Supervisor:
         self._selector.register(process.line, selectors.EVENT_READ, process)
         slot.start(process)
 
-    def _stop(self, number: signal.Signals) -> None:
-        logs.event("signal", name=number.name)
+    def _stop(self) -> None:
         self._kill_at = time.monotonic() + self._config.lame_duck_seconds + self._config.drain_seconds + _STOP_SECONDS
         self._drop_spare()
         for slot in self._slots:
@@ -169,7 +169,7 @@ class Supervisor:
         is_misconfigured = any(slot.exit_code == CONFIG_ERROR and not slot.has_served for slot in self._slots)
         if is_misconfigured and self._kill_at is None:
             # As a whole it was never going to work as it was told to.
-            self._stop(signal.SIGTERM)
+            self._stop()
         codes = [slot.exit_code for slot in self._slots]
         if any(code is None for code in codes):
             return None

@@ -25,7 +25,8 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=its.fileno(),
-                env={**os.environ, PARENT: str(os.getpid())},
+                # gRPC's core, which reads this when it is loaded, would write bare lines about handshakes that fail.
+                env={"GRPC_VERBOSITY": "ERROR", **os.environ, PARENT: str(os.getpid())},
                 # Control-C in a terminal is for the supervisor, which passes it on.
                 start_new_session=True,
             )

@@ -140,7 +140,8 @@ class Lane:
         if self._is_closed or not 0 < length <= self._most_bytes:
             return None
         size = region_bytes(length)
-        fitting = [region for region in self._idle() if size <= region.size <= 2 * size]
+        # Of those of one size the last that was in use, which the caches may still hold; the others can be dropped.
+        fitting = [region for region in reversed(self._idle()) if size <= region.size <= 2 * size]
         region = min(fitting, key=lambda region: region.size) if fitting else self._new(size)
         if region is not None:
             region.lease = lease

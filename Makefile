@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.gaussians
 	$(BIN)/python -m tests.benchmarks.meshes
 	$(BIN)/python -m tests.benchmarks.density_kernels
+	$(BIN)/python -m tests.benchmarks.training_kernels
 	$(BIN)/python -m tests.benchmarks.training
 	$(BIN)/python -m tests.benchmarks.lanes
 
@@ -82,7 +83,8 @@ sanitize: setup
 	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
 	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py \
 		tests/kernels/test_gaussians_limits.py tests/kernels/test_meshes_limits.py \
-		tests/kernels/test_density_apply.py tests/kernels/test_density_relocation.py tests/kernels/test_density_noise.py
+		tests/kernels/test_density_apply.py tests/kernels/test_density_relocation.py tests/kernels/test_density_noise.py \
+		tests/kernels/test_training_adam.py tests/kernels/test_training_image_loss.py
 	$(SANITIZERS) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q tests/kernels/test_emulation.py \
 		-k "not large_frame"
 

@@ -1,0 +1,92 @@
+"""Benchmark of the kernels of training: `python -m tests.benchmarks.training_kernels` from the root.
+
+Adam over all parameters of Gaussians with spherical harmonics of degree 3 beside torch's fused Adam, and 0.8 L1 + 0.2
+(1 - SSIM) with its gradient beside torch's convolutions and autograd. Taken in turns, one thread, processor time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lumigrad.client import Loss
+from lumigrad.kernels import _native, training
+from lumigrad.kernels.device import describe, resolve
+from tests.benchmarks.density_kernels import in_turns
+from tests.benchmarks.measure import Measured, write
+from tests.support.local_training import loss_of
+
+COUNTS = (100_000, 500_000)
+SIZES = ((400, 300), (1920, 1080))
+COLUMNS = {"means": 3, "quats": 4, "scales": 3, "opacities": 1, "sh": 48}
+ACTIVATIONS = {"scales": "exp", "opacities": "sigmoid"}
+RATE, EPSILON = 1e-3, 1e-15
+RESULTS = Path("build/bench/training_kernels.json")
+Operation = Callable[[], object]
+
+
+def adam(count: int) -> tuple[Operation, Operation]:
+    """A step of all parameters, the kernels' way with activations, and torch's without."""
+    random = torch.Generator().manual_seed(0)
+    raw = {name: torch.randn(count, columns, generator=random) for name, columns in COLUMNS.items()}
+    gradients = {name: torch.randn(value.shape, generator=random) for name, value in raw.items()}
+    parameters = {
+        name: training.Parameter(
+            raw=value.clone(), gradient=gradients[name], first=torch.zeros_like(value),
+            second=torch.zeros_like(value), learning_rate=RATE, activation=ACTIVATIONS.get(name, "identity"),
+            value=torch.empty_like(value) if name in ACTIVATIONS else None,
+        )
+        for name, value in raw.items()
+    }  # fmt: skip
+    for name, value in raw.items():
+        value.requires_grad_().grad = gradients[name]
+    optimizer = torch.optim.Adam(raw.values(), lr=RATE, eps=EPSILON, fused=True)
+    return (
+        lambda: training.adam_step(parameters, step=1, betas=(0.9, 0.999), epsilon=EPSILON),
+        lambda: optimizer.step(),
+    )
+
+
+def image_loss(width: int, height: int) -> tuple[Operation, Operation]:
+    """The loss of a picture against bytes, and its gradient."""
+    random = torch.Generator().manual_seed(0)
+    picture = torch.rand(1, height, width, 3, generator=random)
+    target = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
+    scaled, loss = target / 255, Loss()
+
+    def by_torch() -> object:
+        leaf = picture.clone().requires_grad_()
+        torch.autograd.backward(loss_of(loss, leaf, scaled))
+        return leaf.grad
+
+    return lambda: training.image_loss(picture, target, l1=loss.l1, dssim=loss.dssim), by_torch
+
+
+def main() -> None:
+    """Measures, prints the table and writes the results."""
+    _native.set_thread_count(1)
+    torch.set_num_threads(1)
+    machine = describe(resolve("cpu"))
+    print(f"{machine.device_name}, {machine.instruction_set}, one thread; processor time, ms: median (least)\n")
+    print(f"{'case':>12}  {'operation':<12}{'kernels':>18}{'torch':>20}{'faster':>8}")
+    cases = {(f"{count}", "adam"): adam(count) for count in COUNTS}
+    cases |= {(f"{width}x{height}", "image loss"): image_loss(width, height) for width, height in SIZES}
+    rows: list[Measured] = []
+    for (case, name), (ours, theirs) in cases.items():
+        medians = []
+        turns = in_turns(lambda: None, lambda _, run=ours: run(), lambda _, run=theirs: run())
+        for who, times in zip(("kernels", "torch"), turns, strict=True):
+            medians.append((statistics.median(times), min(times)))
+            rows.append(Measured(case, name, who, *medians[-1], 0.0, len(times)))
+        (median, least), (their_median, their_least) = medians
+        cells = f"{median:.1f} ({least:.1f})".rjust(18) + f"{their_median:.1f} ({their_least:.1f})".rjust(20)
+        print(f"{case:>12}  {name:<12}{cells}{their_least / least:>7.1f}x", flush=True)
+    write(rows, RESULTS)
+    print(f"\nwrote {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -23,6 +23,7 @@ from tests.soak.course import Course, Window
 from tests.soak.logged_worker import LoggedWorker
 from tests.soak.mishaps import Mishaps
 from tests.soak.report import report
+from tests.soak.sample import hold_little
 from tests.soak.tally import Tally
 from tests.soak.verdict import LIMITS, trends
 
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of results (default: %(default)s)")
     arguments = parser.parse_args()
     random.seed(arguments.seed)
+    hold_little()
     tally, windows = Tally(), list[Window]()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.training_kernels
 	$(BIN)/python -m tests.benchmarks.training
 	$(BIN)/python -m tests.benchmarks.lanes
+	$(BIN)/python -m tests.benchmarks.recovery
 
 # Mixed load and faults for a while: fails if anything grows, and writes build/bench/soak.json.
 SOAK_MINUTES ?= 30

@@ -17,19 +17,10 @@ import pytest
 from lumigrad.client import Client, Unavailable
 from support.client_load import CAMERA, cloud, load
 from support.faults import FOLDER, POISON, SERVE, faulty_worker
+from support.spares import wait_for_spare
 from support.worker import LUMIGRAD, WorkerProcess, worker
 
 RECOVERY_SECONDS = 3.0
-
-
-def wait_for_spare(process: WorkerProcess) -> None:
-    """Until a process waits beside the worker's that has loaded what it will need."""
-    spares: list[psutil.Process] = []
-    until = time.monotonic() + 60
-    while not spares or spares[0].memory_info().rss < 150 << 20 or spares[0].cpu_percent(0.3) > 5:
-        assert time.monotonic() < until, "no spare gets ready"
-        spares = [child for child in psutil.Process(process.process.pid).children() if child.pid != process.worker_pid]
-        time.sleep(0.1)
 
 
 def kill_worker(process: WorkerProcess, number: int = signal.SIGKILL) -> int:

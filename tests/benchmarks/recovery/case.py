@@ -1,0 +1,86 @@
+"""One kind of fault, and what is asked for after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from lumigrad.client import LumigradError
+
+# Calls that fail are made again after so long, by whoever uses the client.
+_PAUSE_SECONDS = 0.01
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A fault that can be made to happen again and again.
+
+    Attributes:
+        ready: waits until all is as it was before any fault.
+        strike: makes it happen, at once.
+        call: asks for something, and raises an AssertionError if the reply is wrong.
+        prepare: what must be done for it just before.
+        is_over: whether what the fault struck is back or replaced; calls go on until it is.
+    """
+
+    ready: Callable[[], None]
+    strike: Callable[[], None]
+    call: Callable[[], None]
+    prepare: Callable[[], None] = lambda: None
+    is_over: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True)
+class Case:
+    """An incident in the place where it can happen.
+
+    Attributes:
+        fault: what happens, in words.
+        stage: starts workers, proxies and clients, and ends them.
+    """
+
+    fault: str
+    stage: Callable[[], AbstractContextManager[Incident]]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What became of one incident.
+
+    Attributes:
+        seconds: from the fault to the first good reply; or the longest that a call took, if calls go on meanwhile.
+        failed: calls that failed before, which the client does not repeat by itself.
+    """
+
+    seconds: float
+    failed: int
+
+
+def recover(incident: Incident) -> Recovery:
+    """Let it happen, and call until there is a good reply and it is over."""
+    incident.ready()
+    incident.call()
+    incident.prepare()
+    began = time.monotonic()
+    incident.strike()
+    return max(_calls(incident, began), key=lambda found: found.seconds)
+
+
+def _calls(incident: Incident, began: float) -> Iterator[Recovery]:
+    """Of each good reply, the time since the one before it, or since the fault."""
+    failed, until, is_over = 0, began + _PATIENCE_SECONDS, False
+    while not is_over:
+        assert time.monotonic() < until, "nothing comes back"
+        is_over = incident.is_over()
+        try:
+            incident.call()
+        except LumigradError:
+            failed, is_over = failed + 1, False
+            time.sleep(_PAUSE_SECONDS)
+            continue
+        now = time.monotonic()
+        yield Recovery(now - began, failed)
+        began = now

@@ -80,7 +80,7 @@ class DensityState:
         return report, report is not None and not _is_only_reset(report)
 
     def _note(self, statistics: density.Statistics, rendered: Rendered, gradients: Gradients) -> None:
-        camera = rendered.plan.cameras[0]
+        camera = rendered.planned.plan.cameras[0]
         gradient, radii = gradients.by_name[self.gradients[0]], rendered.outputs["radii"]
         density.accumulate(statistics, gradient, radii, width=camera.width, height=camera.height)
 

@@ -11,7 +11,6 @@ import torch
 from lumigrad.kernels import training
 from lumigrad.server.arrivals import shapes_of
 from lumigrad.server.call import Call
-from lumigrad.server.engine import Plan
 from lumigrad.server.engines import ENGINES
 from lumigrad.server.limits import Limits, arguments_of, require
 from lumigrad.server.training.pose_gradients import pose_gradients
@@ -59,7 +58,7 @@ class Planned:
     views: Sequence[int]
     outputs: Sequence[str]
     wanted: Sequence[str]
-    plan: Plan
+    plan: Any
     field: str
 
     @staticmethod
@@ -82,11 +81,11 @@ class Planned:
 
     def forward_bytes(self, device: torch.device) -> int:
         """About what rendering takes of the device's memory, with all that stays until gradients come."""
-        return self.plan.forward_bytes(self.outputs, retain=True, device=device)
+        return int(self.plan.forward_bytes(self.outputs, retain=True, device=device))
 
     def backward_bytes(self, device: torch.device) -> int:
         """About what differentiating takes beside that, with the gradients of all outputs."""
-        return self.plan.image_bytes(self.plan.outputs) + self.plan.backward_bytes(self.wanted, device)
+        return int(self.plan.image_bytes(self.plan.outputs) + self.plan.backward_bytes(self.wanted, device))
 
 
 def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:

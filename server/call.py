@@ -57,7 +57,7 @@ class Call:
         self.renewed = time.monotonic()
         # When it was last asked whether it is still wanted, by the monotonic clock: the work goes on.
         self.checked = time.monotonic()
-        self._is_stopped = False
+        self._is_stopped = self._is_cancelled = False
         self._why_cancelled = "the call was cancelled"
         self._context = context
         metadata = {key: value for key, value in context.invocation_metadata() or ()}
@@ -83,7 +83,8 @@ class Call:
             raise DeadlineError
         if self._is_stopped:
             raise StoppingError
-        if not self._context.is_active():
+        # gRPC may tell the end of the request before it tells that the call was cancelled.
+        if self._is_cancelled or not self._context.is_active():
             raise DeadlineError if remaining < _SLACK_SECONDS else CancelledError(self._why_cancelled)
 
     @contextmanager
@@ -120,4 +121,5 @@ class Call:
     def cancel(self, why: str) -> None:
         """End the call from this side."""
         self._why_cancelled = why
+        self._is_cancelled = True
         self._context.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import threading
-import time
 import uuid
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -66,7 +65,7 @@ class SpanTracer:
             self._add_stages(call, span)
             if code in _FAULTS:
                 span.set_status(trace.StatusCode.ERROR)
-            span.end(call.times.epoch_ns(time.perf_counter()))
+            span.end(call.times.ended_ns)
         if not context.is_valid:
             return {}
         return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}

@@ -148,7 +148,7 @@ class Surface:
 
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
         """Count a call out; how it went is written down when its caller has the answer."""
-        milliseconds = call.times.total
+        milliseconds = call.times.end()
         with self._changed:
             if self._calls.pop(call, None) is not None:
                 self._places.give(call.tenant)

@@ -30,7 +30,7 @@ class StageTimes:
     """Milliseconds by stage, in the order in which stages were first entered, and when they began and ended."""
 
     def __init__(self) -> None:
-        self._created = self._started = time.perf_counter()
+        self._created = self._started = self._ended = time.perf_counter()
         # What turns the clock of the stages into the time of day, which may jump meanwhile.
         self._epoch_ns = time.time_ns() - int(self._created * _SECOND_NS)
         self._milliseconds: dict[str, float] = {}
@@ -49,6 +49,16 @@ class StageTimes:
     def total(self) -> float:
         """Milliseconds since the call, or its header, arrived."""
         return (time.perf_counter() - self._started) * 1e3
+
+    def end(self) -> float:
+        """Note that the call ends; returns its milliseconds in all."""
+        self._ended = time.perf_counter()
+        return (self._ended - self._started) * 1e3
+
+    @property
+    def ended_ns(self) -> int:
+        """When the call ended, nanoseconds since 1970."""
+        return self.epoch_ns(self._ended)
 
     @property
     def created_ns(self) -> int:

@@ -77,6 +77,16 @@ def watching(call: Any) -> AbstractContextManager[None]:
     return nullcontext() if cancellation is None else cancellation.watch(call)
 
 
+@contextmanager
+def shielded() -> Iterator[None]:
+    """For the length of a `with` block, what goes on is not cancelled: something would be left half done."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def reply_of(method: Any, request: Any, **options: Any) -> Any:
     """What a method answers that gives a single reply."""
     if _current.get() is None:

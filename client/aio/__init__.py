@@ -2,5 +2,6 @@
 
 from lumigrad.client.aio.client import AsyncClient
 from lumigrad.client.aio.results import AsyncDistances, AsyncFrame
+from lumigrad.client.aio.trainer import AsyncBatch, AsyncTrainer
 
-__all__ = ["AsyncClient", "AsyncDistances", "AsyncFrame"]
+__all__ = ["AsyncBatch", "AsyncClient", "AsyncDistances", "AsyncFrame", "AsyncTrainer"]

@@ -47,13 +47,13 @@ class Calls:
             self._under_way.discard(cancellation)
 
     async def close(self, finish: Callable[[], None]) -> None:
-        """Cancels all calls, calls `finish`, and returns when nothing goes on any more."""
+        """Cancels all calls, and when none goes on any more calls `finish`."""
         self._is_closed = True
         for cancellation in self._under_way.copy():
             cancellation.cancel()
 
         def wait() -> None:
-            finish()
             self._threads.shutdown()
+            finish()
 
         await asyncio.to_thread(wait)

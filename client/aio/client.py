@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from types import TracebackType
 from typing import Any
 
+from lumigrad.client.aio.beginning import begun
 from lumigrad.client.aio.calls import Calls
 from lumigrad.client.aio.in_order import in_order
 from lumigrad.client.aio.results import AsyncDistances, AsyncFrame
@@ -99,6 +100,8 @@ class AsyncClient(Asynchronous[Client]):
     query = awaited_as(AsyncDistances, Client.query)
     ask = awaited_as(AsyncDistances, Client.ask)
     field = awaited(Client.field)
+    trainer = begun(Client.trainer, is_new=True)
+    resume_trainer = begun(Client.resume_trainer, is_new=False)
 
     def render_stream(
         self,

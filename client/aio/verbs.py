@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
+from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from lumigrad.client.aio.calls import Calls
@@ -40,3 +41,25 @@ def awaited_as(
         return wrap(await self._calls.run(verb, self._blocking, *arguments, **options), self._calls)
 
     return call
+
+
+def streamed(
+    verb: Callable[Concatenate[B, P], Iterator[T]],
+) -> Callable[Concatenate[Asynchronous[B], P], AsyncGenerator[T, None]]:
+    """The same verb, whose results are awaited one by one."""
+    return streamed_as(lambda result, _: result, verb)
+
+
+def streamed_as(
+    wrap: Callable[[T, Calls], U], verb: Callable[Concatenate[B, P], Iterator[T]]
+) -> Callable[Concatenate[Asynchronous[B], P], AsyncGenerator[U, None]]:
+    """The same verb; `wrap` makes its results ones that have verbs to be awaited themselves."""
+
+    @wraps(verb)
+    async def stream(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[U, None]:
+        results = verb(self._blocking, *arguments, **options)
+        # A StopIteration does not pass through a future.
+        while found := await self._calls.run(lambda: tuple(islice(results, 1))):
+            yield wrap(found[0], self._calls)
+
+    return stream

@@ -66,7 +66,7 @@ class Batch:
     def __getattr__(self, name: str) -> Array:
         return getattr(self.__dict__["images"], name)  # type: ignore[no-any-return]
 
-    def apply(self, *, gradient_format: WireFormat = "float32", **gradients: Any) -> LateResult:
+    def apply(self, /, *, gradient_format: WireFormat = "float32", **gradients: Any) -> LateResult:
         """Makes the step. With more than one in flight it does not wait for the worker: that is for the result to do.
 
         Args:

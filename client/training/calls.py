@@ -44,6 +44,7 @@ class TrainingCalls:
     @traced(f"{TRAINING_SERVICE}/Train", lambda _, scene, cameras, *__, **___: span_facts.of_training(scene, cameras))
     def trainer(
         self,
+        /,
         scene: Spheres | Gaussians | SceneHandle,
         cameras: Sequence[Camera],
         targets: Sequence[Any] | None = None,

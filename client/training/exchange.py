@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from lumigrad.client import cancellation
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import DeadlineExceeded, Internal, LumigradError, Unavailable
 from lumigrad.client.status import exception_of
@@ -56,7 +57,9 @@ class Exchange:
     def receive(self) -> TrainReply:
         """The next reply; waits for it."""
         try:
-            reply = self._incoming.get(timeout=self._timeout_s)
+            # Who stops waiting ends the call, whose reader then puts an error there.
+            with cancellation.watching(self._call):
+                reply = self._incoming.get(timeout=self._timeout_s)
         except queue.Empty:
             self.close()
             raise DeadlineExceeded(

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lumigrad.client import cancellation
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import Cancelled, Unavailable
 from lumigrad.client.retry import Deadline, retry_unavailable
@@ -93,6 +94,14 @@ class TrainingStream:
         self.start(start)
         return self._started
 
+    def retake(self, number: int) -> training_pb2.TrainingStarted:
+        """Takes the training up without the requests of steps from `number` on, as far as they were not made."""
+        is_before = (request for request in self._requests if request.number is None or request.number < number)
+        self._requests = deque(is_before)
+        self._ready.clear()
+        self._take_up()
+        return self._started
+
     def send(
         self, message: training_pb2.TrainRequest, payload: PayloadWriter, *, number: int | None = None, replies: int = 1
     ) -> None:
@@ -152,6 +161,10 @@ class TrainingStream:
             self._requests.popleft()
 
     def _resume(self) -> None:
+        self._take_up()
+        self.resumed += 1
+
+    def _take_up(self) -> None:
         self.close()
         self._restore()
         undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
@@ -161,14 +174,15 @@ class TrainingStream:
             undelivered=self._started.step if undelivered is None else undelivered,
         )
         self.start(start)
-        self.resumed += 1
         self._repeat()
 
     def _open(self, start: training_pb2.TrainingStart) -> None:
         exchange = Exchange(self._connection, self._timeout_s)
         exchange.send(training_pb2.TrainRequest(start=start), PayloadWriter())
         try:
-            reply = exchange.receive()
+            # A training that has begun, and whose name nobody has heard, would keep others from its scene.
+            with cancellation.shielded():
+                reply = exchange.receive()
         except BaseException:
             exchange.close()
             raise

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any
 
 from lumigrad.client.arguments import names, whole_number
 from lumigrad.client.errors import InvalidArgument, LumigradError
@@ -18,13 +18,11 @@ from lumigrad.client.timings import Timings
 from lumigrad.client.training.batch import Batch, LateResult
 from lumigrad.client.training.exchange import TrainReply
 from lumigrad.client.training.results import Images, StepResult
+from lumigrad.client.training.step_message import ImageFormat, step_message
 from lumigrad.client.training.stream import TrainingStream
-from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import training_pb2
 
-ImageFormat = Literal["float32", "float16", "bfloat16", "uint8"]
-_DTYPES = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16, "uint8": dtypes.UINT8}
 # Enough for a step of a few milliseconds over a link of 50 ms.
 _IN_FLIGHT = 32
 # Gradients that are kept for a worker that dies: beyond it a snapshot is asked for.
@@ -39,12 +37,7 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        stream: TrainingStream,
-        store: SceneStore,
-        has_loss: bool,
-        timeout_s: float,
-        snapshot_every: int = 0,
+        self, stream: TrainingStream, store: SceneStore, has_loss: bool, timeout_s: float, snapshot_every: int = 0
     ) -> None:
         """`Client.trainer` makes one."""
         self._stream = stream
@@ -52,6 +45,8 @@ class Trainer:
         self._has_loss = has_loss
         self._timeout_s = timeout_s
         self._next = int(stream.started.step)
+        # The step after those that were sent, and whether these wait for gradients.
+        self._sent, self._is_own = self._next, False
         self._has_ended = False
         # Images that came before the result that somebody waited for.
         self._early: deque[Images] = deque()
@@ -118,6 +113,7 @@ class Trainer:
         if not self._has_loss:
             raise InvalidArgument.of("loss", "expected a training with targets and a loss; use `batches` without them")
         limit = min(whole_number("in_flight", in_flight, 1, 1 << 16), int(self._stream.started.max_in_flight))
+        self._clear_up()
         last, sent = self._next + count, self._next
         while self._next < last:
             while sent < last and sent - self._next < limit:
@@ -126,7 +122,7 @@ class Trainer:
                 sent += 1
             yield self.receive_step(self._images() if outputs else None)
 
-    def step(self, views: Sequence[int] = (), **options: Any) -> StepResult:
+    def step(self, /, views: Sequence[int] = (), **options: Any) -> StepResult:
         """One step; `options` as those of `steps`."""
         return next(self.steps(1, views=[views] if views else None, **options))
 
@@ -152,6 +148,7 @@ class Trainer:
                 made. 2 to 4: the next ones are rendered, and travel, meanwhile, and lag behind by a step less.
         """
         self._ahead = limit = whole_number("in_flight", in_flight, 1, 4)
+        self._clear_up()
         number = sent = self._next
         last = number + count
         while number < last:
@@ -239,12 +236,22 @@ class Trainer:
         while self._late and not (awaited is not None and awaited.is_known):
             self.receive_step()
 
+    def _clear_up(self) -> None:
+        """Ends what a loop has left that ended early: steps are made, pictures without gradients are forgotten."""
+        if self._is_own:
+            self._settle()
+            if self._next < self._sent:
+                self._sent = self._next = max(self._next, int(self._stream.retake(self._next).step))
+        while self._next < self._sent:
+            self.receive_step()
+        self._early.clear()
+
     def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
         """Takes the training up anew, at a step that it has been at, in a group; for `GroupTrainer`."""
         started = self._stream.restart(at_step, peers)
         self._early.clear()
         self._late.clear()
-        self._next = int(started.step)
+        self._next = self._sent = int(started.step)
         return started
 
     def send_step(
@@ -257,19 +264,10 @@ class Trainer:
         own_loss: bool = False,
     ) -> None:
         """Sends a step ahead; `receive_step` gives its result. Loops are easier: see `steps`."""
-        if image_format not in get_args(ImageFormat):
-            text = f"expected one of {', '.join(get_args(ImageFormat))}, got {image_format!r}"
-            raise InvalidArgument.of("image_format", text)
-        step = training_pb2.Step(
-            number=number,
-            views=views,
-            batch=0 if views else batch,
-            outputs=outputs,
-            output_dtype=_DTYPES[image_format],
-            own_loss=own_loss,
-        )
+        step = step_message(number, views, batch, outputs, image_format, own_loss)
         replies = 1 if own_loss or not outputs else 2
         self._stream.send(training_pb2.TrainRequest(step=step), PayloadWriter(), number=number, replies=replies)
+        self._sent, self._is_own = number + 1, own_loss
 
     def _images(self) -> Images:
         if self._early:

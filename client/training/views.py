@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 from lumigrad.client.arguments import instance
@@ -49,8 +50,10 @@ class Views:
         def put(target: Target | SceneHandle) -> str:
             return (store.put(target, deadline) if isinstance(target, Target) else target).content_hash
 
+        # One each: a context cannot be entered by two threads at a time.
+        contexts = [copy_context() for _ in self._targets]
         with ThreadPoolExecutor(_UPLOADS, "lumigrad upload") as pool:
-            self._hashes = list(pool.map(put, self._targets))
+            self._hashes = list(pool.map(lambda context, target: context.run(put, target), contexts, self._targets))
 
     def messages(self) -> list[training_pb2.TrainingView]:
         """The contract's; the targets must have been put."""

@@ -65,6 +65,17 @@ def test_a_turn_is_rendered_from_a_coroutine(tmp_path: Path, worker_process: Wor
     assert np.asarray(Image.open(tmp_path / "turn.png")).shape == (180, 6 * 240, 3)
 
 
+@pytest.mark.slow
+def test_a_coroutine_trains_and_looks_on(tmp_path: Path, worker_process: WorkerProcess):
+    command = [sys.executable, ROOT / "examples" / "async_training.py", "--steps", "120", "--output", tmp_path]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
+    before, after = map(float, re.search(r"from ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
+    assert after > before + 2
+    assert np.asarray(Image.open(tmp_path / "async_training.png").convert("L")).std() > 5
+
+
 def run_code_of(document: Path) -> dict[str, object]:
     """Runs a document's Python blocks one after the other; returns the names they leave."""
     blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.S)
@@ -129,6 +140,7 @@ def test_the_code_about_coroutines_runs(worker_process: WorkerProcess, monkeypat
     monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
     names = run_code_of(ROOT / "docs" / "asynchronous.md")
     assert len(names["brightness"]) == 26 and min(names["brightness"]) > 0
+    assert names["loss"] > 0
 
 
 def test_the_code_about_gaussians_runs(worker_process: WorkerProcess, monkeypatch):

@@ -144,3 +144,30 @@ def test_some_images_come_along(client: Client) -> None:
         picture = client.render(LESSON.scene, LESSON.cameras[1]).color
         assert np.abs(step.images.color[0] / 255 - np.clip(picture, 0, 1)).max() <= 0.5 / 255 + 1e-6
         assert isinstance(trainer.scene(), Gaussians)
+
+
+def test_loops_that_end_early_leave_a_training_that_goes_on(client: Client) -> None:
+    with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer:
+        for _ in trainer.steps(10, outputs=("color",), in_flight=4):
+            break
+        # What was sent ahead is made.
+        steps = list(trainer.steps(3, views=[[2], [1], [0]], outputs=("color",)))
+        assert [step.number for step in steps] == [4, 5, 6] and [step.views for step in steps] == [(2,), (1,), (0,)]
+        assert [step.images.views for step in steps if step.images] == [(2,), (1,), (0,)]
+        assert trainer.resumed == 0
+
+
+def test_batches_that_get_no_gradient_are_forgotten(client: Client) -> None:
+    scenes = []
+    for leaves in (False, True):
+        with client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, seed=3) as trainer:
+            done = [batch.apply(color=batch.color) for batch in trainer.batches(2)]
+            for _ in range(2 * leaves):
+                for _ in trainer.batches(5, in_flight=2):
+                    break
+                assert trainer.step_number == 2
+            done += [batch.apply(color=batch.color) for batch in trainer.batches(3, views=[[0], [1], [2]])]
+            assert [step.number for step in done] == [0, 1, 2, 3, 4]
+            scenes.append(trainer.scene())
+    for name, array in scenes[0].tensors.items():
+        assert np.array_equal(array, scenes[1].tensors[name]), name

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from support.client_load import CAMERA, cloud
 from support.fault_proxy import FaultProxy
 from support.slow_render import wait_for
 from support.slow_scene import CAMERAS, SETTINGS, slow_spheres
+from support.training_scenes import gaussian_lesson
 from support.worker import WorkerProcess, worker
 
 CALLS = 4
@@ -193,3 +195,23 @@ def test_a_killed_worker_is_repaired_under_many_calls() -> None:
 
         run(process, main, timeout_s=120, retry_s=60)
         process.wait_for_log("worker started", count=2)
+
+
+def test_a_killed_worker_goes_on_with_an_awaited_training(tmp_path: Path) -> None:
+    lesson = gaussian_lesson()
+    with (
+        worker("--device", "cpu", "--spool", str(tmp_path / "spool"), supervised=True) as process,
+        Client(process.target) as blocking,
+    ):
+        targets = lesson.wrapped(blocking)
+
+        async def main(client: AsyncClient) -> None:
+            async with client.trainer(lesson.scene, lesson.cameras, targets, snapshot_every=4) as trainer:
+                numbers = []
+                async for step in trainer.steps(20, in_flight=4):
+                    numbers.append(step.number)
+                    if step.number == 9:
+                        os.kill(process.worker_pid, signal.SIGKILL)
+                assert numbers == list(range(20)) and trainer.resumed == 1
+
+        run(process, main, retry_s=60, timeout_s=120)

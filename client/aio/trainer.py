@@ -1,0 +1,110 @@
+"""A training on a worker, as a coroutine sees it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from lumigrad.client.aio.calls import Calls
+from lumigrad.client.aio.verbs import Asynchronous, awaited, awaited_as, streamed, streamed_as
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.training.batch import Batch, LateResult
+from lumigrad.client.training.trainer import Trainer
+
+
+class AsyncLateResult(Asynchronous[LateResult]):
+    """What a step did, once the worker has told.
+
+    Attributes:
+        number: of the step.
+    """
+
+    def __init__(self, late: LateResult, calls: Calls) -> None:
+        super().__init__(late, calls)
+        self.number = late.number
+
+    result = awaited(LateResult.result)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `result` need not wait."""
+        return self._blocking.is_known
+
+
+class AsyncBatch(Asynchronous[Batch]):
+    """The pictures of one step, which waits for the gradient of a loss.
+
+    Attributes:
+        images: what was asked for; also as attributes of the batch: `batch.color` [C, H, W, K].
+        views: which were rendered.
+    """
+
+    def __init__(self, batch: Batch, calls: Calls) -> None:
+        super().__init__(batch, calls)
+        self.images = batch.images
+        self.views = batch.views
+
+    def __getattr__(self, name: str) -> Array:
+        return getattr(self.__dict__["images"], name)  # type: ignore[no-any-return]
+
+    apply = awaited_as(AsyncLateResult, Batch.apply)
+
+
+class AsyncTrainer(Asynchronous[Trainer]):
+    """What `Trainer` has, to be awaited. For one task at a time; its calls follow each other.
+
+    When a task that waits for it is cancelled, the worker stops; whatever is asked next goes on from there, and begins
+    with the steps that were on their way, as far as they have all that they need.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        """`AsyncClient.trainer` makes one."""
+        super().__init__(trainer, Calls(1))
+
+    async def __aenter__(self) -> AsyncTrainer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def training_id(self) -> str:
+        """Names the training on the worker."""
+        return self._blocking.training_id
+
+    @property
+    def lease(self) -> str:
+        """With it `AsyncClient.resume_trainer` takes the training up; whoever has it can."""
+        return self._blocking.lease
+
+    @property
+    def step_number(self) -> int:
+        """Of the next step."""
+        return self._blocking.step_number
+
+    @property
+    def snapshot_step(self) -> int | None:
+        """The step of the newest snapshot when the training was begun or taken up; None: there is none."""
+        return self._blocking.snapshot_step
+
+    @property
+    def resumed(self) -> int:
+        """How often the training was taken up again after a connection, a worker or a waiting task was lost."""
+        return self._blocking.resumed
+
+    steps = streamed(Trainer.steps)
+    step = awaited(Trainer.step)
+    batches = streamed_as(AsyncBatch, Trainer.batches)
+    publish = awaited(Trainer.publish)
+    scene = awaited(Trainer.scene)
+    snapshot = awaited(Trainer.snapshot)
+    views = awaited(Trainer.views)
+
+    async def close(self, *, finish: bool = True) -> None:
+        """Ends the training; what is under way is cancelled.
+
+        Args:
+            finish: let the worker forget it; what was not published is lost. False: it waits there for a while.
+        """
+        await self._calls.close(lambda: self._blocking.close(finish=finish))

@@ -21,6 +21,7 @@ $(VENV)/.dependencies: pyproject.toml
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) $(PROTOS)
+	@echo "Compiling the kernels: some minutes, once."
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation $(BUILD_FLAGS) -e ".[dev]"
 	touch $@
 

@@ -174,7 +174,10 @@ def test_an_unknown_lane_is_refused() -> None:
 
 
 def test_the_lane_is_opened_anew_after_a_restart() -> None:
-    with worker("--device", "cpu", supervised=True) as process, Client(process.target, lane="shared") as client:
+    with (
+        worker("--device", "cpu", supervised=True) as process,
+        Client(process.target, lane="shared", retry_s=60) as client,
+    ):
         handle = client.put(SMALL)
         before = client.render(handle, CAMERA)
         copy = before.color.copy()

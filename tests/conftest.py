@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from support import engines, gaussian_engines, mesh_engines, training_engines
 # Their processes, sockets and clocks share the machine with whatever else it does: a test there that fails has two more
 # tries, and the summary names it ("R"). The kernels' and the contract's tests have one.
 _OVER_PROCESSES = [Path(__file__).parent / room for room in ("client", "server", "faults", "end_to_end")]
+
+
+def pytest_configure() -> None:
+    # A shell has what it starts in the background ignore Ctrl-C, and so would every process that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -201,7 +201,7 @@ def test_the_documents_name_options_that_exist(document: str):
     lumigrad = Path(sys.executable).with_name("lumigrad")
     usage = "".join(
         subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, check=True).stdout
-        for command in ("serve", "render", "info", "top")
+        for command in ("serve", "render", "info", "top", "fit")
     )
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / document).read_text()))
     assert options

@@ -85,8 +85,7 @@ sanitize: setup
 	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
 	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py \
 		tests/kernels/test_gaussians_limits.py tests/kernels/test_meshes_limits.py \
-		tests/kernels/test_density_apply.py tests/kernels/test_density_relocation.py tests/kernels/test_density_noise.py \
-		tests/kernels/test_training_adam.py tests/kernels/test_training_image_loss.py
+		tests/kernels/test_density_apply.py tests/kernels/test_density_relocation.py tests/kernels/test_density_noise.py
 	$(SANITIZERS) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q tests/kernels/test_emulation.py \
 		-k "not large_frame"
 

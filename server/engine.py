@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,7 +17,7 @@ from lumigrad.v1 import render_pb2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(ABC):
     """What a request asks of an engine, given a scene of known outline. Each engine adds what its kernels want.
 
     Attributes:
@@ -52,13 +53,13 @@ class Plan:
         """The size of outputs on the device."""
         return sum(self.value_bytes(name) * prod(self.output_shapes[name]) for name in names)
 
+    @abstractmethod
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
         """About what a forward pass takes of the device's memory, its outputs and its state included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """About what a backward pass takes beside the state, its gradients included."""
-        raise NotImplementedError
 
     def value_bytes(self, output: str) -> int:
         """The size of a value of an output: float32 or int32 unless an engine says otherwise."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -19,6 +20,13 @@ T = TypeVar("T")
 _RETRY_SECONDS = 1.0
 # So many calls in a row that failed for want of memory, though each should have had twice what it needs: it leaks.
 _MOST_FAILURES = 5
+
+
+@dataclass(frozen=True)
+class _Shortage:
+    """There was not enough memory for an attempt."""
+
+    cause: BaseException
 
 
 class DeviceMemory:
@@ -61,34 +69,27 @@ class DeviceMemory:
         If there is none then either it is a DeviceMemoryError.
         """
         self.make_room(cost)
-        try:
-            result = work()
-        except BaseException as error:
-            if not is_out_of_memory(error):
-                raise
-            let_go(error)
-            cause = error
-        else:
-            self._failures = 0
+        result = self._attempt(work)
+        if not isinstance(result, _Shortage):
             return result
         self._relieve(cost)
-        if not cost.is_repeatable:
-            raise self._failure(cost) from cause
-        return self._again(work, cost)
+        if cost.is_repeatable:
+            result = self._attempt(work)
+            if not isinstance(result, _Shortage):
+                self.on_shortage(True)
+                return result
+        raise self._failure(cost) from result.cause
 
-    def _again(self, work: Callable[[], T], cost: Cost) -> T:
+    def _attempt(self, work: Callable[[], T]) -> T | _Shortage:
         try:
             result = work()
         except BaseException as error:
             if not is_out_of_memory(error):
                 raise
             let_go(error)
-            cause = error
-        else:
-            self._failures = 0
-            self.on_shortage(True)
-            return result
-        raise self._failure(cost) from cause
+            return _Shortage(error)
+        self._failures = 0
+        return result
 
     def _relieve(self, cost: Cost) -> None:
         """Half of the forward states, or as many as are needed, and all that is kept for calls to come."""

@@ -36,13 +36,6 @@ def process() -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
 @pytest.fixture
 def slow(process: WorkerProcess, client: RawClient) -> Iterator[SlowRender]:
     made = SlowRender(client)

@@ -19,7 +19,6 @@ from support.lane_calls import (
     MIB,
     SPEC,
     backward,
-    lane_people,
     lane_worker,
     location,
     render,
@@ -42,12 +41,6 @@ from support.worker import WorkerProcess, worker
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     with lane_worker(tmp_path_factory.mktemp("tokens")) as started:
         yield started
-
-
-@pytest.fixture
-def people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
-    with lane_people(process) as both:
-        yield both
 
 
 def test_a_foreign_lane_is_one_that_does_not_exist(process: WorkerProcess, people: SimpleNamespace) -> None:

@@ -21,7 +21,6 @@ from support.lane_calls import (
     ALICE,
     MIB,
     SPEC,
-    lane_people,
     lane_worker,
     location,
     render,
@@ -39,12 +38,6 @@ from support.worker import WorkerProcess
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     with lane_worker(tmp_path_factory.mktemp("tokens")) as started:
         yield started
-
-
-@pytest.fixture
-def people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
-    with lane_people(process) as both:
-        yield both
 
 
 def test_a_token_lets_one_caller_in_once(process: WorkerProcess, people: SimpleNamespace) -> None:

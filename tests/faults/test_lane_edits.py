@@ -28,7 +28,6 @@ from support.lane_calls import (
     MIB,
     SPEC,
     backward,
-    lane_people,
     lane_worker,
 )
 from support.mesh_shapes import torus
@@ -48,12 +47,6 @@ _PUNCH_HOLE = 1 | 2
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     with lane_worker(tmp_path_factory.mktemp("tokens")) as started:
         yield started
-
-
-@pytest.fixture
-def people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
-    with lane_people(process) as both:
-        yield both
 
 
 def test_the_size_of_memory_is_sealed(people: SimpleNamespace) -> None:

@@ -57,13 +57,6 @@ def process() -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
 @pytest.fixture(autouse=True)
 def unharmed(process: WorkerProcess, client: RawClient) -> Iterator[None]:
     with unharmed_after(process, client):

@@ -34,13 +34,6 @@ def process() -> Iterator[WorkerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
-@pytest.fixture(scope="module")
 def parts_seconds() -> dict[str, float]:
     """What a part of a call takes, by its kind."""
     return {}

@@ -43,13 +43,6 @@ def process() -> Iterator[WorkerProcess]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def client(process: WorkerProcess) -> Iterator[RawClient]:
-    raw = RawClient(process.target)
-    yield raw
-    raw.close()
-
-
 def header_of(cloud: Any) -> tuple[scene_pb2.PutRequest, bytes]:
     payload = PayloadWriter()
     header = scene_pb2.PutRequest(scene=scene_of(cloud, payload))

@@ -1,0 +1,25 @@
+"""Callers of the worker that a module starts as `process`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from support.lane_calls import lane_people
+from support.raw_calls import RawClient
+from support.worker import WorkerProcess
+
+
+@pytest.fixture(scope="module")
+def client(process: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(process.target)
+    yield raw
+    raw.close()
+
+
+@pytest.fixture
+def people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
+    with lane_people(process) as both:
+        yield both

@@ -26,6 +26,24 @@ def client(worker_process: WorkerProcess) -> Iterator[Client]:
 
 
 @pytest.fixture
+def payload_lengths(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that `client` sends with each exchange from now on."""
+    lengths: list[int] = []
+    original = client._connection.exchange
+
+    def spy(method, build, deadline):
+        def measured(payload):
+            header = build(payload)
+            lengths.append(payload.length)
+            return header
+
+        return original(method, measured, deadline)
+
+    monkeypatch.setattr(client._connection, "exchange", spy)
+    return lengths
+
+
+@pytest.fixture
 def scene(tmp_path: Path) -> Path:
     post().save(tmp_path / "scene.ply")
     return tmp_path / "scene.ply"

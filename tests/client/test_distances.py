@@ -245,20 +245,8 @@ def test_handles_of_other_scenes_are_refused(client):
         client.query(handle, SPHERES)
 
 
-def test_stored_worlds_cost_no_upload(client, monkeypatch):
-    lengths = []
-    original = client._connection.exchange
-
-    def spy(method, build, deadline):
-        def measured(payload):
-            header = build(payload)
-            lengths.append(payload.length)
-            return header
-
-        return original(method, measured, deadline)
-
-    monkeypatch.setattr(client._connection, "exchange", spy)
+def test_stored_worlds_cost_no_upload(client, payload_lengths):
     grid = World([Obstacle(VoxelGrid(np.ones((20, 20, 20)), 0.1)), Obstacle(MESH)])
     for world in (client.put(grid), client.put(MESH), MESH, World([Obstacle(MESH)])):
         client.query(world, SPHERES)
-    assert lengths == [SPHERES.nbytes] * 4
+    assert payload_lengths == [SPHERES.nbytes] * 4

@@ -145,23 +145,11 @@ def test_an_obstacle_is_found_by_the_gradient_of_its_pose(client):
     assert losses[-1] < 1e-3 * losses[0]
 
 
-def test_stored_worlds_cost_no_upload(client, monkeypatch):
-    lengths = []
-    original = client._connection.exchange
-
-    def spy(method, build, deadline):
-        def measured(payload):
-            header = build(payload)
-            lengths.append(payload.length)
-            return header
-
-        return original(method, measured, deadline)
-
-    monkeypatch.setattr(client._connection, "exchange", spy)
+def test_stored_worlds_cost_no_upload(client, payload_lengths):
     world = client.put(World([*obstacles(), Obstacle(VoxelGrid(np.ones((30, 30, 30)), 0.1))]))
     rows = spheres().requires_grad_()
     ask(client, {"spheres": rows}, world=world).distance.sum().backward()
-    assert lengths == [rows.numel() * 4, rows.numel()]
+    assert payload_lengths == [rows.numel() * 4, rows.numel()]
 
 
 def test_only_what_is_needed_is_asked_for(client, monkeypatch):

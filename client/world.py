@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,19 @@ class World:
             )
         object.__setattr__(self, "obstacles", _named(given))
         object.__setattr__(self, "environments", environments)
+
+    @staticmethod
+    def load(path: str | PathLike[str], *, scale: float = 1.0) -> World:
+        """Reads a YAML file as cuRobo has it of a world (extra `robot`), or a mesh (extra `mesh`), a world by itself.
+
+        Args:
+            path: .yml with obstacles by name under cuboid, mesh, sphere, capsule and cylinder (the last three become
+                meshes), or what `Mesh.load` reads.
+            scale: metres per unit of a mesh file; lengths in YAML files are metres.
+        """
+        from lumigrad.client.world_files import read_obstacles
+
+        return World(read_obstacles(path, scale=scale))
 
     def __len__(self) -> int:
         """The number of obstacles."""

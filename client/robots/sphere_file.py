@@ -12,9 +12,9 @@ import numpy as np
 
 from lumigrad.client.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.extras import require
 from lumigrad.client.robots.joint import Joint
 from lumigrad.client.robots.transforms import matrix_of
+from lumigrad.client.yaml_files import read_yaml
 
 _LONGEST_DESCRIPTION = 300
 
@@ -51,7 +51,7 @@ class SphereFile:
         if isinstance(source, Mapping):
             return _of_values(source, None)
         path = Path(source)
-        return _of_values(_read(path), path)
+        return _of_values(read_yaml("spheres", path), path)
 
 
 def _of_values(values: Any, path: Path | None) -> SphereFile:
@@ -83,14 +83,6 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
         {name: _number(path, f"lock_joints.{name}", value) for name, value in locked.items()},
         tuple(_link(name, entry, path) for name, entry in (values.get("extra_links") or {}).items()),
     )
-
-
-def _read(path: Path) -> Any:
-    yaml = require("yaml", "robot", "reading YAML files")
-    try:
-        return yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _wrong(path, "", "a YAML file", str(error)) from error
 
 
 def _wrong(path: Path | None, entry: str, expected: str, value: Any) -> InvalidArgument:

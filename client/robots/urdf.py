@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.extras import require
+from lumigrad.client.nearby import nearby
 from lumigrad.client.robots.joint import Joint, Mimic
 
 _KINDS = ("fixed", "revolute", "continuous", "prismatic")
@@ -130,16 +130,11 @@ def resolved(path: Path, file: str) -> Path:
     Raises:
         InvalidArgument: nowhere.
     """
-    plain = file.partition("://")[2] or file
-    for candidate in _candidates(path.absolute().parent, plain, file.startswith("package://")):
-        if candidate.is_file():
-            return candidate
+    named = Path(file.partition("://")[2] or file)
+    # Packages are folders, with or without their own name.
+    names = [named, Path(*named.parts[1:])] if file.startswith("package://") else [named]
+    for candidates in zip(*(nearby(path, name) for name in names), strict=True):
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
     raise _malformed(path, f"expected {file!r} in its folder or in one above; it is not there")
-
-
-def _candidates(folder: Path, file: str, is_package: bool) -> Iterator[Path]:
-    """The file with and without its package's name in each folder upwards."""
-    for above in (folder, *folder.parents):
-        yield above / file
-        if is_package:
-            yield above / Path(*Path(file).parts[1:])

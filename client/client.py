@@ -168,8 +168,7 @@ class Client(DistanceCalls, TrainingCalls):
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
         """Lets the worker forget a scene, given by its handle or id."""
         instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
-        scene_id = scene if isinstance(scene, str) else self._store.current(scene).scene_id
-        self._store.delete(scene_id, self._connection.deadline(timeout_s))
+        self._store.delete(scene, self._connection.deadline(timeout_s))
 
     def render(
         self,

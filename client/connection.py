@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from lumigrad.client import cancellation, tracing
+from lumigrad.client import affinity, cancellation, tracing
 from lumigrad.client.channel import Certificate, Tls, open_channel, resolve_target, resolve_tls, resolve_token
 from lumigrad.client.errors import Internal, LaneLost, LumigradError
 from lumigrad.client.lane_trip import StreamTrip
@@ -98,7 +98,7 @@ class Connection:
 
     @property
     def _told(self) -> _Metadata:
-        return (*self._metadata, *tracing.metadata())
+        return (*self._metadata, *affinity.metadata(), *tracing.metadata())
 
     def close(self) -> None:
         """Ends the channel; calls in flight are cancelled."""

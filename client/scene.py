@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from lumigrad.client import affinity
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.mesh_report import MeshReport
@@ -32,6 +33,7 @@ class SceneHandle:
         nbytes: bytes on the worker; of a mesh with its search structure, of a world without its meshes.
         scene: the client's own copy, if it has one. With it a worker that lost the scene gets it again unnoticed.
         report: what the worker found out about a mesh; None for other kinds.
+        affinity: the name that its calls go by, see `lumigrad.client.affinity`; empty: its scene_id.
     """
 
     scene_id: str
@@ -42,11 +44,18 @@ class SceneHandle:
     nbytes: int
     scene: Scene | None = field(default=None, repr=False, compare=False)
     report: MeshReport | None = field(default=None, repr=False, compare=False)
+    affinity: str = field(default="", repr=False, compare=False)
+
+    @property
+    def goes_by(self) -> str:
+        """The name by which its calls find the worker that has it."""
+        return self.affinity or self.scene_id
 
     @staticmethod
     def of(info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
-        """Reads the worker's message."""
+        """Reads the worker's message; its calls are to go where this one went."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
+        where = affinity.current() or info.content_hash
         return SceneHandle(
-            info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report
+            info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where
         )

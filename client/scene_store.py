@@ -11,16 +11,17 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from lumigrad.client import tracing
+from lumigrad.client import affinity, tracing
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import SceneNotFound, VersionMismatch
+from lumigrad.client.mesh import Mesh
 from lumigrad.client.messages import scene_hash, scene_message
 from lumigrad.client.retry import MOST_REPAIRS, Deadline
 from lumigrad.client.scene import Scene, SceneHandle
 from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.stored_scene import scene_of
 from lumigrad.client.world import World
-from lumigrad.client.world_meshes import WorldMeshes
+from lumigrad.client.world_meshes import References, WorldMeshes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2
 
@@ -30,6 +31,7 @@ _Key = tuple[str, int]
 # Scenes that were lost and are remembered; one that is forgotten costs its handle another repair.
 _MAX_RESTORED = 1 << 14
 _UPDATE_ID_BYTES = 8
+_NAME_BYTES = 8
 
 
 class SceneStore:
@@ -41,6 +43,8 @@ class SceneStore:
         # Of scenes that had to be put again, what they are called now; the least recently asked for first.
         self._restored: OrderedDict[_Key, _Key] = OrderedDict()
         self._lock = threading.Lock()
+        # Worlds share meshes, which have to lie where they do: all of them go by one name.
+        self._worlds = secrets.token_hex(_NAME_BYTES)
 
     def put(self, scene: Scene, deadline: Deadline, *, newest: bool = False) -> SceneHandle:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
@@ -50,10 +54,15 @@ class SceneStore:
             deadline: of all of it.
             newest: of a world's meshes that this client updated meanwhile, the last version.
         """
-        references = (
-            self.meshes.references(scene, deadline, anew=True, newest=newest) if isinstance(scene, World) else ()
-        )
-        digest = scene_hash(scene, references)
+        with affinity.to(self._worlds if isinstance(scene, World | Mesh) else ""):
+            references = (
+                self.meshes.references(scene, deadline, anew=True, newest=newest) if isinstance(scene, World) else ()
+            )
+            digest = scene_hash(scene, references)
+            with affinity.to(digest):
+                return self._put(scene, references, digest, deadline)
+
+    def _put(self, scene: Scene, references: References, digest: str, deadline: Deadline) -> SceneHandle:
         try:
             found = self._connection.download(
                 self._connection.scenes.Get, scene_pb2.GetRequest(content_hash=digest), deadline
@@ -81,8 +90,9 @@ class SceneStore:
             method = self._connection.scenes.Update
             return self._connection.upload(method, lambda payload: build(reference, payload), deadline)
 
-        reply = self.with_reference(handle, attempt, deadline)
-        updated = SceneHandle.of(reply.scene, changes.applied(handle))
+        with affinity.to(handle.goes_by):
+            reply = self.with_reference(handle, attempt, deadline)
+            updated = SceneHandle.of(reply.scene, changes.applied(handle))
         if updated.kind == "mesh":
             self.meshes.note_update(updated)
         return updated
@@ -90,27 +100,30 @@ class SceneStore:
     def get(self, scene_id: str, with_tensors: bool, deadline: Deadline) -> SceneHandle:
         """A handle to a scene by its name, with a copy of its content if asked; of a world with its meshes."""
         request = scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors)
-        reply = self._connection.download(self._connection.scenes.Get, request, deadline)
-        if not with_tensors:
-            return SceneHandle.of(reply.header.info)
-        meshes: dict[str, SceneHandle] = {}
+        with affinity.to(scene_id):
+            reply = self._connection.download(self._connection.scenes.Get, request, deadline)
+            if not with_tensors:
+                return SceneHandle.of(reply.header.info)
+            meshes: dict[str, SceneHandle] = {}
 
-        def mesh(mesh_id: str) -> SceneHandle:
-            if mesh_id not in meshes:
-                meshes[mesh_id] = self.get(mesh_id, True, deadline)
-            return meshes[mesh_id]
+            def mesh(mesh_id: str) -> SceneHandle:
+                if mesh_id not in meshes:
+                    meshes[mesh_id] = self.get(mesh_id, True, deadline)
+                return meshes[mesh_id]
 
-        return SceneHandle.of(reply.header.info, scene_of(reply.header.scene, reply.reader, mesh))
+            return SceneHandle.of(reply.header.info, scene_of(reply.header.scene, reply.reader, mesh))
 
     def list(self, deadline: Deadline) -> tuple[SceneHandle, ...]:
         """Handles to all scenes, without content."""
         reply = self._connection.unary(self._connection.scenes.List, scene_pb2.ListRequest(), deadline)
         return tuple(SceneHandle.of(info) for info in reply.scenes)
 
-    def delete(self, scene_id: str, deadline: Deadline) -> None:
-        """Forgets a scene."""
-        request = scene_pb2.DeleteRequest(scene_id=scene_id)
-        self._connection.remove(self._connection.scenes.Delete, request, deadline, SceneNotFound)
+    def delete(self, scene: SceneHandle | str, deadline: Deadline) -> None:
+        """Forgets a scene, given by its handle or name."""
+        name = scene if isinstance(scene, str) else self.current(scene).scene_id
+        with affinity.to(name if isinstance(scene, str) else scene.goes_by):
+            request = scene_pb2.DeleteRequest(scene_id=name)
+            self._connection.remove(self._connection.scenes.Delete, request, deadline, SceneNotFound)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""
@@ -143,17 +156,18 @@ class SceneStore:
             any_version: also put the client's copy again if somebody updated the scene meanwhile.
         """
         repairs = 0
-        while True:
-            now = self.current(handle)
-            try:
-                return attempt(scene_pb2.SceneRef(scene_id=now.scene_id, version=now.version))
-            except (SceneNotFound, VersionMismatch) as error:
-                is_lost = any_version or isinstance(error, SceneNotFound)
-                if handle.scene is None or not is_lost or repairs == MOST_REPAIRS:
-                    raise
-            repairs += 1
-            tracing.note_repair("scene")
-            self._note_restored(now, self.put(handle.scene, deadline, newest=True))
+        with affinity.to(handle.goes_by):
+            while True:
+                now = self.current(handle)
+                try:
+                    return attempt(scene_pb2.SceneRef(scene_id=now.scene_id, version=now.version))
+                except (SceneNotFound, VersionMismatch) as error:
+                    is_lost = any_version or isinstance(error, SceneNotFound)
+                    if handle.scene is None or not is_lost or repairs == MOST_REPAIRS:
+                        raise
+                repairs += 1
+                tracing.note_repair("scene")
+                self._note_restored(now, self.put(handle.scene, deadline, newest=True))
 
     def _note_restored(self, lost: SceneHandle, restored: SceneHandle) -> None:
         before, now = (lost.scene_id, lost.version), (restored.scene_id, restored.version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lumigrad.client import span_facts
+from lumigrad.client import affinity, span_facts
 from lumigrad.client.arguments import instance, number, whole_number
 from lumigrad.client.camera import Camera
 from lumigrad.client.connection import Connection
@@ -122,7 +122,8 @@ class TrainingCalls:
             spec.loss.CopyFrom((loss or Loss()).message())
         if density is not None:
             spec.density.CopyFrom(density.message(radius))
-        return self._begin(handle, views, spec, timeout_s)
+        with affinity.to(handle.goes_by):
+            return self._begin(handle, views, spec, timeout_s)
 
     @traced(f"{TRAINING_SERVICE}/Train")
     def resume_trainer(self, training_id: str, lease: str, *, timeout_s: float = 60.0) -> Trainer:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lumigrad.client import cancellation
+from lumigrad.client import affinity, cancellation
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import Cancelled, Unavailable
 from lumigrad.client.retry import Deadline, retry_unavailable
@@ -48,6 +48,7 @@ class TrainingStream:
     def __init__(self, connection: Connection, timeout_s: float, retry_s: float, restore: Restore) -> None:
         """`restore` puts on the worker again what the start of a training needs, if a new worker lacks it."""
         self._connection = connection
+        self.affinity = affinity.current()
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._restore = restore
@@ -77,7 +78,8 @@ class TrainingStream:
     def start(self, start: training_pb2.TrainingStart) -> None:
         """Begins a training, or takes one up."""
         deadline = Deadline(self._timeout_s)
-        retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
+        with affinity.to(self.affinity):
+            retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
 
     def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
         """Takes the training up as one of a group; requests that were on their way are forgotten."""
@@ -85,7 +87,7 @@ class TrainingStream:
         self._is_alone = False
         for waiting in (self._requests, self._expected, self._ready):
             waiting.clear()
-        self._restore()
+        self._put_again()
         start = training_pb2.TrainingStart(training_id=self._started.training_id, lease=self._started.lease)
         if at_step is not None:
             start.at_step = at_step
@@ -166,7 +168,7 @@ class TrainingStream:
 
     def _take_up(self) -> None:
         self.close()
-        self._restore()
+        self._put_again()
         undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
         start = training_pb2.TrainingStart(
             training_id=self._started.training_id,
@@ -175,6 +177,10 @@ class TrainingStream:
         )
         self.start(start)
         self._repeat()
+
+    def _put_again(self) -> None:
+        with affinity.to(self.affinity):
+            self._restore()
 
     def _open(self, start: training_pb2.TrainingStart) -> None:
         exchange = Exchange(self._connection, self._timeout_s)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from lumigrad.client import affinity
 from lumigrad.client.arguments import names, whole_number
 from lumigrad.client.errors import InvalidArgument, LumigradError
 from lumigrad.client.named_arrays import Array
@@ -177,12 +178,15 @@ class Trainer:
             VersionMismatch: somebody has updated it.
         """
         self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
-        return SceneHandle.of(self._received("published").message.published.scene)
+        published = self._received("published").message.published.scene
+        with affinity.to(self._stream.affinity):
+            return SceneHandle.of(published)
 
     def scene(self) -> Scene:
         """The scene as it is now, downloaded."""
         handle = self.publish()
-        found = self._store.get(handle.scene_id, True, Deadline(self._timeout_s)).scene
+        with affinity.to(self._stream.affinity):
+            found = self._store.get(handle.scene_id, True, Deadline(self._timeout_s)).scene
         assert found is not None
         return found
 

@@ -1,12 +1,13 @@
-"""The HTTP port that shows the metrics, with or without TLS."""
+"""The HTTP port that shows the metrics and the worker's health, with or without TLS."""
 
 from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from lumigrad.server import logs
 from lumigrad.server.config import Config, ConfigError
@@ -14,14 +15,19 @@ from lumigrad.server.stamp import Stamp, stamp_of
 
 # Who connects and says nothing holds a thread.
 _SILENT_SECONDS = 10.0
+# For whoever can speak HTTP only, such as the probes of Kubernetes where calls are encrypted.
+HEALTH_PATH = "/health"
+
+_Start = Callable[[str, list[tuple[str, str]]], Any]
 
 
 class MetricsPort:
     """Answers whoever asks for the metrics."""
 
-    def __init__(self, config: Config, registry: CollectorRegistry) -> None:
+    def __init__(self, config: Config, registry: CollectorRegistry, is_serving: Callable[[], bool]) -> None:
         """Listen; a port in use is a ConfigError. The files of --tls-cert have been found good already."""
-        self._config = config
+        self._config, self._is_serving = config, is_serving
+        self._metrics = make_wsgi_app(registry)
         self._stamps = self._look()
         tls: dict[str, Any] = {}
         if config.metrics_tls:
@@ -33,6 +39,7 @@ class MetricsPort:
             self._server, _ = start_http_server(port, host, registry, **tls)
         except OSError:
             raise ConfigError(f"--metrics-port: cannot listen on {host}:{port}; is another process using it?") from None
+        self._server.set_app(self._answer)
         self._server.RequestHandlerClass.timeout = _SILENT_SECONDS  # type: ignore[attr-defined]
         self.port = int(self._server.server_port)
         socket = self._server.socket
@@ -54,6 +61,13 @@ class MetricsPort:
             logs.event("the metrics' certificate read before stays in use", logging.WARNING, why=type(error).__name__)
             return
         self._stamps = stamps
+
+    def _answer(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != HEALTH_PATH:
+            return self._metrics(environ, start)
+        is_serving = self._is_serving()
+        start("200 OK" if is_serving else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"SERVING\n" if is_serving else b"NOT_SERVING\n"]
 
     def _look(self) -> tuple[Stamp, ...]:
         return stamp_of(self._config.tls_cert), stamp_of(self._config.tls_key)

@@ -117,7 +117,7 @@ class Worker:
             self._metrics, self._machine, self._tenants, self._lanes, self._surface, self._spool,
             lambda: self._is_serving,
         )  # fmt: skip
-        self._metrics_port = MetricsPort(config, self._metrics.registry)
+        self._metrics_port = MetricsPort(config, self._metrics.registry, lambda: self._is_serving)
         self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:

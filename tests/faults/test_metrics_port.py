@@ -65,6 +65,20 @@ def test_metrics_are_encrypted_and_info_says_so(encrypted: WorkerProcess, author
         assert client.info().metrics_url == f"https://localhost:{encrypted.metrics_port}/metrics"
 
 
+def test_health_is_told_by_http_too(encrypted: WorkerProcess, authority: Authority) -> None:
+    url = f"https://localhost:{encrypted.metrics_port}/health"
+    with urllib.request.urlopen(url, timeout=TIMEOUT, context=context(authority)) as response:
+        assert (response.status, response.read()) == (200, b"SERVING\n")
+
+
+def test_ill_health_is_an_error_of_http() -> None:
+    port = metrics_port.MetricsPort(Config(metrics_port=0), CollectorRegistry(), lambda: False).port
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://localhost:{port}/health", timeout=TIMEOUT)
+    with refused.value as answer:
+        assert (answer.code, answer.read()) == (503, b"NOT_SERVING\n")
+
+
 def test_callers_who_say_nothing_keep_nobody_from_the_metrics(encrypted: WorkerProcess, authority: Authority) -> None:
     silent = [socket.create_connection(("127.0.0.1", encrypted.metrics_port)) for _ in range(20)]
     try:
@@ -96,7 +110,7 @@ def test_a_replaced_certificate_is_used_and_a_broken_one_is_not(
 
 def in_process(silent_seconds: float, monkeypatch: pytest.MonkeyPatch, **settings: object) -> metrics_port.MetricsPort:
     monkeypatch.setattr(metrics_port, "_SILENT_SECONDS", silent_seconds)
-    return metrics_port.MetricsPort(Config(metrics_port=0, **settings), CollectorRegistry())
+    return metrics_port.MetricsPort(Config(metrics_port=0, **settings), CollectorRegistry(), lambda: True)
 
 
 def test_readers_show_a_certificate_where_callers_must(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:

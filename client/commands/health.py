@@ -1,0 +1,69 @@
+"""`lumigrad health`: whether a worker serves, as an exit status, for containers and scripts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import grpc
+
+from lumigrad.client.channel import open_channel, resolve_target, resolve_tls
+from lumigrad.client.commands.options import add_security, positive_number, tls_of
+
+_METHOD = "/grpc.health.v1.Health/Check"
+# The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
+_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+_SERVING = 1
+
+
+class HealthCommand:
+    """Asks grpc.health.v1 once; any gRPC server can be asked."""
+
+    help = "tell by the exit status whether a worker serves"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        parser.add_argument("--target", metavar="HOST:PORT", help="the worker (default: LUMIGRAD_TARGET)")
+        parser.add_argument(
+            "--service", type=_service, default="", metavar="NAME", help="of one service (default: of all)"
+        )
+        parser.add_argument(
+            "--timeout", type=positive_number, default=5.0, metavar="SECONDS", help="to wait (default: 5)"
+        )
+        add_security(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Prints the status; 0 if it is SERVING, else 1."""
+        target = resolve_target(arguments.target)
+        tls = resolve_tls(tls_of(arguments))
+        certificate = tuple(arguments.certificate) if arguments.certificate else None
+        with open_channel(target, tls, certificate) as channel:
+            check = channel.unary_unary(_METHOD)
+            try:
+                status = _status_of(check(_request(arguments.service), timeout=arguments.timeout))
+            except grpc.RpcError as error:
+                print(f"lumigrad: error: no health from {target}: {error.code().name}", file=sys.stderr)
+                return 1
+        print(_STATUS.get(status, str(status)))
+        return 0 if status == _SERVING else 1
+
+
+def _service(text: str) -> str:
+    """A name whose length one byte tells in a request."""
+    if len(text.encode()) > 127:
+        raise argparse.ArgumentTypeError(f"expected at most 127 bytes, got {len(text.encode())}")
+    return text
+
+
+def _request(service: str) -> bytes:
+    """A HealthCheckRequest: one string, field 1, absent where it is empty."""
+    name = service.encode()
+    return bytes((0x0A, len(name))) + name if name else b""
+
+
+def _status_of(reply: bytes) -> int:
+    """Of a HealthCheckResponse: one enumerator, field 1, absent where it is 0."""
+    return reply[1] if len(reply) == 2 and reply[0] == 0x08 else 0
+
+
+command = HealthCommand()

@@ -1,0 +1,86 @@
+"""`lumigrad serve` as the first process of a container: signals reach it, and nothing that ended stays behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.worker import LUMIGRAD, WorkerProcess, worker
+
+# As a container's engine does: process 1 is what is named, and /proc shows what it sees.
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+SECONDS = 30
+
+
+def may_unshare() -> bool:
+    return bool(shutil.which("unshare")) and subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not may_unshare(), reason="may not make namespaces of processes here")
+
+
+@pytest.fixture
+def contained() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--no-spare", supervised=True, command=(*CONTAINER, LUMIGRAD, "serve")) as process:
+        yield process
+
+
+def first_process(contained: WorkerProcess) -> int:
+    """The number, seen from outside, of the process that is 1 inside."""
+    (child,) = Path(f"/proc/{contained.process.pid}/task/{contained.process.pid}/children").read_text().split()
+    return int(child)
+
+
+def children(process: int) -> dict[int, str]:
+    """The states of a process's children: Z for those that have ended and that nobody has taken leave of."""
+    found = {}
+    for child in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()):
+        try:
+            found[child] = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_signal_stops_it_with_code_0(contained: WorkerProcess) -> None:
+    os.kill(first_process(contained), signal.SIGTERM)
+    assert contained.wait() == 0
+    assert "draining" in contained.log
+
+
+def test_a_worker_that_dies_is_replaced_and_leaves_nothing_behind(contained: WorkerProcess) -> None:
+    first = first_process(contained)
+    (before,) = children(first)
+    os.kill(before, signal.SIGKILL)
+    contained.wait_for_log("worker started", count=2)
+    wait_until(lambda: list(children(first).values()) in (["S"], ["R"], ["D"]))
+    os.kill(first, signal.SIGTERM)
+    assert contained.wait() == 0
+
+
+def test_processes_that_it_inherits_do_not_stay_as_zombies(contained: WorkerProcess) -> None:
+    first = first_process(contained)
+    # As `docker exec` would: a shell in the container leaves processes behind, which the first process inherits.
+    enter = ("nsenter", "--target", str(first), "--pid", "--mount")
+    script = (
+        "import os, sys, time\nfor _ in range(5):\n    if os.fork() == 0:\n        time.sleep(0.2)\n        os._exit(0)"
+    )
+    subprocess.run([*enter, sys.executable, "-c", script], check=True)
+    wait_until(lambda: len(children(first)) == 1)
+    os.kill(first, signal.SIGTERM)
+    assert contained.wait() == 0

@@ -178,9 +178,8 @@ class Trainer:
             VersionMismatch: somebody has updated it.
         """
         self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
-        published = self._received("published").message.published.scene
         with affinity.to(self._stream.affinity):
-            return SceneHandle.of(published)
+            return SceneHandle.of(self._received("published").message.published.scene)
 
     def scene(self) -> Scene:
         """The scene as it is now, downloaded."""

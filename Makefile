@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench soak lint format sanitize dist test-wheel clean
+.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel clean
 
 setup: $(VENV)/.installed
 
@@ -56,17 +56,23 @@ soak: setup
 
 CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad
-lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
-	# Type checkers do not follow the editable install's mapping: a tree of links shows them the packages.
+# Type checkers and the reference do not follow the editable install's mapping: a tree of links shows them the packages.
+typed: setup
 	rm -rf build/typed && mkdir -p $(TYPED)
 	for room in protos kernels server client; do cp -rs $(CURDIR)/$$room $(TYPED)/$$room; done
 	ln -s $$($(BIN)/python -c "import lumigrad.v1.tensor_pb2 as m, os; print(os.path.dirname(m.__file__))") $(TYPED)/v1
 	$(BIN)/python -m nanobind.stubgen -q -m lumigrad.kernels._native -o $(TYPED)/kernels/_native.pyi
+
+lint: typed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	MYPYPATH=build/typed $(BIN)/mypy --cache-dir=build/typed/cache --explicit-package-bases --namespace-packages \
 	  $(foreach room,protos kernels server client,-p lumigrad.$(room))
+
+# The documentation as a site in build/site. Warnings are errors, and so is whatever a page would load from elsewhere.
+docs: typed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: setup
 	$(BIN)/ruff check --fix .

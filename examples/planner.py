@@ -35,31 +35,31 @@ MARGIN = 0.03
 LENGTH, SMOOTHNESS = 1e-3, 2e-4
 
 
-def plan(client: Client, output: Path) -> None:
+def plan(client: Client, output: Path, steps: int = ITERATIONS) -> None:
     """Optimises the trajectory, and leaves plan.png (distances along the way) and plan_scene.png (the way itself)."""
     robot, world = arm(output), obstacles.world()
     handle = client.put(world)
     straight = torch.lerp(torch.tensor(START), torch.tensor(GOAL), torch.linspace(0, 1, TIME_STEPS)[:, None])
     began = time.perf_counter()
-    found = optimise(client, robot, handle, straight)
+    found = optimise(client, robot, handle, straight, steps)
     seconds = time.perf_counter() - began
     ways = {"straight line": straight, "after descent": found}
     clearances = {name: clearance(client, robot, handle, way) for name, way in ways.items()}
     before, after = (1000 * float(values.min()) for values in clearances.values())
     print(
-        f"{ITERATIONS} steps for {TIME_STEPS} time steps of {len(robot)} spheres in {seconds:.1f} s; the smallest "
+        f"{steps} steps for {TIME_STEPS} time steps of {len(robot)} spheres in {seconds:.1f} s; the smallest "
         f"distance to an obstacle went from {before:.0f} to {after:.0f} mm\nsee {output}/: plan.png, plan_scene.png"
     )
     plot(clearances, output / "plan.png")
     portrait(client, robot, world, list(ways.values()), output / "plan_scene.png")
 
 
-def optimise(client: Client, robot: Robot, world: SceneHandle, straight: torch.Tensor) -> torch.Tensor:
+def optimise(client: Client, robot: Robot, world: SceneHandle, straight: torch.Tensor, steps: int) -> torch.Tensor:
     """[H, dof] the trajectory after gradient descent; its ends stay."""
     inner = straight[1:-1].clone().requires_grad_()
     optimizer = torch.optim.Adam([inner], lr=RATE)
     low, high = torch.from_numpy(robot.limits).float().T
-    for step in range(ITERATIONS):
+    for step in range(steps):
         way = torch.cat([straight[:1], inner, straight[-1:]])
         collisions = mesh_distance(
             robot.spheres(way)[None],
@@ -78,7 +78,7 @@ def optimise(client: Client, robot: Robot, world: SceneHandle, straight: torch.T
         optimizer.step()
         with torch.no_grad():
             inner.clamp_(low, high)
-        if step % 50 == 0 or step == ITERATIONS - 1:
+        if step % 50 == 0 or step == steps - 1:
             print(f"step {step}: collision cost {collisions.item():.4f}, loss {loss.item():.4f}")
     return torch.cat([straight[:1], inner.detach(), straight[-1:]])
 
@@ -125,11 +125,13 @@ def main() -> int:
     """Runs the planner alone; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo_output"), help="(default: %(default)s)")
-    output = parser.parse_args().output
+    parser.add_argument("--steps", type=int, default=ITERATIONS, help="of gradient descent (default: %(default)s)")
+    arguments = parser.parse_args()
+    output = arguments.output
     output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     with worker(output / "worker.log") as target, Client(target) as client:
-        plan(client, output)
+        plan(client, output, arguments.steps)
     return 0
 
 

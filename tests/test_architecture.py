@@ -141,3 +141,11 @@ def test_python_files_say_what_they_are_for() -> None:
         if path.suffix == ".py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not silent
+
+
+def test_documents_are_in_the_navigation_of_the_site() -> None:
+    """`make docs` fails where one is not; here one hears of it sooner."""
+    root = Path(__file__).parents[1]
+    navigation = (root / "mkdocs.yml").read_text(encoding="utf-8")
+    missing = [path.name for path in sorted((root / "docs").glob("*.md")) if f": {path.name}\n" not in navigation]
+    assert not missing

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 from support.dataset_files import shots, write_cameras_json
+from support.documents import ROOT, run_code_of
 from support.robot_files import ZOO, write_urdf
 from support.worker import WorkerProcess
 
-ROOT = Path(__file__).parents[2]
 PICTURES = {"target.png", "initial.png", "fit.png", "demo.png", "loss.png", "plan.png", "plan_scene.png"}
 
 
@@ -38,6 +38,18 @@ def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
     assert PICTURES | {"fit.ply", "arm.urdf", "worker.log"} == {path.name for path in (tmp_path / "out").iterdir()}
     for name in PICTURES:
         assert np.asarray(Image.open(tmp_path / "out" / name).convert("L")).std() > 5, name
+
+
+@pytest.mark.slow
+def test_the_planner_runs_by_itself(tmp_path: Path, worker_process: WorkerProcess):
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    command = [sys.executable, ROOT / "examples" / "planner.py", "--steps", "25", "--output", tmp_path]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
+    before, after = map(int, re.search(r"went from (-?\d+) to (-?\d+) mm", done.stdout).groups())
+    assert before < -50 and after > before
+    assert {"plan.png", "plan_scene.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.slow
@@ -74,19 +86,6 @@ def test_a_coroutine_trains_and_looks_on(tmp_path: Path, worker_process: WorkerP
     before, after = map(float, re.search(r"from ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
     assert after > before + 2
     assert np.asarray(Image.open(tmp_path / "async_training.png").convert("L")).std() > 5
-
-
-def run_code_of(document: Path) -> dict[str, object]:
-    """Runs a document's Python blocks one after the other; returns the names they leave."""
-    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.S)
-    names: dict[str, object] = {}
-    exec("\n".join(_after_porting(block) for block in blocks), names)
-    return names
-
-
-def _after_porting(block: str) -> str:
-    """Without the lines that a guide says to replace."""
-    return block.partition("# after")[2] if block.startswith("# before") else block
 
 
 def test_the_code_of_the_porting_guide_runs(worker_process: WorkerProcess, monkeypatch):
@@ -192,18 +191,3 @@ def test_the_code_about_files_runs(monkeypatch, scene: Path):
     names = run_code_of(ROOT / "docs" / "formats.md")
     assert len(names["capture"].views) == len(shots())
     assert Path("scene.spz").exists()
-
-
-@pytest.mark.parametrize(
-    "document", ["README.md", "docs/operations.md", "docs/training.md", "docs/formats.md", "docs/gaussians.md"]
-)
-def test_the_documents_name_options_that_exist(document: str):
-    lumigrad = Path(sys.executable).with_name("lumigrad")
-    usage = "".join(
-        subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, check=True).stdout
-        for command in ("serve", "render", "info", "top", "fit")
-    )
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / document).read_text()))
-    assert options
-    known = set(re.findall(r"--[a-z][a-z-]*", usage))
-    assert not sorted(options - known)

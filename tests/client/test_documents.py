@@ -1,0 +1,108 @@
+"""README and docs/*.md are true: links lead somewhere, code runs, commands have the options that are named."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from support.documents import (
+    DOCUMENTS,
+    ROOT,
+    anchors_of,
+    code_of,
+    commands_of,
+    languages_of,
+    links_of,
+    name_of,
+    run_code_of,
+)
+from support.worker import WorkerProcess
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+
+
+@every_document
+def test_links_lead_to_files_and_headings(document: Path):
+    lost = []
+    for link in links_of(document):
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc:
+            continue
+        path = (document.parent / parts.path).resolve() if parts.path else document
+        if not path.exists() or not path.is_relative_to(ROOT):
+            lost.append(f"{link}: no such file")
+        elif parts.fragment and parts.fragment not in anchors_of(path):
+            lost.append(f"{link}: no such heading")
+    assert not lost
+
+
+@every_document
+def test_external_links_are_complete(document: Path):
+    for link in links_of(document):
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc:
+            assert parts.scheme == "https" and re.fullmatch(r"[a-z0-9.-]+\.[a-z]{2,}", parts.netloc), link
+
+
+@every_document
+def test_code_compiles(document: Path):
+    assert "py" not in languages_of(document), "name it python, and mark what is not run with <!-- fragment -->"
+    for block in (*code_of(document), *code_of(document, fragments=True)):
+        compile(block, name_of(document), "exec")
+
+
+@every_document
+def test_code_is_run_by_a_test(document: Path):
+    if not code_of(document):
+        return
+    place = " / ".join(f'"{part}"' for part in document.relative_to(ROOT).parts)
+    tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert any(f"run_code_of(ROOT / {place})" in text for text in tests), "run it, or mark it with <!-- fragment -->"
+
+
+def test_examples_are_run_by_a_test():
+    """Those that are programs; the others are modules of theirs."""
+    programs = {path.name for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text("utf-8")}
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not {name for name in programs if f'"{name}"' not in tests}
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    """Of `lumigrad COMMAND`, by its help."""
+    lumigrad = Path(sys.executable).with_name("lumigrad")
+    done = subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"lumigrad {command}: {done.stderr}"
+    return frozenset(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", done.stdout))
+
+
+@every_document
+def test_commands_have_the_options_that_are_named(document: Path):
+    unknown = []
+    for line in commands_of(document):
+        command, _, rest = line.partition(" ")
+        named = set(re.findall(r"(?<!\S)-{1,2}[a-z][a-z-]*", rest))
+        unknown += [f"{option} of lumigrad {line}" for option in sorted(named - options_of(command))]
+    assert not unknown
+
+
+@pytest.mark.parametrize("name", ["README.md", *(f"docs/{it}.md" for it in ("operations", "training", "formats"))])
+def test_options_in_the_text_exist(name: str):
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / name).read_text(encoding="utf-8")))
+    known = frozenset().union(*map(options_of, ("serve", "render", "info", "top", "fit")))
+    assert named and not sorted(named - known)
+
+
+def test_the_code_about_training_runs(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+    names = run_code_of(ROOT / "docs" / "training.md")
+    assert names["step"].psnr > 25 and len(names["fitted"].means) == 500
+    assert np.isfinite(names["value"]) and names["value"] < 0.05
+    assert sum(report.added for report in names["grown"]) > 0

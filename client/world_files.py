@@ -116,10 +116,10 @@ class _Entry:
         named = self._values.get("file_path")
         if not isinstance(named, str):
             raise InvalidArgument.of("file_path", f"expected the name of a file, or vertices and faces, got {named!r}")
-        for candidate in nearby(self._path, Path(named)):
-            if candidate.is_file():
-                return candidate
-        raise InvalidArgument.of("file_path", f"expected {named!r} in its folder or in one above; it is not there")
+        found = nearby(self._path, [named])
+        if found is None:
+            raise InvalidArgument.of("file_path", f"expected {named!r} in its folder or in one above; it is not there")
+        return found
 
     def _length(self, name: str) -> float:
         value = float(self._numbers(name, 1)[0])

@@ -32,11 +32,13 @@ class Robot:
     Attributes:
         joint_names: what the numbers of q set, in order.
         limits: [dof, 2] lowest and highest value of each; radians or metres, infinite where there is no limit.
+        rest: [dof] where they stand by default: as the sphere file says, else within the limits, closest to 0.
         base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
     """
 
     joint_names: tuple[str, ...]
     limits: Float64
+    rest: Float64
     base: Float64
     _chain: Chain
     _body: Body
@@ -57,9 +59,9 @@ class Robot:
         Args:
             urdf: the file of links and joints: fixed, revolute, continuous and prismatic ones, also such that mimic.
             spheres: cuRobo's YAML file of the robot (collision_spheres, collision_link_names, collision_sphere_buffer,
-                extra_links, base_link, cspace.joint_names and lock_joints are looked at), a YAML file or a dict of
-                spheres by link: {link: [{center: [x, y, z], radius: r}, ..]} or {link: [n, 4]}, metres in the link's
-                frame. A sphere with a negative radius is off.
+                extra_links, base_link, lock_joints, and of cspace joint_names and default_joint_position are looked
+                at), a YAML file or a dict of spheres by link: {link: [{center: [x, y, z], radius: r}, ..]} or
+                {link: [n, 4]}, metres in the link's frame. A sphere with a negative radius is off.
             joints: names of the joints that q sets, in order; None: those of the file, or all that move by themselves.
             locked: joints that stand still, and where, radians or metres; added to those of the file.
             base_link: only what it carries belongs to the robot; None: that of the file, or the root.
@@ -81,7 +83,10 @@ class Robot:
         drives = Drives(all_joints, columns, still)
         chain = Chain(root, all_joints, drives)
         body = Body(given.spheres, chain)
-        return Robot(columns, drives.limits(), pose_array("base", base), chain, body, model)
+        limits = drives.limits()
+        near = np.clip(0.0, *limits.T) if columns else np.zeros(0)
+        rest = np.array([given.rest.get(name, value) for name, value in zip(columns, near, strict=True)])
+        return Robot(columns, limits, rest, pose_array("base", base), chain, body, model)
 
     def __repr__(self) -> str:
         return f"Robot({self._urdf.path.name}, {self.dof} joints, {len(self)} spheres)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
@@ -29,6 +29,7 @@ class SphereFile:
         joints: names of the joints to set, in order; None: not said.
         locked: joints that stand still, and where: radians or metres.
         links: fixed to links of the URDF, as joints that carry them.
+        rest: where joints stand by default, radians or metres, as far as it is said.
     """
 
     spheres: dict[str, Float64]
@@ -36,6 +37,7 @@ class SphereFile:
     joints: tuple[str, ...] | None = None
     locked: dict[str, float] = field(default_factory=dict)
     links: tuple[Joint, ...] = ()
+    rest: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def of(source: str | PathLike[str] | Mapping[str, Any]) -> SphereFile:
@@ -82,7 +84,19 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
         None if joints is None else tuple(name for name in joints if name not in locked),
         {name: _number(path, f"lock_joints.{name}", value) for name, value in locked.items()},
         tuple(_link(name, entry, path) for name, entry in (values.get("extra_links") or {}).items()),
+        _rest(joints or (), cspace, path),
     )
+
+
+def _rest(joints: Sequence[str], cspace: Mapping[str, Any], path: Path | None) -> dict[str, float]:
+    """Joint values by name; releases of cuRobo differ in what they call them."""
+    entry = next((name for name in ("default_joint_position", "retract_config") if cspace.get(name)), None)
+    if entry is None:
+        return {}
+    values = cspace[entry]
+    if not isinstance(values, list) or len(values) != len(joints):
+        raise _wrong(path, f"cspace.{entry}", f"a number for each of {len(joints)} joints", values)
+    return {name: _number(path, f"cspace.{entry}", value) for name, value in zip(joints, values, strict=True)}
 
 
 def _wrong(path: Path | None, entry: str, expected: str, value: Any) -> InvalidArgument:

@@ -133,8 +133,7 @@ def resolved(path: Path, file: str) -> Path:
     named = Path(file.partition("://")[2] or file)
     # Packages are folders, with or without their own name.
     names = [named, Path(*named.parts[1:])] if file.startswith("package://") else [named]
-    for candidates in zip(*(nearby(path, name) for name in names), strict=True):
-        for candidate in candidates:
-            if candidate.is_file():
-                return candidate
-    raise _malformed(path, f"expected {file!r} in its folder or in one above; it is not there")
+    found = nearby(path, names)
+    if found is None:
+        raise _malformed(path, f"expected {file!r} in its folder or in one above; it is not there")
+    return found

@@ -15,6 +15,7 @@ from support.robot_files import UR10E, ZOO, ZOO_SPHERES, JointLine, write_urdf
 
 yourdfpy = pytest.importorskip("yourdfpy", reason="needs the extra robot")
 
+from lumigrad.client import InvalidArgument  # noqa: E402
 from lumigrad.client.robots import Robot  # noqa: E402 - after the helpful skip
 from lumigrad.client.robots.transforms import matrix_of  # noqa: E402
 
@@ -106,6 +107,19 @@ def test_every_rotation_becomes_a_unit_quaternion(tmp_path):
         np.testing.assert_allclose(matrix_of("pose", pose)[:3, :3], a @ b @ c, atol=1e-12)
 
 
+def test_joints_rest_where_the_file_says_or_close_to_zero(tmp_path):
+    lift = JointLine("lift", "revolute", "base", "arm", limits=(0.5, 2.0))
+    path = write_urdf(tmp_path / "two.urdf", [lift, JointLine("turn", "continuous", "arm", "hand", limits=None)])
+    spheres = {"hand": [[0.0, 0.0, 0.0, 0.1]]}
+    np.testing.assert_array_equal(Robot.load(path, spheres).rest, [0.5, 0.0])
+    config = {"collision_spheres": spheres, "cspace": {"joint_names": ["turn", "lift"], "retract_config": [0.2, 1.0]}}
+    np.testing.assert_array_equal(Robot.load(path, config).rest, [0.2, 1.0])
+    np.testing.assert_array_equal(Robot.load(path, config, joints=["lift"], locked={"turn": 0}).rest, [1.0])
+    config["cspace"]["retract_config"] = [0.2]
+    with pytest.raises(InvalidArgument, match=r"cspace.retract_config: expected a number for each of 2 joints"):
+        Robot.load(path, config)
+
+
 def turns_about(axis: np.ndarray, angle: float) -> np.ndarray:
     cross = np.cross(np.eye(3), axis)
     return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
@@ -154,6 +168,7 @@ def test_franka_has_the_spheres_of_its_file():
     assert robot.joint_names == tuple(f"panda_joint{index}" for index in range(1, 8))
     assert len(robot) == 61 and robot.links[0] == "panda_link0" and robot.sphere_links[-1] == "panda_rightfinger"
     np.testing.assert_allclose(robot.limits[3], [-3.0718, -0.0698])
+    np.testing.assert_allclose(robot.rest, [0, -1.3, 0, -2.5, 0, 1.5, 0.8])
     fingers = {"panda_finger_joint1": 0.04, "panda_finger_joint2": 0.04}
     for q in np.random.default_rng(0).uniform(robot.limits[:, 0], robot.limits[:, 1], (5, 7)):
         assert_agrees(robot, q, peer(configs() / "franka_panda.urdf", robot, q, "panda_link0", **fingers))

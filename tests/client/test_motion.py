@@ -1,0 +1,114 @@
+"""Spheres over time, from files of numbers and of robots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import InvalidArgument
+from lumigrad.client.motion import Motion
+from support.robot_files import ZOO, write_urdf
+
+POINTS = np.arange(12.0).reshape(4, 3)
+SPHERES = np.arange(16.0).reshape(4, 4)
+
+
+def test_points_get_a_radius_and_units(tmp_path: Path):
+    np.save(tmp_path / "points.npy", POINTS.astype(np.float32))
+    motion = Motion.load(tmp_path / "points.npy", radius=0.5, scale=0.001)
+    assert motion.spheres.shape == (1, 4, 4) and not motion.is_trajectory and motion.names == ()
+    np.testing.assert_allclose(motion.spheres[0, :, :3], POINTS / 1000)
+    np.testing.assert_array_equal(motion.spheres[..., 3], 0.5)
+
+
+@pytest.mark.parametrize("lead", [(), (5,)])
+def test_the_same_numbers_in_every_kind_of_file(tmp_path: Path, lead: tuple[int, ...]):
+    values = np.broadcast_to(SPHERES, (*lead, 4, 4)).astype(np.int16)
+    np.save(tmp_path / "a.npy", values)
+    np.savez(tmp_path / "b.npz", spheres=values, other=np.zeros(3))
+    np.savez(tmp_path / "c.npz", anything=values)
+    for name in ("a.npy", "b.npz", "c.npz"):
+        motion = Motion.load(tmp_path / name)
+        np.testing.assert_array_equal(motion.spheres, values.reshape(-1, 4, 4))
+        assert motion.is_trajectory == bool(lead)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "x,y,z,radius\n" + "\n".join(",".join(map(str, row)) for row in SPHERES)),
+        ("b.txt", "# a remark\n" + "\n".join("  ".join(map(str, row)) for row in SPHERES) + "\n\n"),
+        ("c.csv", "\n".join("; ".join(map(str, row)) for row in SPHERES)),
+    ],
+)
+def test_text_is_read_with_or_without_names(tmp_path: Path, name: str, text: str):
+    (tmp_path / name).write_text(text)
+    np.testing.assert_array_equal(Motion.load(tmp_path / name).spheres, SPHERES[None])
+
+
+def test_a_robot_moves_along_joint_values(tmp_path: Path):
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    from lumigrad.client.robots import Robot
+
+    urdf = write_urdf(tmp_path / "zoo.urdf", ZOO)
+    (tmp_path / "zoo.yml").write_text("hand: [[0, 0, 0.05, 0.06]]\nflag: [[0, 0, 0.1, 0.05], [0, 0, 0.2, -1]]\n")
+    robot = Robot.load(urdf, tmp_path / "zoo.yml")
+    q = np.random.default_rng(0).uniform(0, 0.4, (6, 4))
+    np.save(tmp_path / "q.npy", q)
+    moving = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=tmp_path / "q.npy")
+    assert moving.names == ("hand", "flag", "flag") and moving.is_trajectory
+    np.testing.assert_array_equal(moving.spheres, robot.spheres(q))
+    still = Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=q[2], base=(1, 2, 3, 1, 0, 0, 0))
+    np.testing.assert_allclose(still.spheres[0, :, :3], robot.spheres(q[2])[:, :3] + [1, 2, 3])
+    resting = Motion.load(tmp_path / "zoo.yml", urdf=urdf)
+    np.testing.assert_array_equal(resting.spheres[0], robot.spheres(robot.rest))
+    with pytest.raises(InvalidArgument, match=r"joints: expected values of shape \[4\] or \[T, 4\] \(rise, turn, "):
+        Motion.load(tmp_path / "zoo.yml", urdf=urdf, joints=[0.0, 1.0])
+
+
+def written(folder: Path, name: str, content: object) -> Path:
+    path = folder / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, dict):
+        np.savez(path, **content)
+    else:
+        np.save(path, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.obj", b"", r"spheres: expected a file that ends in one of .yml, .npy, .npz, .csv, .txt, got .*a.obj"),
+        ("a.npy", np.zeros((4, 2)), r"expected points \[N, 3\] or spheres \[N, 4\], or a trajectory .*, got \[4, 2\]"),
+        ("a.npy", np.zeros((0, 3)), r"expected points .*, got \[0, 3\]"),
+        ("a.npy", np.zeros((1, 2, 3, 4)), r"got \[1, 2, 3, 4\]"),
+        ("a.npy", np.zeros((4, 3), complex), r"expected real numbers, got dtype complex128"),
+        ("a.npy", np.array([["x"]]), r"expected real numbers, got dtype <U1"),
+        ("a.npy", np.array([[0, 0, 0], [0, np.nan, 0]]), r"expected finite numbers, got .* for sphere 1, step 0"),
+        ("a.npy", b"not an array", r"a.npy: expected numbers: "),
+        ("a.npy", b"", r"a.npy: expected numbers: "),
+        ("a.npz", b"PK\x03\x04 damaged", r"a.npz: expected numbers: "),
+        ("a.npz", {"a": np.zeros(3), "b": np.zeros(3)}, r"an array named 'spheres', or a single one; it has a, b"),
+        ("a.csv", b"1,2,3\n4,5\n", r"a.csv: expected numbers: lines of equal length, got 2 to 3 in a line"),
+        ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
+        ("a.csv", b"", r"got \[0\]"),
+    ],
+)
+def test_what_holds_no_spheres_is_refused(tmp_path: Path, name: str, content: object, said: str):
+    with pytest.raises(InvalidArgument, match=said) as refused:
+        Motion.load(written(tmp_path, name, content))
+    assert str(refused.value).startswith("spheres: ") and "\n" not in str(refused.value)
+
+
+def test_robots_and_numbers_are_not_mixed_up(tmp_path: Path):
+    path = written(tmp_path, "a.npy", POINTS)
+    with pytest.raises(InvalidArgument, match=r"urdf: expected with spheres of a robot \(.yml\), not with"):
+        Motion.load(path, urdf="robot.urdf")
+    with pytest.raises(InvalidArgument, match=r"joints: expected with spheres of a robot"):
+        Motion.load(path, joints=[1.0])
+    with pytest.raises(InvalidArgument, match=r"urdf: expected the robot of .*robot.yml as a URDF file, got none"):
+        Motion.load(tmp_path / "robot.yml")

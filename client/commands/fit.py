@@ -13,11 +13,12 @@ from typing import Any
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import add_connection, connect, count
 from lumigrad.client.datasets.capture import Capture
-from lumigrad.client.errors import InvalidArgument, TrainingLost
+from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
 from lumigrad.client.fitting.checkpoint import Checkpoint
 from lumigrad.client.fitting.evaluation import Scores, pictures, samples, side_by_side
-from lumigrad.client.fitting.fit import fit, stop_on_interrupt
+from lumigrad.client.fitting.fit import Steps, fit, stop_on_interrupt
+from lumigrad.client.fitting.gradient_trainer import GradientTrainer
 from lumigrad.client.fitting.journal import Journal
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
@@ -76,8 +77,9 @@ class FitCommand:
             else:
                 trainer, recipe, before = _resumed(client, checkpoint), checkpoint.recipe, checkpoint.before
             folder.mkdir(parents=True, exist_ok=True)
-            lease = trainer.training_id, trainer.lease
-            Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
+            if isinstance(trainer, Trainer):
+                lease = trainer.training_id, trainer.lease
+                Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
             print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps")
             began, first = time.perf_counter(), trainer.step_number
             every = arguments.every or max(recipe.steps // 10, 1)
@@ -99,18 +101,27 @@ class FitCommand:
         print(f"held-out photographs: {before}, now {after}, {after.matched_psnr:.2f} dB with colours matched")
         print(f"pictures and report in {folder}/")
         if done < recipe.steps:
-            print("stopped; --resume goes on with it while the worker keeps the training", file=sys.stderr)
+            again = "--resume goes on with it while the worker keeps the training"
+            if isinstance(trainer, GradientTrainer):
+                again = f"--begin {arguments.output} begins anew from the scene"
+            print(f"stopped; {again}", file=sys.stderr)
         return 0
 
 
 def _begin(
     client: Client, arguments: argparse.Namespace, capture: Capture, fitted: list[Shot], held_out: list[Shot]
-) -> tuple[Trainer, Recipe, Scores]:
+) -> tuple[Steps, Recipe, Scores]:
     """A training, how it is made, and how the scene scores before it."""
     recipe, begin = _beginning(arguments, capture)
     before = Scores.of(pictures(client, begin, held_out), held_out)
+    if arguments.steps_on == "client":
+        return GradientTrainer(client, begin, fitted, recipe, arguments.gradient_format), recipe, before
     cameras, targets = [shot.camera for shot in fitted], [shot.target for shot in fitted]
-    return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
+    try:
+        return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
+    except TrainingHeld as error:
+        advice = "a fit of the same photographs is under way, or was ended without a word: --resume goes on with it"
+        raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
 
 
 def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe, Gaussians | Spheres]:
@@ -191,6 +202,19 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
         default=0,
         metavar="N",
         help="steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)",
+    )
+    group.add_argument(
+        "--steps-on",
+        choices=("worker", "client"),
+        default="worker",
+        help="where parameters, loss and optimiser are; on the client the worker only renders and differentiates, and "
+        "the scene travels with each step (default: worker)",
+    )
+    group.add_argument(
+        "--gradient-format",
+        choices=("float32", "float16", "bfloat16"),
+        default="float32",
+        help="how gradients travel to steps on the client (default: float32)",
     )
     group.add_argument("--logdir", type=Path, metavar="DIR", help="write metrics for TensorBoard there")
 

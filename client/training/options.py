@@ -32,6 +32,12 @@ class Rate:
     final: float | None = None
     steps: int = 0
 
+    def at(self, step: int) -> float:
+        """The rate of a step, counted from 0."""
+        if not self.final:
+            return self.initial
+        return float(self.initial * (self.final / self.initial) ** min(step / self.steps, 1.0))
+
     def message(self, name: str) -> training_pb2.Rate:
         """The contract's; `name` is the argument's, for errors."""
         initial = number(name, self.initial)

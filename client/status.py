@@ -41,6 +41,7 @@ _HANDSHAKES = {
 }
 # What is heard of somebody who accepts the connection and then does not like its first bytes.
 _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
+_RESET = "RST_STREAM"
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -55,13 +56,21 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     """
     call: Any = error
     text = call.details() or "no further details"
-    if call.code() is grpc.StatusCode.UNAVAILABLE and _was_begun(call):
+    if _was_lost(call):
         text = f"the worker at {target} was lost while it was at the call ({text}); its log may say why"
         return Unavailable(text, was_begun=True)
     translate = _TRANSLATIONS.get(call.code())
     if translate is not None:
         return translate(text, call.trailing_metadata() or (), target, timeout_s)
     return Internal(f"the worker at {target} answered {call.code().name}: {text}")
+
+
+def _was_lost(call: Any) -> bool:
+    """Whether a worker ended while it was at the call."""
+    if call.code() is grpc.StatusCode.INTERNAL:
+        # A proxy in between that loses its worker resets the stream; workers themselves do not.
+        return _RESET in (call.details() or "") and _was_begun(call)
+    return call.code() is grpc.StatusCode.UNAVAILABLE and _was_begun(call)
 
 
 def _was_begun(call: Any) -> bool:

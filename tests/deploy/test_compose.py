@@ -1,0 +1,76 @@
+"""The compose file: its schema, and whether the worker takes the options that it is given there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lumigrad.server.config import Config
+from support.prometheus import DEPLOY
+from support.tools import need_module
+
+FILE = DEPLOY / "compose" / "compose.yaml"
+COMPOSE = yaml.safe_load(FILE.read_text())
+WORKERS = ("worker-cpu", "worker-cuda")
+# What the supervisor takes beyond lame duck and drain before it kills.
+SUPERVISOR_SECONDS = 15
+
+
+def config_of(options: list[str]) -> Config:
+    """What `lumigrad serve` makes of options; those that it does not know end the process."""
+    parser = argparse.ArgumentParser()
+    Config.add_arguments(parser)
+    return Config.from_arguments(parser.parse_args(options))
+
+
+def seconds(text: str) -> float:
+    match = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", text)
+    assert match and text
+    return 60 * int(match[1] or 0) + int(match[2] or 0)
+
+
+def test_the_file_follows_the_specification_of_compose() -> None:
+    need_module("check_jsonschema", "check-jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_takes_its_options_and_has_the_time_to_drain(name: str) -> None:
+    service = COMPOSE["services"][name]
+    config = config_of(service["command"])
+    grace = seconds(service["stop_grace_period"])
+    assert grace > config.lame_duck_seconds + config.drain_seconds + SUPERVISOR_SECONDS
+    assert config.insecure and all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert f"{config.port}" in service["ports"][0].split(":")
+    assert any(mount.split(":")[1] == config.spool for mount in service["volumes"])
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_may_do_nothing_that_it_need_not(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+def test_prometheus_looks_where_the_worker_exports() -> None:
+    config = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    aliases = {alias for name in WORKERS for alias in COMPOSE["services"][name]["networks"]["default"]["aliases"]}
+    (target,) = job["static_configs"][0]["targets"]
+    host, _, port = target.partition(":")
+    assert {host} == aliases and int(port) == config_of(COMPOSE["services"]["worker-cpu"]["command"]).metrics_port
+
+
+def test_every_file_that_is_mounted_exists() -> None:
+    mounts = [mount for service in COMPOSE["services"].values() for mount in service.get("volumes", [])]
+    sources = [Path(mount.split(":")[0]) for mount in mounts if mount.startswith(".")]
+    assert sources
+    assert [source for source in sources if not (FILE.parent / source).exists()] == []

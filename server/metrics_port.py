@@ -64,7 +64,8 @@ class MetricsPort:
 
     def _answer(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         if environ["PATH_INFO"] != HEALTH_PATH:
-            return self._metrics(environ, start)
+            page: Iterable[bytes] = self._metrics(environ, start)
+            return page
         is_serving = self._is_serving()
         start("200 OK" if is_serving else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"SERVING\n" if is_serving else b"NOT_SERVING\n"]

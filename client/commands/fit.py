@@ -17,6 +17,7 @@ from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
 from lumigrad.client.fitting.checkpoint import Checkpoint
 from lumigrad.client.fitting.evaluation import Scores, pictures, samples, side_by_side
+from lumigrad.client.fitting.exposures import of_neighbours
 from lumigrad.client.fitting.fit import Steps, fit, stop_on_interrupt
 from lumigrad.client.fitting.gradient_trainer import GradientTrainer
 from lumigrad.client.fitting.journal import Journal
@@ -24,6 +25,7 @@ from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.formats import is_gaussian_scene
 from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_image
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.training.trainer import Trainer
@@ -86,8 +88,9 @@ class FitCommand:
             with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
                 scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
             seconds, done = time.perf_counter() - began, trainer.step_number
+            exposures = _held_out_exposures(trainer, recipe, fitted, held_out)
             trainer.close(finish=done >= recipe.steps)
-            after = _measure(client, scene, held_out, folder)
+            after = _measure(client, scene, held_out, exposures, folder)
         report: dict[str, Any] = {
             "steps": done,
             "seconds": seconds,
@@ -98,7 +101,9 @@ class FitCommand:
         (folder / "report.json").write_text(json.dumps(report, indent=2))
         rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
         print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}")
-        print(f"held-out photographs: {before}, now {after}, {after.matched_psnr:.2f} dB with colours matched")
+        print(f"held-out photographs: {before}, now {after}")
+        exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours" if exposures is not None else ""
+        print("; ".join(filter(None, (exposed, f"{after.matched_psnr:.2f} dB with colours matched"))))
         print(f"pictures and report in {folder}/")
         if done < recipe.steps:
             again = "--resume goes on with it while the worker keeps the training"
@@ -164,13 +169,25 @@ def _resumed(client: Client, checkpoint: Checkpoint) -> Trainer:
         ) from error
 
 
-def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], folder: Path) -> Scores:
+def _held_out_exposures(trainer: Steps, recipe: Recipe, fitted: list[Shot], held_out: list[Shot]) -> Array | None:
+    """What is known of them from the photographs that were fitted."""
+    if not recipe.exposures:
+        return None
+    assert isinstance(trainer, Trainer | GradientTrainer)
+    found = trainer.views()[1] if isinstance(trainer, Trainer) else trainer.exposures()
+    assert found is not None
+    return of_neighbours([shot.name for shot in held_out], [shot.name for shot in fitted], found)
+
+
+def _measure(
+    client: Client, scene: Gaussians | Spheres, shots: list[Shot], exposures: Array | None, folder: Path
+) -> Scores:
     """Compares the scene with the photographs, and shows some of them side by side."""
     rendered = pictures(client, scene, shots)
     shown = samples(shots, _COMPARED)
     columns = [[rendered[index] for index in shown], [shots[index].photograph for index in shown]]
     write_image(folder / "comparison.jpg", side_by_side(columns))
-    return Scores.of(rendered, shots)
+    return Scores.of(rendered, shots, exposures)
 
 
 def _add_recipe(group: argparse._ArgumentGroup) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumigrad.client.client import Client
+from lumigrad.client.fitting.exposures import exposed
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.fitting.similarity import matched, psnr, ssim
 from lumigrad.client.named_arrays import Array
@@ -21,28 +22,35 @@ class Scores:
     Attributes:
         psnr: decibels.
         ssim: at most 1.
+        exposed_psnr: decibels, renderings exposed as the neighbouring photographs are; psnr without exposures.
         matched_psnr: decibels, after the affine map of the rendering's colours that suits each photograph best.
     """
 
     psnr: float
     ssim: float
+    exposed_psnr: float
     matched_psnr: float
 
     @staticmethod
-    def of(rendered: Sequence[Array], shots: Sequence[Shot]) -> Scores:
-        """Of renderings [H, W, 3] of the shots."""
-        rows = [
-            (
-                psnr(picture, shot.photograph, shot.mask),
-                ssim(picture, shot.photograph, shot.mask),
-                psnr(matched(picture, shot.photograph, shot.mask), shot.photograph, shot.mask),
-            )
-            for picture, shot in zip(rendered, shots, strict=True)
-        ]
+    def of(rendered: Sequence[Array], shots: Sequence[Shot], exposures: Array | None = None) -> Scores:
+        """Of renderings [H, W, 3] of the shots; `exposures` [N, 3, 4] are theirs, None: not known."""
+        maps = [None] * len(shots) if exposures is None else list(exposures)
+        rows = [_row(*each) for each in zip(rendered, shots, maps, strict=True)]
         return Scores(*(float(value) for value in np.mean(rows, axis=0)))
 
     def __str__(self) -> str:
         return f"{self.psnr:.2f} dB, SSIM {self.ssim:.3f}"
+
+
+def _row(picture: Array, shot: Shot, exposure: Array | None) -> tuple[float, ...]:
+    photograph, mask = shot.photograph, shot.mask
+    found = picture if exposure is None else exposed(exposure, picture).clip(0, 1)
+    return (
+        psnr(picture, photograph, mask),
+        ssim(picture, photograph, mask),
+        psnr(found, photograph, mask),
+        psnr(matched(picture, photograph, mask), photograph, mask),
+    )
 
 
 def pictures(client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot]) -> list[Array]:

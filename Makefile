@@ -109,4 +109,4 @@ test-wheel: dist
 		$(CURDIR)/tests/end_to_end $(CURDIR)/tests/client $(CURDIR)/tests/server $(CURDIR)/tests/protos
 
 clean:
-	rm -rf build dist $(VENV) demo_output fit_output .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) demo_output fit_output gallery_output .mypy_cache .pytest_cache .ruff_cache

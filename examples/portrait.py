@@ -17,7 +17,7 @@ from lumigrad.client.robots import Robot
 Array = npt.NDArray[np.float64]
 
 WIDTH, HEIGHT = 800, 640
-_CAMERA = Camera.look_at((2.4, 0.7, 1.6), (0.3, 0.09, 0.44), up=(0, 0, 1), fov_degrees=35, width=WIDTH, height=HEIGHT)
+CAMERA = Camera.look_at((2.4, 0.7, 1.6), (0.3, 0.09, 0.44), up=(0, 0, 1), fov_degrees=35, width=WIDTH, height=HEIGHT)
 _BACKGROUND = (0.96, 0.97, 0.98)
 _LIGHT = np.array([0.45, 0.35, 0.82])
 _SHOWN = 9
@@ -25,26 +25,29 @@ _FIRST, _LAST = np.array([0.93, 0.62, 0.20]), np.array([0.16, 0.44, 0.80])
 _HIT = np.array([0.85, 0.10, 0.10])
 _DOT = 0.007
 
-_Cloud = tuple[Array, Array, Array]
+# Points, their normals, their colours: [N, 3] each.
+Cloud = tuple[Array, Array, Array]
 
 
 def portrait(client: Client, robot: Robot, world: World, ways: Sequence[torch.Tensor], path: Path) -> None:
     """Draws trajectories [H, dof] side by side, from orange to blue; what touches an obstacle is red."""
-    scenery = [_surface(obstacle) for obstacle in world.obstacles]
-    pictures = []
-    for way in ways:
-        clouds = [*scenery, *_robots(client, robot, world, way)]
-        points, normals, colors = (np.concatenate(parts) for parts in zip(*clouds, strict=True))
-        shade = 0.55 + 0.45 * np.clip(normals @ (_LIGHT / np.linalg.norm(_LIGHT)), -0.4, 1)
-        dots = Spheres(points, np.clip(colors * shade[:, None], 0, 1), np.full(len(points), _DOT))
-        frame = client.render(dots, _CAMERA, gamma=1e-4, min_depth=0.5, max_depth=8.0, background=_BACKGROUND)
-        pictures.append(frame.color)
+    scenery = [surface(obstacle) for obstacle in world.obstacles]
+    pictures = [draw(client, [*scenery, *_robots(client, robot, world, way)]) for way in ways]
     write_image(path, np.concatenate(pictures, axis=1))
 
 
-def _robots(client: Client, robot: Robot, world: World, way: torch.Tensor) -> list[_Cloud]:
+def draw(client: Client, clouds: Sequence[Cloud], camera: Camera = CAMERA) -> Array:
+    """[H, W, 3] what dots on surfaces look like in the light of one lamp."""
+    points, normals, colors = (np.concatenate(parts) for parts in zip(*clouds, strict=True))
+    shade = 0.55 + 0.45 * np.clip(normals @ (_LIGHT / np.linalg.norm(_LIGHT)), -0.4, 1)
+    dots = Spheres(points, np.clip(colors * shade[:, None], 0, 1), np.full(len(points), _DOT))
+    frame = client.render(dots, camera, gamma=1e-4, min_depth=0.5, max_depth=8.0, background=_BACKGROUND)
+    return np.asarray(frame.color)
+
+
+def _robots(client: Client, robot: Robot, world: World, way: torch.Tensor) -> list[Cloud]:
     """Some of the robot's states, each sphere as dots on its surface."""
-    ball, drawn = _ball(500), set()
+    dots, drawn = ball(500), set()
     clouds = []
     for index in np.linspace(0, len(way) - 1, _SHOWN).round().astype(int):
         spheres = robot.spheres(way[index]).double().numpy()
@@ -56,12 +59,12 @@ def _robots(client: Client, robot: Robot, world: World, way: torch.Tensor) -> li
             if place in drawn:
                 continue
             drawn.add(place)
-            own = np.broadcast_to(_HIT if distance < 0 else color, ball.shape)
-            clouds.append((sphere[:3] + sphere[3] * ball, ball, own))
+            own = np.broadcast_to(_HIT if distance < 0 else color, dots.shape)
+            clouds.append((sphere[:3] + sphere[3] * dots, dots, own))
     return clouds
 
 
-def _surface(obstacle: Any) -> _Cloud:
+def surface(obstacle: Any) -> Cloud:
     """Dots on an obstacle, in the world."""
     shape = obstacle.shape
     points, normals = _on_mesh(shape) if isinstance(shape, Mesh) else _on_box(shape)
@@ -101,7 +104,7 @@ def _on_box(box: Cuboid) -> tuple[Array, Array]:
     return np.concatenate(points), np.concatenate(normals)
 
 
-def _ball(count: int) -> Array:
+def ball(count: int) -> Array:
     """Points on the unit sphere, evenly (Fibonacci)."""
     height = 1 - (2 * np.arange(count) + 1) / count
     angle = np.pi * (1 + 5**0.5) * np.arange(count)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -96,7 +97,7 @@ def test_commands_have_the_options_that_are_named(document: Path):
 @pytest.mark.parametrize("name", ["README.md", *(f"docs/{it}.md" for it in ("operations", "training", "formats"))])
 def test_options_in_the_text_exist(name: str):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / name).read_text(encoding="utf-8")))
-    known = frozenset().union(*map(options_of, ("serve", "render", "info", "top", "fit")))
+    known = frozenset().union(*(options_of(entry.name) for entry in entry_points(group="lumigrad.commands")))
     assert named and not sorted(named - known)
 
 

@@ -67,6 +67,21 @@ def test_losses_of_any_framework_train_on_the_worker(library: str, tmp_path: Pat
     assert np.asarray(Image.open(tmp_path / "own_loss.png").convert("L")).std() > 5
 
 
+@pytest.mark.slow
+def test_the_gallery_is_rendered(tmp_path: Path, worker_process: WorkerProcess):
+    pytest.importorskip("yourdfpy", reason="needs the extra robot")
+    command = [sys.executable, ROOT / "examples" / "gallery.py", "--steps", "120", "--output", tmp_path]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
+    assert done.returncode == 0, done.stderr
+    before, after = map(float, re.search(r"fit: ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
+    assert after > before + 4
+    rendered = {path.name for path in tmp_path.glob("*.jpg")}
+    assert rendered == {path.name for path in (ROOT / "docs" / "images" / "gallery").iterdir()}
+    for name in rendered:
+        assert np.asarray(Image.open(tmp_path / name).convert("L")).std() > 5, name
+
+
 def test_a_turn_is_rendered_from_a_coroutine(tmp_path: Path, worker_process: WorkerProcess):
     command = [sys.executable, ROOT / "examples" / "async_turn.py", "--frames", "12", "--output", tmp_path]
     environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}

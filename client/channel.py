@@ -1,4 +1,4 @@
-"""A gRPC channel to a worker: its address, credentials and options."""
+"""A gRPC channel to a worker: its credentials and options."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import ssl
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.experimental
 
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.targets import Address, is_loopback
 
-TARGET_VARIABLE = "LUMIGRAD_TARGET"
 TOKEN_VARIABLE = "LUMIGRAD_TOKEN"
 TLS_VARIABLE = "LUMIGRAD_TLS"
-DEFAULT_TARGET = "localhost:50051"
 
 # Message sizes stay at gRPC's defaults (payloads come in chunks) and compression stays off (floats do not shrink).
 _OPTIONS = (
@@ -36,31 +36,11 @@ _OPTIONS = (
 
 # A proxy that the environment names for the web does not lead to this machine.
 _LOOPBACK_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
-_LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
 File = str | PathLike[str]
 Tls = bool | File
 # The client's own certificate and its key.
 Certificate = tuple[File, File]
-
-
-def resolve_target(target: str | None) -> str:
-    """The address meant: the argument, else LUMIGRAD_TARGET, else localhost:50051."""
-    resolved = target or os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
-    if any(character.isspace() for character in resolved):
-        raise InvalidArgument.of("target", f'expected an address such as "{DEFAULT_TARGET}", got {resolved!r}')
-    return resolved
-
-
-def split_target(target: str) -> tuple[str, int | None]:
-    """The name or address in a target, and its port if it has one."""
-    host, _, port = target.removeprefix("dns:///").rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdecimal() else (target, None)
-
-
-def is_loopback(target: str) -> bool:
-    """Whether an address leads to this machine, as far as it tells."""
-    return target.startswith(_LOOPBACK)
 
 
 def resolve_token(token: str | None) -> str:
@@ -80,27 +60,38 @@ def resolve_tls(tls: Tls | None) -> Tls:
     return {"": False, "0": False, "1": True}.get(named, named)
 
 
-def open_channel(target: str, tls: Tls, certificate: Certificate | None = None) -> grpc.Channel:
-    """A channel that connects when it is first used.
+def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.ChannelCredentials | None:
+    """What an encrypted channel needs; None for plain text.
 
     Args:
-        target: "host:port" or any other gRPC name.
         tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
             PEM file.
         certificate: PEM files of the client's certificate and its chain, and of its key; for workers that ask.
     """
-    options = _LOOPBACK_OPTIONS if is_loopback(target) else _OPTIONS
     if tls is False:
         if certificate is not None:
             raise InvalidArgument.of("certificate", "expected tls=True or tls=FILE with it, got tls=False")
-        return grpc.insecure_channel(target, options=options)
+        return None
     roots = None if tls is True else _read("tls", "certificate authorities", tls)
     chain = key = None
     if certificate is not None:
         if isinstance(certificate, str) or not isinstance(certificate, Sequence) or len(certificate) != 2:
             raise InvalidArgument.of("certificate", f"expected two files, (certificate, key), got {certificate!r}")
         chain, key = _read_pair(*certificate)
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(roots, key, chain), options=options)
+    return grpc.ssl_channel_credentials(roots, key, chain)
+
+
+def open_channel(address: Address, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
+    """A channel that connects when it is first used; `credentials` None: plain text."""
+    options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
+    if address.server_name is not None:
+        # The address was looked up here: the certificate is still for the name.
+        options = (*options, ("grpc.default_authority", address.server_name))
+    if credentials is None:
+        return grpc.insecure_channel(address.target, options=options)
+    if address.server_name is not None:
+        options = (*options, ("grpc.ssl_target_name_override", address.server_name))
+    return grpc.secure_channel(address.target, credentials, options=options)
 
 
 def _read_pair(certificate: File, key: File) -> tuple[bytes, bytes]:

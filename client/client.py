@@ -1,4 +1,4 @@
-"""The client: scenes, pictures, distances and gradients from a worker."""
+"""The client: scenes, pictures, distances and gradients from workers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from lumigrad.client import span_facts
+from lumigrad.client.access import Access
 from lumigrad.client.arguments import instance, names
 from lumigrad.client.camera import Camera
 from lumigrad.client.channel import Certificate, Tls
-from lumigrad.client.connection import Connection
 from lumigrad.client.distance_calls import DistanceCalls
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.frame import Frame
@@ -18,36 +18,40 @@ from lumigrad.client.gaussian_settings import GaussianSemantics, Transform
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.image_format import ImageFormat, image_formats, jpeg_quality_of
 from lumigrad.client.lanes import LaneMode
-from lumigrad.client.mesh import Mesh
+from lumigrad.client.pool import Pool
 from lumigrad.client.priority import Priority
 from lumigrad.client.remote import RemoteRenderer
 from lumigrad.client.remote_distances import RemoteDistances
 from lumigrad.client.render_settings import settings_of
 from lumigrad.client.request import RenderRequest
-from lumigrad.client.scene import Scene, SceneHandle
-from lumigrad.client.scene_changes import SceneChanges
-from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.retry import Deadline
+from lumigrad.client.scene import SceneHandle
+from lumigrad.client.scene_calls import SceneCalls, on_each
 from lumigrad.client.settings import Semantics
 from lumigrad.client.spheres import Spheres
-from lumigrad.client.target import Target
+from lumigrad.client.targets import Targets, WorkerTargets
 from lumigrad.client.tracing import traced
 from lumigrad.client.training.calls import TrainingCalls
+from lumigrad.client.worker import Worker
 from lumigrad.client.worker_info import WorkerInfo
-from lumigrad.client.world import World
-from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, WORKER_SERVICE
+from lumigrad.client.workers import LoneWorker, Workers
+from lumigrad.protos.service import RENDER_SERVICE, WORKER_SERVICE
 from lumigrad.v1 import worker_pb2
 
 
-class Client(DistanceCalls, TrainingCalls):
-    """A connection to one worker. Connects when first used; safe to use from several threads.
+class Client(SceneCalls, DistanceCalls, TrainingCalls):
+    """The way to one worker, or to several. Connects when first used; safe to use from several threads.
 
     Calls that find no worker are repeated for a while, so a worker may be restarted under a client. Whatever the new
     worker lacks, scenes and forward states, the client sends again.
+
+    Of several workers each scene has one that it belongs to, by the hash of its content, and all clients agree which.
+    While that one is away or about to stop, the next one has its calls.
     """
 
     def __init__(
         self,
-        target: str | None = None,
+        target: WorkerTargets | None = None,
         *,
         timeout_s: float = 60.0,
         retry_s: float = 10.0,
@@ -60,7 +64,9 @@ class Client(DistanceCalls, TrainingCalls):
         """Sets up, without connecting.
 
         Args:
-            target: "host:port"; None: LUMIGRAD_TARGET, else localhost:50051.
+            target: "host:port" of a worker; several of them, in a sequence or with commas; "dns:///name:port" for all
+                that the name stands for, which is looked up again every few seconds; or a function without arguments
+                that tells them, and is asked as often. None: LUMIGRAD_TARGET, else localhost:50051.
             timeout_s: default time-out of a call, its repetitions included, seconds.
             retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all.
             token: sent as a bearer token with each call; None: LUMIGRAD_TOKEN, else none.
@@ -72,13 +78,13 @@ class Client(DistanceCalls, TrainingCalls):
                 worker offers it; "shared": likewise at any address, with a warning where that is impossible; "stream":
                 with the calls.
         """
-        for name, seconds, least in (("timeout_s", timeout_s, 0.001), ("retry_s", retry_s, 0.0)):
-            if not seconds >= least:
-                raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {seconds}")
-        self._connection = Connection(target, timeout_s, retry_s, token, tls, certificate, priority, lane)
-        self._store = SceneStore(self._connection)
-        self._renderer = RemoteRenderer(self._connection, self._store)
-        self._distances = RemoteDistances(self._connection, self._store)
+        access = Access.of(timeout_s, retry_s, token, tls, certificate, priority, lane)
+        targets = Targets(target)
+        self._workers: Workers = (
+            LoneWorker(targets.addresses()[0], access) if targets.is_lone else Pool(targets, access)
+        )
+        self._renderer = RemoteRenderer(self._workers)
+        self._distances = RemoteDistances(self._workers)
 
     def __enter__(self) -> Client:
         return self
@@ -93,82 +99,30 @@ class Client(DistanceCalls, TrainingCalls):
 
     @property
     def target(self) -> str:
-        """The worker's address."""
-        return self._connection.target
+        """The worker's address; of several workers what the client was given, addresses with commas between."""
+        return self._workers.target
 
     @property
     def lane(self) -> str:
-        """How large payloads travel, "shared" or "stream"; asks the worker if none has travelled yet."""
-        return self._connection.lane
+        """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
+        deadline = self._workers.deadline(None)
+        return self._workers.call(None, lambda worker: worker.connection.lane, deadline)
 
     def close(self) -> None:
-        """Ends the connection. Stored scenes stay on the worker."""
-        self._connection.close()
+        """Ends the connections. Stored scenes stay on the workers."""
+        self._workers.close()
 
     @traced(f"{WORKER_SERVICE}/Info")
     def info(self, *, timeout_s: float | None = None) -> WorkerInfo:
-        """The worker's device, limits and load."""
-        deadline = self._connection.deadline(timeout_s)
-        reply = self._connection.unary(self._connection.worker.Info, worker_pb2.InfoRequest(), deadline)
-        return WorkerInfo.of(reply, self.target)
+        """The worker's device, limits and load; of several workers, of one that is there."""
+        deadline = self._workers.deadline(timeout_s)
+        return self._workers.call(None, lambda worker: _info(worker, deadline), deadline)
 
-    @traced(f"{SCENE_SERVICE}/Put", lambda _, scene, **__: span_facts.of_scene(scene))
-    def put(self, scene: Scene, *, timeout_s: float | None = None) -> SceneHandle:
-        """Stores a scene on the worker, named by its content; storing it again costs only a round trip.
-
-        A world's meshes are stored with it. The handle keeps the scene, so that it can be put again if the worker loses
-        it.
-        """
-        advice = "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or Target(…)"
-        instance("scene", scene, (Spheres, Gaussians, Mesh, World, Target), advice)
-        return self._store.put(scene, self._connection.deadline(timeout_s))
-
-    @traced(f"{SCENE_SERVICE}/Update", lambda _, handle, **__: span_facts.of_scene(handle))
-    def update(
-        self,
-        /,
-        handle: SceneHandle,
-        *,
-        poses: Mapping[str, Any] | None = None,
-        enabled: Mapping[str, bool] | None = None,
-        timeout_s: float | None = None,
-        **tensors: Any,
-    ) -> SceneHandle:
-        """Changes a stored scene and returns the handle to the new version.
-
-        Args:
-            handle: names the scene and the version that the update builds on.
-            poses: of a world: [7] of obstacles by their names, object to world, x y z (metres) and quaternion w x y z.
-            enabled: of a world: whether queries see obstacles, by their names.
-            timeout_s: instead of the client's time-out.
-            tensors: by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres; "means",
-                "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it has;
-                "vertices" of a mesh, which stored worlds that show its handle then show.
-
-        Raises:
-            VersionMismatch: somebody else updated the scene since this handle was made.
-        """
-        instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
-        given = {name: value for name, value in tensors.items() if value is not None}
-        changes = SceneChanges(given, poses or {}, enabled or {})
-        return self._store.update(handle, changes, self._connection.deadline(timeout_s))
-
-    @traced(f"{SCENE_SERVICE}/Get", lambda _, scene_id, **__: {"scene_id": scene_id})
-    def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
-        """A handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
-        instance("scene_id", scene_id, (str,), "pass the scene_id of a handle")
-        return self._store.get(scene_id, with_tensors, self._connection.deadline(timeout_s))
-
-    @traced(f"{SCENE_SERVICE}/List")
-    def list(self, *, timeout_s: float | None = None) -> tuple[SceneHandle, ...]:
-        """Handles to all scenes that the worker stores."""
-        return self._store.list(self._connection.deadline(timeout_s))
-
-    @traced(f"{SCENE_SERVICE}/Delete", lambda _, scene, **__: span_facts.of_scene(scene))
-    def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
-        """Lets the worker forget a scene, given by its handle or id."""
-        instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
-        self._store.delete(scene, self._connection.deadline(timeout_s))
+    @traced(f"{WORKER_SERVICE}/Info")
+    def infos(self, *, timeout_s: float | None = None) -> tuple[WorkerInfo, ...]:
+        """What each of the workers says of itself; those that are away are left out, unless all are."""
+        deadline = self._workers.deadline(timeout_s)
+        return on_each(self._workers, lambda worker: _info(worker, deadline), deadline)
 
     def render(
         self,
@@ -282,7 +236,12 @@ class Client(DistanceCalls, TrainingCalls):
     @traced(f"{RENDER_SERVICE}/Render", lambda _, request, **__: span_facts.of_render(request))
     def render_request(self, request: RenderRequest, *, retain: bool = False, timeout_s: float | None = None) -> Frame:
         """As `render`, for those who hold a request already."""
-        return self._renderer.render(request, retain, self._connection.deadline(timeout_s))
+        return self._renderer.render(request, retain, self._workers.deadline(timeout_s))
+
+
+def _info(worker: Worker, deadline: Deadline) -> WorkerInfo:
+    connection = worker.connection
+    return WorkerInfo.of(connection.unary(connection.worker.Info, worker_pb2.InfoRequest(), deadline), worker.target)
 
 
 def _cameras(camera: Any) -> tuple[Camera, ...]:

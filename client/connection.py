@@ -11,13 +11,14 @@ import grpc
 from google.protobuf.message import Message
 
 from lumigrad.client import affinity, cancellation, tracing
-from lumigrad.client.channel import Certificate, Tls, open_channel, resolve_target, resolve_tls, resolve_token
+from lumigrad.client.access import Access
+from lumigrad.client.channel import open_channel
 from lumigrad.client.errors import Internal, LaneLost, LumigradError
 from lumigrad.client.lane_trip import StreamTrip
-from lumigrad.client.lanes import LaneMode, Lanes
-from lumigrad.client.priority import Priority, priority_metadata
+from lumigrad.client.lanes import Lanes
 from lumigrad.client.retry import Deadline, retry_unavailable
 from lumigrad.client.status import exception_of
+from lumigrad.client.targets import Address
 from lumigrad.client.timings import Timings
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
@@ -68,33 +69,22 @@ class Reply(Generic[M]):
 class Connection:
     """One channel. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        target: str | None,
-        timeout_s: float,
-        retry_s: float,
-        token: str | None,
-        tls: Tls | None,
-        certificate: Certificate | None = None,
-        priority: Priority | None = None,
-        lane: LaneMode = "auto",
-    ) -> None:
-        self.target = resolve_target(target)
-        self._timeout_s = timeout_s
-        self.retry_s = retry_s
-        token = resolve_token(token)
-        authorization = (("authorization", f"Bearer {token}"),) if token else ()
-        self._metadata = (*authorization, *priority_metadata(priority))
-        self._channel = open_channel(self.target, resolve_tls(tls), certificate)
+    def __init__(self, address: Address, access: Access) -> None:
+        """Sets up, without connecting."""
+        self.target = address.target
+        self._timeout_s = access.timeout_s
+        self._retry_s = access.retry_s
+        self._metadata = access.metadata
+        self.channel = open_channel(address, access.credentials)
         self._closed = False
         self._unawaited: set[Any] = set()
-        self.render = Stub(self._channel, RENDER_SERVICE)
-        self.distances = Stub(self._channel, DISTANCE_SERVICE)
-        self.scenes = Stub(self._channel, SCENE_SERVICE)
-        self.training = Stub(self._channel, TRAINING_SERVICE)
-        self.worker = Stub(self._channel, WORKER_SERVICE)
+        self.render = Stub(self.channel, RENDER_SERVICE)
+        self.distances = Stub(self.channel, DISTANCE_SERVICE)
+        self.scenes = Stub(self.channel, SCENE_SERVICE)
+        self.training = Stub(self.channel, TRAINING_SERVICE)
+        self.worker = Stub(self.channel, WORKER_SERVICE)
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
-        self._lanes = Lanes(lane, self.target, self._lane_offer)
+        self._lanes = Lanes(access.lane, self.target, self._lane_offer)
 
     @property
     def _told(self) -> _Metadata:
@@ -104,16 +94,12 @@ class Connection:
         """Ends the channel; calls in flight are cancelled."""
         self._closed = True
         self._lanes.close()
-        self._channel.close()
+        self.channel.close()
 
     @property
     def lane(self) -> str:
         """How large payloads travel, "shared" or "stream"."""
-        return self._lanes.kind(self.deadline(None))
-
-    def deadline(self, timeout_s: float | None) -> Deadline:
-        """Starts the clock of a call; None: the connection's time-out."""
-        return Deadline(self._timeout_s if timeout_s is None else timeout_s)
+        return self._lanes.kind(Deadline(self._timeout_s))
 
     def unary(self, method: Any, request: Message, deadline: Deadline) -> Any:
         """One message there, one back."""
@@ -221,7 +207,7 @@ class Connection:
 
         So nothing is ever changed twice.
         """
-        return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self.retry_s)
+        return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self._retry_s)
 
     def _attempt(self, call: Callable[[float], T], deadline: Deadline) -> T:
         cancellation.check()

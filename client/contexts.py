@@ -5,12 +5,16 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumigrad.client import tracing
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import ContextLost
 from lumigrad.v1 import render_pb2
+
+if TYPE_CHECKING:
+    from lumigrad.client.worker import Worker
 
 T = TypeVar("T")
 
@@ -38,36 +42,54 @@ class Discards:
             self._connection.forget(self._release, request)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A forward state.
+
+    Attributes:
+        context_id: names it on the worker.
+        worker: has it; no other does.
+        discards: where to leave it.
+    """
+
+    context_id: str
+    worker: Worker
+    discards: Discards
+
+    @staticmethod
+    def of(context_id: str, worker: Worker, discards: Discards) -> Kept | None:
+        """What a reply tells; None: the worker kept none."""
+        return Kept(context_id, worker, discards) if context_id else None
+
+
 class Context:
     """The forward state of one result; released when the result is dropped or says so."""
 
-    def __init__(self, owner: object, context_id: str | None, discards: Discards) -> None:
+    def __init__(self, owner: object, kept: Kept | None) -> None:
         """Begins to hold it.
 
         Args:
             owner: a result that is dropped without backward should not occupy the worker until its context expires.
-            context_id: names the state; None: the worker kept none.
-            discards: where to leave it.
+            kept: the state; None: there is none.
         """
-        self._context_id = context_id
-        self._discards = discards
-        if context_id is not None:
-            self._finalizer = weakref.finalize(owner, discards.add, context_id)
+        self._kept = kept
+        if kept is not None:
+            self._finalizer = weakref.finalize(owner, kept.discards.add, kept.context_id)
             self._finalizer.atexit = False
 
-    def use(self, call: Callable[[str | None], T], release: bool) -> T:
-        """Calls with the context, and without one if there is none or the worker lost it.
+    def use(self, call: Callable[[Kept | None], T], release: bool) -> T:
+        """Calls with the state, and without one if there is none or it was lost.
 
         Args:
-            call: takes the context's id; None: computes everything again.
-            release: the call lets the worker forget the context.
+            call: takes the state; None: computes everything again.
+            release: the call lets the worker forget the state.
         """
-        context_id = self._context_id
+        kept = self._kept
         if release:
-            self._context_id = None
-        if context_id is not None:
+            self._kept = None
+        if kept is not None:
             try:
-                result = call(context_id)
+                result = call(kept)
             except ContextLost:
                 tracing.note_repair("context")
                 self._forgotten()
@@ -79,12 +101,12 @@ class Context:
 
     def release(self) -> None:
         """Lets the worker forget the state."""
-        if self._context_id is not None:
-            self._discards.add(self._context_id)
-            self._discards.flush()
+        if self._kept is not None:
+            self._kept.discards.add(self._kept.context_id)
+            self._kept.discards.flush()
             self._forgotten()
 
     def _forgotten(self) -> None:
-        """Notes that the worker has no context any more, so that nobody asks it to release one."""
-        self._context_id = None
+        """Notes that the worker has no state any more, so that nobody asks it to release one."""
+        self._kept = None
         self._finalizer.detach()

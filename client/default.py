@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-from lumigrad.client.channel import resolve_target
 from lumigrad.client.client import Client
+from lumigrad.client.targets import resolve_target
 
 _lock = threading.Lock()
 # Channels do not survive a fork, so each process has its own.

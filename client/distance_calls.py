@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from lumigrad.client import span_facts
 from lumigrad.client.arguments import names, truth
-from lumigrad.client.connection import Connection
 from lumigrad.client.distance_query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.distances import Distances
@@ -17,6 +16,7 @@ from lumigrad.client.pose import IDENTITY
 from lumigrad.client.remote_distances import RemoteDistances
 from lumigrad.client.tracing import traced
 from lumigrad.client.voxel_grid import VoxelGrid
+from lumigrad.client.workers import Workers
 from lumigrad.protos.service import DISTANCE_SERVICE
 
 Positive = Literal["outside", "inside"]
@@ -25,7 +25,7 @@ Positive = Literal["outside", "inside"]
 class DistanceCalls:
     """Distances between spheres and obstacles, collision costs, and fields of distances."""
 
-    _connection: Connection
+    _workers: Workers
     _distances: RemoteDistances
 
     def query(
@@ -95,7 +95,7 @@ class DistanceCalls:
     @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: span_facts.of_query(query))
     def ask(self, query: DistanceQuery, *, retain: bool = False, timeout_s: float | None = None) -> Distances:
         """As `query`, for those who hold one already."""
-        return self._distances.query(query, retain, self._connection.deadline(timeout_s))
+        return self._distances.query(query, retain, self._workers.deadline(timeout_s))
 
     @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: span_facts.of_scene(world))
     def field(
@@ -125,5 +125,5 @@ class DistanceCalls:
             timeout_s: instead of the client's time-out.
         """
         query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)
-        values = self._distances.field(query, self._connection.deadline(timeout_s))
+        values = self._distances.field(query, self._workers.deadline(timeout_s))
         return VoxelGrid(query.outward(values), query.voxel_size)

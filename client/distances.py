@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lumigrad.client import span_facts
 from lumigrad.client.arguments import names
-from lumigrad.client.contexts import Context
+from lumigrad.client.contexts import Context, Kept
 from lumigrad.client.distance_query import DistanceBackward, DistanceQuery
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gradients import Gradients
@@ -47,7 +47,7 @@ class Distances(NamedArrays):
         distances: RemoteDistances,
         query: DistanceQuery,
         arrays: Mapping[str, Array],
-        context_id: str | None,
+        kept: Kept | None,
         timings: Timings,
     ) -> None:
         """Takes arrays as the worker sent them: [B, H, S, ...], positive outside."""
@@ -58,7 +58,7 @@ class Distances(NamedArrays):
         self.query = query
         self.timings = timings
         self._distances = distances
-        self._context = Context(self, context_id, distances.discards)
+        self._context = Context(self, kept)
 
     @traced(f"{DISTANCE_SERVICE}/Backward", lambda self, *_, **__: span_facts.of_query(self.query))
     def backward(
@@ -91,7 +91,7 @@ class Distances(NamedArrays):
             upstream["distance"] = -upstream["distance"]
         request = DistanceBackward(self.query, upstream, names("wanted", wanted))
         deadline = self._distances.deadline(timeout_s)
-        return self._context.use(lambda context: self._distances.backward(request, deadline, context, release), release)
+        return self._context.use(lambda kept: self._distances.backward(request, deadline, kept, release), release)
 
     def release(self) -> None:
         """Lets the worker forget the forward state; backward still works, by computing it again."""

@@ -12,7 +12,7 @@ import numpy as np
 from lumigrad.client import span_facts
 from lumigrad.client.arguments import names
 from lumigrad.client.arrays import to_numpy
-from lumigrad.client.contexts import Context
+from lumigrad.client.contexts import Context, Kept
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.extras import require
 from lumigrad.client.gradients import Gradients
@@ -62,7 +62,7 @@ class Frame(NamedArrays):
         request: RenderRequest,
         arrays: Mapping[str, Array],
         files: Mapping[str, tuple[bytes, ...]],
-        context_id: str | None,
+        kept: Kept | None,
         timings: Timings,
     ) -> None:
         super().__init__({name: array[0] for name, array in arrays.items()} if request.single else arrays)
@@ -72,7 +72,7 @@ class Frame(NamedArrays):
         self.request = request
         self.timings = timings
         self._renderer = renderer
-        self._context = Context(self, context_id, renderer.discards)
+        self._context = Context(self, kept)
 
     def decoded(self, name: str) -> Array:
         """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`."""
@@ -132,7 +132,7 @@ class Frame(NamedArrays):
         upstream = {name: self._stacked(name, value) for name, value in given.items()}
         request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
         deadline = self._renderer.deadline(timeout_s)
-        return self._context.use(lambda context: self._renderer.backward(request, deadline, context, release), release)
+        return self._context.use(lambda kept: self._renderer.backward(request, deadline, kept, release), release)
 
     def release(self) -> None:
         """Lets the worker forget the forward state; backward still works, by computing it again."""

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from lumigrad.client.channel import is_loopback
 from lumigrad.client.errors import InvalidArgument, LumigradError, Unavailable
 from lumigrad.client.lane import PATIENCE_S, Lane, LaneFailed
 from lumigrad.client.lane_trip import LaneTrip, StreamTrip
 from lumigrad.client.retry import Deadline
+from lumigrad.client.targets import is_loopback
 from lumigrad.protos.lane_tensors import LEAST_BYTES
 from lumigrad.protos.lanes import address_of, pack_hello
 

@@ -1,4 +1,4 @@
-"""Render and Backward through one connection: requests to messages, replies to arrays."""
+"""Render and Backward on a client's workers: requests to messages, replies to arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from lumigrad.client.connection import Connection, Reply
-from lumigrad.client.contexts import Discards
+from lumigrad.client.connection import Reply
+from lumigrad.client.contexts import Kept
 from lumigrad.client.frame import Frame
 from lumigrad.client.gradients import Gradients
 from lumigrad.client.image_format import format_messages
@@ -23,8 +23,9 @@ from lumigrad.client.named_arrays import Array
 from lumigrad.client.request import BackwardRequest, RenderRequest
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import SceneHandle
-from lumigrad.client.scene_store import SceneStore
 from lumigrad.client.settings import SphereSettings
+from lumigrad.client.worker import Worker
+from lumigrad.client.workers import Workers
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
@@ -35,20 +36,23 @@ _WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16
 
 
 class RemoteRenderer:
-    """The renderer of the worker behind a connection."""
+    """The renderer of a client's workers."""
 
-    def __init__(self, connection: Connection, store: SceneStore) -> None:
-        self._connection = connection
-        self._store = store
-        self.discards = Discards(connection, connection.render.Release)
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Starts the clock of a call."""
-        return self._connection.deadline(timeout_s)
+        return self._workers.deadline(timeout_s)
 
     def render(self, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:
         """Renders; with `retain` the worker keeps the forward state for the frame's backward."""
-        self.discards.flush()
+        return self._workers.call(
+            _stored(request), lambda worker: self._rendered(worker, request, retain, deadline), deadline
+        )
+
+    def _rendered(self, worker: Worker, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:
+        worker.renderings.flush()
 
         def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
             def build(payload: PayloadWriter) -> Message:
@@ -56,10 +60,10 @@ class RemoteRenderer:
                 formats = format_messages(request.image_formats, request.jpeg_quality)
                 return render_pb2.RenderRequest(spec=spec, retain=retain, formats=formats)
 
-            return self._connection.exchange(self._connection.render.Render, build, deadline)
+            return worker.connection.exchange(worker.connection.render.Render, build, deadline)
 
         if isinstance(request.scene, SceneHandle):
-            reply = self._store.with_reference(request.scene, attempt, deadline)
+            reply = worker.store.with_reference(request.scene, attempt, deadline)
         else:
             reply = attempt(None)
         arrays: dict[str, Array] = {}
@@ -71,34 +75,60 @@ class RemoteRenderer:
             else:
                 half = named.tensor.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16)
                 arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if half else array
-        return Frame(self, request, arrays, files, reply.header.context_id or None, reply.timings)
+        kept = Kept.of(reply.header.context_id, worker, worker.renderings)
+        return Frame(self, request, arrays, files, kept, reply.timings)
 
     def backward(
-        self, request: BackwardRequest, deadline: Deadline, context_id: str | None = None, release: bool = False
+        self, request: BackwardRequest, deadline: Deadline, kept: Kept | None = None, release: bool = False
     ) -> Gradients:
-        """Gradients from the context, or without one by rendering again."""
+        """Gradients from the forward state, or without one by rendering again.
+
+        Raises:
+            ContextLost: the state is gone, perhaps with its worker.
+        """
+        if kept is not None:
+            return self._workers.call_holder(
+                kept, lambda worker: self._differentiated(worker, request, deadline, kept, release), deadline
+            )
+        return self._workers.call(
+            _stored(request.render), lambda worker: self._differentiated(worker, request, deadline), deadline
+        )
+
+    def _differentiated(
+        self,
+        worker: Worker,
+        request: BackwardRequest,
+        deadline: Deadline,
+        kept: Kept | None = None,
+        release: bool = False,
+    ) -> Gradients:
         render = request.render
 
         def build(reference: scene_pb2.SceneRef | None, payload: PayloadWriter) -> Message:
-            spec = render_pb2.BackwardSpec(wanted=request.wanted, release=release and context_id is not None)
+            spec = render_pb2.BackwardSpec(wanted=request.wanted, release=release and kept is not None)
             spec.format.dtype, spec.format.sparse = _WIRE_FORMATS[request.wire_format], request.sparse
-            if context_id is None:
+            if kept is None:
                 spec.render.CopyFrom(_spec(render, reference, payload))
             else:
-                spec.context_id = context_id
+                spec.context_id = kept.context_id
             for name, array in request.output_gradients.items():
                 spec.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)))
             return render_pb2.BackwardRequest(spec=spec)
 
         def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
-            method = self._connection.render.Backward
-            return self._connection.exchange(method, lambda payload: build(reference, payload), deadline)
+            method = worker.connection.render.Backward
+            return worker.connection.exchange(method, lambda payload: build(reference, payload), deadline)
 
-        if context_id is None and isinstance(render.scene, SceneHandle):
-            reply = self._store.with_reference(render.scene, attempt, deadline, any_version=True)
+        if kept is None and isinstance(render.scene, SceneHandle):
+            reply = worker.store.with_reference(render.scene, attempt, deadline, any_version=True)
         else:
             reply = attempt(None)
         return Gradients(_gradient_arrays(reply, render.single), reply.timings)
+
+
+def _stored(request: RenderRequest) -> SceneHandle | None:
+    """The scene that decides which worker is asked; one that travels with the call does not."""
+    return request.scene if isinstance(request.scene, SceneHandle) else None
 
 
 def _spec(

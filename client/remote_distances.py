@@ -1,4 +1,4 @@
-"""Query, Backward and Field of distances through one connection: requests to messages, replies to arrays."""
+"""Query, Backward and Field of distances on a client's workers: requests to messages, replies to arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from lumigrad.client.connection import Connection, Reply
-from lumigrad.client.contexts import Discards
+from lumigrad.client.connection import Reply
+from lumigrad.client.contexts import Kept
 from lumigrad.client.distance_messages import field_message, settings_message
 from lumigrad.client.distance_query import DistanceBackward, DistanceQuery, Surroundings
 from lumigrad.client.distances import Distances
@@ -19,6 +19,8 @@ from lumigrad.client.mesh import Mesh
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.worker import Worker
+from lumigrad.client.workers import Workers
 from lumigrad.client.world import World
 from lumigrad.client.world_meshes import References
 from lumigrad.client.world_messages import world_message
@@ -40,40 +42,61 @@ _Source = scene_pb2.SceneRef | _Inline
 
 
 class RemoteDistances:
-    """The distances of the worker behind a connection."""
+    """The distances of a client's workers."""
 
-    def __init__(self, connection: Connection, store: SceneStore) -> None:
-        self._connection = connection
-        self._store = store
-        self.discards = Discards(connection, connection.distances.Release)
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Starts the clock of a call."""
-        return self._connection.deadline(timeout_s)
+        return self._workers.deadline(timeout_s)
 
     def query(self, query: DistanceQuery, retain: bool, deadline: Deadline) -> Distances:
         """Asks; with `retain` the worker keeps the forward state for backward."""
-        self.discards.flush()
+        return self._workers.call(query.world, lambda worker: self._answered(worker, query, retain, deadline), deadline)
+
+    def _answered(self, worker: Worker, query: DistanceQuery, retain: bool, deadline: Deadline) -> Distances:
+        worker.queries.flush()
 
         def attempt(source: _Source) -> Reply[Any]:
             def build(payload: PayloadWriter) -> Message:
                 return distance_pb2.QueryRequest(spec=_spec(query, source, payload), retain=retain)
 
-            return self._connection.exchange(self._connection.distances.Query, build, deadline)
+            return worker.connection.exchange(worker.connection.distances.Query, build, deadline)
 
-        reply = self._with_source(query.world, attempt, deadline)
+        reply = _with_source(worker.store, query.world, attempt, deadline)
         arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
-        return Distances(self, query, arrays, reply.header.context_id or None, reply.timings)
+        kept = Kept.of(reply.header.context_id, worker, worker.queries)
+        return Distances(self, query, arrays, kept, reply.timings)
 
     def backward(
-        self, request: DistanceBackward, deadline: Deadline, context_id: str | None = None, release: bool = False
+        self, request: DistanceBackward, deadline: Deadline, kept: Kept | None = None, release: bool = False
     ) -> Gradients:
-        """Gradients from the context, or without one by asking again."""
+        """Gradients from the forward state, or without one by asking again.
 
+        Raises:
+            ContextLost: the state is gone, perhaps with its worker.
+        """
+        if kept is not None:
+            return self._workers.call_holder(
+                kept, lambda worker: self._differentiated(worker, request, deadline, kept, release), deadline
+            )
+        return self._workers.call(
+            request.query.world, lambda worker: self._differentiated(worker, request, deadline), deadline
+        )
+
+    def _differentiated(
+        self,
+        worker: Worker,
+        request: DistanceBackward,
+        deadline: Deadline,
+        kept: Kept | None = None,
+        release: bool = False,
+    ) -> Gradients:
         def build(source: _Source | None, payload: PayloadWriter) -> Message:
-            spec = distance_pb2.DistanceBackwardSpec(wanted=request.wanted, release=release and context_id is not None)
+            spec = distance_pb2.DistanceBackwardSpec(wanted=request.wanted, release=release and kept is not None)
             if source is None:
-                spec.context_id = context_id or ""
+                spec.context_id = kept.context_id if kept is not None else ""
             else:
                 spec.query.CopyFrom(_spec(request.query, source, payload))
             for name, array in request.output_gradients.items():
@@ -81,13 +104,13 @@ class RemoteDistances:
             return distance_pb2.DistanceBackwardRequest(spec=spec)
 
         def attempt(source: _Source | None) -> Reply[Any]:
-            method = self._connection.distances.Backward
-            return self._connection.exchange(method, lambda payload: build(source, payload), deadline)
+            method = worker.connection.distances.Backward
+            return worker.connection.exchange(method, lambda payload: build(source, payload), deadline)
 
-        if context_id is not None:
+        if kept is not None:
             reply = attempt(None)
         else:
-            reply = self._with_source(request.query.world, attempt, deadline, any_version=True)
+            reply = _with_source(worker.store, request.query.world, attempt, deadline, any_version=True)
         arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.gradients}
         if "spheres" in arrays:
             arrays["spheres"] = request.query.with_axes(arrays["spheres"])
@@ -95,32 +118,42 @@ class RemoteDistances:
 
     def field(self, query: FieldQuery, deadline: Deadline) -> Array:
         """Distances [X, Y, Z] at the centres of the voxels of a box, as the worker sends them."""
-        world = query.world
-        if isinstance(world, World):
-            # It may hold grids, and the request is a single message, which has to be short.
-            world = self._store.put(world, deadline)
+        return self._workers.call(query.world, lambda worker: _field(worker, query, deadline), deadline)
 
-        def attempt(source: _Source) -> Reply[Any]:
-            assert not isinstance(source, _Inline)
-            message = field_message(query, source)
-            return self._connection.download(self._connection.distances.Field, message, deadline)
 
-        reply = self._with_source(world, attempt, deadline)
-        (named,) = reply.header.outputs
-        return reply.reader.read(named.tensor, named.name)
+def _field(worker: Worker, query: FieldQuery, deadline: Deadline) -> Array:
+    world = query.world
+    if isinstance(world, World):
+        # It may hold grids, and the request is a single message, which has to be short.
+        world = worker.store.put(world, deadline)
 
-    def _with_source(
-        self, world: Surroundings, attempt: Callable[[_Source], T], deadline: Deadline, *, any_version: bool = False
-    ) -> T:
-        if isinstance(world, World):
-            inline = world
-            return self._store.meshes.call(
-                inline, lambda meshes: attempt(_Inline(inline, meshes)), deadline, any_version=any_version
-            )
-        if isinstance(world, Mesh):
-            # The mesh as it is here, whatever became of the one that was stored.
-            world, any_version = self._store.meshes.resident(world, deadline), True
-        return self._store.with_reference(world, attempt, deadline, any_version=any_version)
+    def attempt(source: _Source) -> Reply[Any]:
+        assert not isinstance(source, _Inline)
+        message = field_message(query, source)
+        return worker.connection.download(worker.connection.distances.Field, message, deadline)
+
+    reply = _with_source(worker.store, world, attempt, deadline)
+    (named,) = reply.header.outputs
+    return reply.reader.read(named.tensor, named.name)
+
+
+def _with_source(
+    store: SceneStore,
+    world: Surroundings,
+    attempt: Callable[[_Source], T],
+    deadline: Deadline,
+    *,
+    any_version: bool = False,
+) -> T:
+    if isinstance(world, World):
+        inline = world
+        return store.meshes.call(
+            inline, lambda meshes: attempt(_Inline(inline, meshes)), deadline, any_version=any_version
+        )
+    if isinstance(world, Mesh):
+        # The mesh as it is here, whatever became of the one that was stored.
+        world, any_version = store.meshes.resident(world, deadline), True
+    return store.with_reference(world, attempt, deadline, any_version=any_version)
 
 
 def _spec(query: DistanceQuery, source: _Source, payload: PayloadWriter) -> distance_pb2.DistanceSpec:

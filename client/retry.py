@@ -36,13 +36,16 @@ class Deadline:
         return left
 
 
-def retry_unavailable(attempt: Callable[[], T], deadline: Deadline, retry_s: float) -> T:
+def retry_unavailable(
+    attempt: Callable[[], T], deadline: Deadline, retry_s: float, has_others: Callable[[], bool] = lambda: False
+) -> T:
     """Repeats `attempt` while it raises an Unavailable that may pass, with delays that double and are random by half.
 
     Args:
         attempt: must be safe to repeat.
         deadline: of the whole call.
         retry_s: no attempt starts later than this after the first one that failed.
+        has_others: whether the next attempt is made elsewhere, where nobody has failed yet: then it is made at once.
     """
     give_up, delay, lost = math.inf, _FIRST_DELAY_S, 0
     while True:
@@ -52,6 +55,10 @@ def retry_unavailable(attempt: Callable[[], T], deadline: Deadline, retry_s: flo
             lost += error.was_begun
             if error.is_lasting or lost == _MOST_LOST:
                 raise
+            if has_others():
+                tracing.note_retry(0.0)
+                deadline.remaining_s()
+                continue
             # An attempt may have been under way for long when its worker was lost: only the search for another counts.
             give_up = min(give_up, time.monotonic() + retry_s)
             # Randomness keeps clients apart that lost the same worker at the same moment.

@@ -34,6 +34,8 @@ class SceneHandle:
         scene: the client's own copy, if it has one. With it a worker that lost the scene gets it again unnoticed.
         report: what the worker found out about a mesh; None for other kinds.
         affinity: the name that its calls go by, see `lumigrad.client.affinity`; empty: its scene_id.
+        address: the worker that this handle came from.
+        replicas: of several workers, how many share its calls.
     """
 
     scene_id: str
@@ -45,6 +47,8 @@ class SceneHandle:
     scene: Scene | None = field(default=None, repr=False, compare=False)
     report: MeshReport | None = field(default=None, repr=False, compare=False)
     affinity: str = field(default="", repr=False, compare=False)
+    address: str = field(default="", repr=False, compare=False)
+    replicas: int = field(default=1, repr=False, compare=False)
 
     @property
     def goes_by(self) -> str:
@@ -52,10 +56,11 @@ class SceneHandle:
         return self.affinity or self.scene_id
 
     @staticmethod
-    def of(info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
-        """Reads the worker's message; its calls are to go where this one went."""
+    def of(info: scene_pb2.SceneInfo, scene: Scene | None = None, address: str = "", replicas: int = 1) -> SceneHandle:
+        """Reads a worker's message; its calls are to go where this one went."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
         where = affinity.current() or info.content_hash
         return SceneHandle(
-            info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where
-        )
+            info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where,
+            address, replicas,
+        )  # fmt: skip

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from lumigrad.client import affinity, tracing
 from lumigrad.client.connection import Connection
-from lumigrad.client.errors import SceneNotFound, VersionMismatch
+from lumigrad.client.errors import DeadlineExceeded, SceneNotFound, VersionMismatch
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.messages import scene_hash, scene_message
 from lumigrad.client.retry import MOST_REPAIRS, Deadline
@@ -31,6 +31,8 @@ _Key = tuple[str, int]
 # Scenes that were lost and are remembered; one that is forgotten costs its handle another repair.
 _MAX_RESTORED = 1 << 14
 _UPDATE_ID_BYTES = 8
+# Scenes that are put again at a time.
+_REPAIRS = 16
 _NAME_BYTES = 8
 
 
@@ -43,22 +45,25 @@ class SceneStore:
         # Of scenes that had to be put again, what they are called now; the least recently asked for first.
         self._restored: OrderedDict[_Key, _Key] = OrderedDict()
         self._lock = threading.Lock()
+        # Who repairs a scene; others who miss it wait, since it need only be sent once. A world's meshes come with it.
+        self._repairs = {kind: [threading.Lock() for _ in range(_REPAIRS)] for kind in (True, False)}
         # Worlds share meshes, which have to lie where they do: all of them go by one name.
         self._worlds = secrets.token_hex(_NAME_BYTES)
 
-    def put(self, scene: Scene, deadline: Deadline, *, newest: bool = False) -> SceneHandle:
+    def put(self, scene: Scene, deadline: Deadline, *, newest: bool = False, digest: str | None = None) -> SceneHandle:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
 
         Args:
             scene: what to store.
             deadline: of all of it.
             newest: of a world's meshes that this client updated meanwhile, the last version.
+            digest: the hash of its content, if the caller has it; of a world nobody can have it before.
         """
         with affinity.to(self._worlds if isinstance(scene, World | Mesh) else ""):
             references = (
                 self.meshes.references(scene, deadline, anew=True, newest=newest) if isinstance(scene, World) else ()
             )
-            digest = scene_hash(scene, references)
+            digest = digest or scene_hash(scene, references)
             with affinity.to(digest):
                 return self._put(scene, references, digest, deadline)
 
@@ -67,14 +72,14 @@ class SceneStore:
             found = self._connection.download(
                 self._connection.scenes.Get, scene_pb2.GetRequest(content_hash=digest), deadline
             )
-            return SceneHandle.of(found.header.info, scene)
+            return self.handle(found.header.info, scene)
         except SceneNotFound:
 
             def build(payload: PayloadWriter) -> Message:
                 return scene_pb2.PutRequest(scene=scene_message(scene, payload, references), content_hash=digest)
 
             reply = self._connection.upload(self._connection.scenes.Put, build, deadline)
-            return SceneHandle.of(reply.scene, scene)
+            return self.handle(reply.scene, scene)
 
     def update(self, handle: SceneHandle, changes: SceneChanges, deadline: Deadline) -> SceneHandle:
         """Replaces some tensors, or moves and switches obstacles; the handle's version must be the worker's."""
@@ -92,7 +97,7 @@ class SceneStore:
 
         with affinity.to(handle.goes_by):
             reply = self.with_reference(handle, attempt, deadline)
-            updated = SceneHandle.of(reply.scene, changes.applied(handle))
+            updated = SceneHandle.of(reply.scene, changes.applied(handle), self._connection.target, handle.replicas)
         if updated.kind == "mesh":
             self.meshes.note_update(updated)
         return updated
@@ -103,7 +108,7 @@ class SceneStore:
         with affinity.to(scene_id):
             reply = self._connection.download(self._connection.scenes.Get, request, deadline)
             if not with_tensors:
-                return SceneHandle.of(reply.header.info)
+                return self.handle(reply.header.info)
             meshes: dict[str, SceneHandle] = {}
 
             def mesh(mesh_id: str) -> SceneHandle:
@@ -111,12 +116,12 @@ class SceneStore:
                     meshes[mesh_id] = self.get(mesh_id, True, deadline)
                 return meshes[mesh_id]
 
-            return SceneHandle.of(reply.header.info, scene_of(reply.header.scene, reply.reader, mesh))
+            return self.handle(reply.header.info, scene_of(reply.header.scene, reply.reader, mesh))
 
     def list(self, deadline: Deadline) -> tuple[SceneHandle, ...]:
         """Handles to all scenes, without content."""
         reply = self._connection.unary(self._connection.scenes.List, scene_pb2.ListRequest(), deadline)
-        return tuple(SceneHandle.of(info) for info in reply.scenes)
+        return tuple(self.handle(info) for info in reply.scenes)
 
     def delete(self, scene: SceneHandle | str, deadline: Deadline) -> None:
         """Forgets a scene, given by its handle or name."""
@@ -124,6 +129,10 @@ class SceneStore:
         with affinity.to(name if isinstance(scene, str) else scene.goes_by):
             request = scene_pb2.DeleteRequest(scene_id=name)
             self._connection.remove(self._connection.scenes.Delete, request, deadline, SceneNotFound)
+
+    def handle(self, info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
+        """The handle of what this worker stores."""
+        return SceneHandle.of(info, scene, self._connection.target)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""
@@ -166,8 +175,19 @@ class SceneStore:
                     if handle.scene is None or not is_lost or repairs == MOST_REPAIRS:
                         raise
                 repairs += 1
+                self._repair(handle, handle.scene, now, deadline)
+
+    def _repair(self, handle: SceneHandle, scene: Scene, lost: SceneHandle, deadline: Deadline) -> None:
+        turns = self._repairs[isinstance(scene, World)]
+        turn = turns[hash(lost.scene_id) % len(turns)]
+        if not turn.acquire(timeout=deadline.remaining_s()):
+            raise DeadlineExceeded(f"the call waited {deadline.timeout_s:g} s for another one to send its scene again")
+        try:
+            if self.current(handle) == lost:
                 tracing.note_repair("scene")
-                self._note_restored(now, self.put(handle.scene, deadline, newest=True))
+                self._note_restored(lost, self.put(scene, deadline, newest=True))
+        finally:
+            turn.release()
 
     def _note_restored(self, lost: SceneHandle, restored: SceneHandle) -> None:
         before, now = (lost.scene_id, lost.version), (restored.scene_id, restored.version)

@@ -10,7 +10,7 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from lumigrad.client.channel import split_target
+from lumigrad.client.targets import split_target
 
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer("lumigrad.client", version("lumigrad"))

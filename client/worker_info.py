@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumigrad.client.channel import split_target
+from lumigrad.client.targets import split_target
 from lumigrad.v1 import worker_pb2
 
 

@@ -20,21 +20,22 @@ from lumigrad.client.lanes import LaneMode
 from lumigrad.client.priority import Priority
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.targets import WorkerTargets
 
 _MOST_CALLS = 1024
 
 
 class AsyncClient(Asynchronous[Client]):
-    """A connection to one worker, for coroutines: what `Client` has, to be awaited, with its arguments and errors.
+    """The way to one worker, or to several, for coroutines: what `Client` has, with its arguments and errors.
 
-    The verbs run in threads of the client's own, so packing and unpacking arrays do not hold up the event loop. Whoever
-    stops waiting for a call, cancelled or by a time-out of asyncio, ends it on the worker too. Coroutines of several
-    event loops may share a client.
+    All verbs are awaited. They run in threads of the client's own, so packing and unpacking arrays do not hold up the
+    event loop. Whoever stops waiting for a call, cancelled or by a time-out of asyncio, ends it on the worker too.
+    Coroutines of several event loops may share a client.
     """
 
     def __init__(
         self,
-        target: str | None = None,
+        target: WorkerTargets | None = None,
         *,
         calls: int = 16,
         timeout_s: float = 60.0,
@@ -78,11 +79,11 @@ class AsyncClient(Asynchronous[Client]):
 
     @property
     def target(self) -> str:
-        """The worker's address."""
+        """The worker's address; of several workers what the client was given."""
         return self._blocking.target
 
     async def lane(self) -> str:
-        """How large payloads travel, "shared" or "stream"; asks the worker if none has travelled yet."""
+        """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
         return await self._calls.run(lambda: self._blocking.lane)
 
     async def close(self) -> None:
@@ -90,6 +91,7 @@ class AsyncClient(Asynchronous[Client]):
         await self._calls.close(self._blocking.close)
 
     info = awaited(Client.info)
+    infos = awaited(Client.infos)
     put = awaited(Client.put)
     update = awaited(Client.update)
     get = awaited(Client.get)

@@ -7,8 +7,9 @@ import sys
 
 import grpc
 
-from lumigrad.client.channel import open_channel, resolve_target, resolve_tls
+from lumigrad.client.channel import credentials_of, open_channel, resolve_tls
 from lumigrad.client.commands.options import add_security, positive_number, tls_of
+from lumigrad.client.targets import Address, resolve_target
 
 _METHOD = "/grpc.health.v1.Health/Check"
 # The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
@@ -35,9 +36,9 @@ class HealthCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Prints the status; 0 if it is SERVING, else 1."""
         target = resolve_target(arguments.target)
-        tls = resolve_tls(tls_of(arguments))
         certificate = tuple(arguments.certificate) if arguments.certificate else None
-        with open_channel(target, tls, certificate) as channel:
+        credentials = credentials_of(resolve_tls(tls_of(arguments)), certificate)
+        with open_channel(Address(target), credentials) as channel:
             check = channel.unary_unary(_METHOD)
             try:
                 status = _status_of(check(_request(arguments.service), timeout=arguments.timeout))

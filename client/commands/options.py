@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from lumigrad.client.channel import DEFAULT_TARGET, TARGET_VARIABLE, Tls
+from lumigrad.client.channel import Tls
 from lumigrad.client.client import Client
+from lumigrad.client.targets import DEFAULT_TARGET, TARGET_VARIABLE
 
 # At a prompt it is better to hear soon that there is no worker.
 _RETRY_S = 1.0

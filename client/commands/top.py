@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from lumigrad.client.channel import resolve_target, resolve_tls
+from lumigrad.client.channel import resolve_tls
 from lumigrad.client.commands.options import add_security, connect_to, positive_number, tls_of
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.extras import require
@@ -20,6 +20,7 @@ from lumigrad.client.monitor.keys import Keys
 from lumigrad.client.monitor.report import UNREACHABLE, Report
 from lumigrad.client.monitor.source import Source
 from lumigrad.client.monitor.watch import Watch
+from lumigrad.client.targets import Targets
 from lumigrad.client.worker_info import WorkerInfo
 
 _ASK_SECONDS = 3.0
@@ -50,7 +51,7 @@ class TopCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Shows them until q or Control-C."""
-        watches = [Watch(_source(target, arguments)) for target in arguments.targets or [resolve_target(None)]]
+        watches = [Watch(_source(target, arguments)) for target in _workers(arguments.targets)]
         with ThreadPoolExecutor(len(watches)) as pool:
             looks = _looks(watches, pool)
             first = next(looks)
@@ -70,6 +71,15 @@ class TopCommand:
 def _looks(watches: Sequence[Watch], pool: ThreadPoolExecutor) -> Iterator[list[Report]]:
     while True:
         yield list(pool.map(Watch.look, watches))
+
+
+def _workers(named: Sequence[str]) -> list[str]:
+    """The URLs and each worker, in their order; of a name that stands for several, those that it does now."""
+    return [
+        worker
+        for name in named or (None,)
+        for worker in ((name,) if name and "://" in name else [address.target for address in Targets(name).addresses()])
+    ]
 
 
 def _source(target: str, arguments: argparse.Namespace) -> Source:

@@ -8,14 +8,13 @@ from typing import Any
 from lumigrad.client import affinity, span_facts
 from lumigrad.client.arguments import instance, number, whole_number
 from lumigrad.client.camera import Camera
-from lumigrad.client.connection import Connection
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.errors import InvalidArgument, TrainingLost
 from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.messages import gaussian_settings_message, sphere_settings_message
 from lumigrad.client.render_settings import settings_of
 from lumigrad.client.scene import SceneHandle
-from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.scene_calls import first_with, put
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.tracing import traced
 from lumigrad.client.training.density import AdaptiveDensity, Mcmc
@@ -23,6 +22,8 @@ from lumigrad.client.training.options import Loss, Rate, Rates, default_rates, e
 from lumigrad.client.training.stream import TrainingStream
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.training.views import Views
+from lumigrad.client.worker import Worker
+from lumigrad.client.workers import Workers
 from lumigrad.protos.service import TRAINING_SERVICE
 from lumigrad.v1 import scene_pb2, training_pb2
 
@@ -38,8 +39,7 @@ _MOST = 1 << 40
 class TrainingCalls:
     """Trainings on the worker."""
 
-    _connection: Connection
-    _store: SceneStore
+    _workers: Workers
 
     @traced(f"{TRAINING_SERVICE}/Train", lambda _, scene, cameras, *__, **___: span_facts.of_training(scene, cameras))
     def trainer(
@@ -96,8 +96,8 @@ class TrainingCalls:
         """
         instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
         views = Views(cameras, targets)
-        deadline = self._connection.deadline(timeout_s)
-        handle = scene if isinstance(scene, SceneHandle) else self._store.put(scene, deadline)
+        deadline = self._workers.deadline(timeout_s)
+        handle = scene if isinstance(scene, SceneHandle) else put(self._workers, scene, deadline)
         spec = training_pb2.TrainingSpec(
             sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
             seed=whole_number("seed", seed, 0, (1 << 64) - 1),
@@ -137,24 +137,32 @@ class TrainingCalls:
         Raises:
             TrainingLost: it has ended, nobody came back in time, or the lease is another's.
         """
-        stream = TrainingStream(self._connection, timeout_s, self._connection.retry_s, lambda: None)
-        stream.start(training_pb2.TrainingStart(training_id=training_id, lease=lease))
-        return Trainer(stream, self._store, stream.started.has_loss, timeout_s)
+        start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
+
+        def resume(worker: Worker) -> Trainer:
+            stream = TrainingStream(worker.connection, timeout_s, self._workers.retry_s, lambda: None)
+            stream.start(start)
+            return Trainer(stream, worker.store, stream.started.has_loss, timeout_s)
+
+        return first_with(self._workers, resume, TrainingLost, self._workers.deadline(timeout_s))
 
     def _begin(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, timeout_s: float) -> Trainer:
-        deadline = self._connection.deadline(timeout_s)
+        def begin(worker: Worker) -> Trainer:
+            def put_targets() -> None:
+                views.put(worker.store, self._workers.deadline(timeout_s))
 
-        def put_targets() -> None:
-            views.put(self._store, self._connection.deadline(timeout_s))
+            stream = TrainingStream(worker.connection, timeout_s, self._workers.retry_s, put_targets)
+            put_targets()
 
-        stream = TrainingStream(self._connection, timeout_s, self._connection.retry_s, put_targets)
-        put_targets()
+            def start(reference: scene_pb2.SceneRef) -> None:
+                stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=views.messages()))
 
-        def start(reference: scene_pb2.SceneRef) -> None:
-            stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=views.messages()))
+            worker.store.with_reference(handle, start, deadline)
+            return Trainer(stream, worker.store, views.has_targets, timeout_s, spec.snapshot_every)
 
-        self._store.with_reference(handle, start, deadline)
-        return Trainer(stream, self._store, views.has_targets, timeout_s, spec.snapshot_every)
+        deadline = self._workers.deadline(timeout_s)
+        # From here on it stays where it has begun.
+        return self._workers.call(handle, begin, deadline)
 
 
 def _set_rendering(

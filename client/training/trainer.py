@@ -179,7 +179,7 @@ class Trainer:
         """
         self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
         with affinity.to(self._stream.affinity):
-            return SceneHandle.of(self._received("published").message.published.scene)
+            return self._store.handle(self._received("published").message.published.scene)
 
     def scene(self) -> Scene:
         """The scene as it is now, downloaded."""

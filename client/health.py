@@ -1,0 +1,88 @@
+"""What a worker says of its health, watched for as long as a client knows the worker."""
+
+from __future__ import annotations
+
+import random
+import threading
+from enum import IntEnum
+from typing import Any
+
+import grpc
+
+_WATCH = "/grpc.health.v1.Health/Watch"
+# The request for the worker as a whole, and the reply that says SERVING: one field each, so that no stub is needed.
+_WHOLE = b""
+_SERVING = b"\x08\x01"
+# Between two watches; what follows a refusal grows, since a worker only lets so many watch.
+_PAUSE_S = 0.1
+_LARGEST_PAUSE_S = 30.0
+
+
+class Standing(IntEnum):
+    """How much a worker is to be preferred: the least first."""
+
+    # Nothing is known against it.
+    READY = 0
+    # It takes calls, but wants no more: it is about to stop, or its device fails.
+    LEAVING = 1
+    # Nobody answers there.
+    GONE = 2
+
+
+class Health:
+    """The standing of one worker. READY until something else is heard."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        """Sets up; `start` begins to watch."""
+        self.standing = Standing.READY
+        self._watch = channel.unary_stream(_WATCH, request_serializer=bytes, response_deserializer=bytes)
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._is_doubted = False
+        self._is_closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Watches from now on, in a thread; once."""
+        with self._lock:
+            if self._thread is None and not self._is_closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="lumigrad health", daemon=True)
+                self._thread.start()
+
+    def doubt(self) -> None:
+        """A call found nobody there: what was heard before is not to be trusted, and the worker has to say it again."""
+        self.standing = Standing.GONE
+        with self._lock:
+            self._is_doubted = True
+            if self._call is not None:
+                self._call.cancel()
+
+    def close(self) -> None:
+        """Watches no more."""
+        self._is_closed.set()
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+
+    def _run(self) -> None:
+        pause = _PAUSE_S
+        while not self._is_closed.wait(pause * random.uniform(0.5, 1.0)):
+            try:
+                with self._lock:
+                    # Waits for a connection, however long there is none.
+                    self._is_doubted = False
+                    self._call = self._watch(_WHOLE, wait_for_ready=True)
+                for status in self._call:
+                    self.standing = Standing.READY if status == _SERVING else Standing.LEAVING
+                    pause = _PAUSE_S
+            except grpc.RpcError as error:
+                code = error.code()
+                if code is grpc.StatusCode.UNAVAILABLE:
+                    self.standing = Standing.GONE
+                elif not self._is_doubted:
+                    # Too many watch, or it has nothing that could be watched: calls find out.
+                    self.standing = Standing.READY
+                    pause = min(2 * pause, _LARGEST_PAUSE_S)
+            except ValueError:
+                # gRPC's way to say that the channel is closed.
+                return

@@ -1,0 +1,58 @@
+"""One worker, as a client knows it: the way there, its scenes, and the forward states that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lumigrad.client.access import Access
+from lumigrad.client.connection import Connection
+from lumigrad.client.contexts import Discards
+from lumigrad.client.health import Health
+from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.targets import Address
+
+
+class Worker:
+    """Everything that belongs to one worker and to no other.
+
+    Attributes:
+        target: its address.
+        connection: calls to it.
+        store: its scenes.
+        renderings: forward states of renderings that nobody needs any more.
+        queries: those of queries.
+        health: what it says of itself, once somebody watches.
+        under_way: calls of this client.
+        asked: how many there have been.
+    """
+
+    def __init__(self, address: Address, access: Access) -> None:
+        """Sets up, without connecting."""
+        self.target = address.target
+        self.connection = Connection(address, access)
+        self.store = SceneStore(self.connection)
+        self.renderings = Discards(self.connection, self.connection.render.Release)
+        self.queries = Discards(self.connection, self.connection.distances.Release)
+        self.health = Health(self.connection.channel)
+        self.under_way = 0
+        self.asked = 0
+
+    def __repr__(self) -> str:
+        return f"Worker({self.target!r})"
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """For the length of a `with` block, a call is under way."""
+        # Not exact between threads, and need not be: it only helps to choose.
+        self.under_way += 1
+        self.asked += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+
+    def close(self) -> None:
+        """Ends the connection; calls under way are cancelled."""
+        self.health.close()
+        self.connection.close()

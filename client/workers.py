@@ -1,0 +1,80 @@
+"""The workers of a client: one, or several (`pool`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from lumigrad.client.access import Access
+from lumigrad.client.contexts import Kept
+from lumigrad.client.retry import Deadline
+from lumigrad.client.scene import Scene
+from lumigrad.client.targets import Address
+from lumigrad.client.wish import Subject
+from lumigrad.client.worker import Worker
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Who answers the calls of a client. Safe to use from several threads."""
+
+    @property
+    def target(self) -> str:
+        """What the user named."""
+
+    @property
+    def retry_s(self) -> float:
+        """How long a call is repeated while no worker answers, seconds."""
+
+    def deadline(self, timeout_s: float | None) -> Deadline:
+        """Starts the clock of a call; None: the client's time-out."""
+
+    def key(self, scene: Scene) -> str:
+        """What a scene's worker is chosen by; empty where there is no choice."""
+
+    def call(self, subject: Subject, ask: Callable[[Worker], T], deadline: Deadline) -> T:
+        """Asks the worker that a call about `subject` is for; another one, if there is one, where it cannot answer."""
+
+    def call_holder(self, kept: Kept, ask: Callable[[Worker], T], deadline: Deadline) -> T:
+        """Asks the worker that has a forward state; ContextLost if it cannot answer and others may."""
+
+    def each(self, deadline: Deadline) -> Sequence[Worker]:
+        """All that seem to be there."""
+
+    def close(self) -> None:
+        """Ends all connections; calls under way are cancelled."""
+
+
+class LoneWorker:
+    """One worker at one address: its connection repeats calls while it is away."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self.target = address.target
+        self.retry_s = access.retry_s
+        self.worker = Worker(address, access)
+        self._timeout_s = access.timeout_s
+
+    def deadline(self, timeout_s: float | None) -> Deadline:
+        """Starts the clock of a call."""
+        return Deadline(self._timeout_s if timeout_s is None else timeout_s)
+
+    def key(self, scene: Scene) -> str:
+        """Empty: there is no choice."""
+        return ""
+
+    def call(self, subject: Subject, ask: Callable[[Worker], T], deadline: Deadline) -> T:
+        """Asks the one that there is."""
+        return ask(self.worker)
+
+    def call_holder(self, kept: Kept, ask: Callable[[Worker], T], deadline: Deadline) -> T:
+        """Asks the one that there is."""
+        return ask(self.worker)
+
+    def each(self, deadline: Deadline) -> Sequence[Worker]:
+        """The one that there is."""
+        return (self.worker,)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.worker.close()

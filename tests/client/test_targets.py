@@ -1,0 +1,85 @@
+"""What may name workers, and what it means."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from lumigrad.client import Client, InvalidArgument, Unavailable
+from lumigrad.client import targets as targets_module
+from lumigrad.client.targets import Address, Targets
+
+
+def addresses(named) -> list[str]:
+    return [address.target for address in Targets(named).addresses()]
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("a:1", ["a:1"]),
+        ("a:1,b:2", ["a:1", "b:2"]),
+        (["a:1", "b:2", "a:1"], ["a:1", "b:2"]),
+        ("ipv4:1.2.3.4:5,1.2.3.5:5", ["1.2.3.4:5", "1.2.3.5:5"]),
+        ("ipv6:[::1]:5,[::2]:5", ["[::1]:5", "[::2]:5"]),
+        ("ipv4:1.2.3.4:5", ["ipv4:1.2.3.4:5"]),
+        ("unix:/run/worker", ["unix:/run/worker"]),
+        (lambda: ["c:3"], ["c:3"]),
+        (None, ["localhost:50051"]),
+    ],
+)
+def test_addresses(named, expected, monkeypatch) -> None:
+    monkeypatch.delenv("LUMIGRAD_TARGET", raising=False)
+    assert addresses(named) == expected
+
+
+def test_one_address_is_one_worker_for_good() -> None:
+    assert Targets("a:1").is_lone and Targets(["a:1"]).is_lone and Targets("dns://8.8.8.8/a:1").is_lone
+    for several in ("a:1,b:2", "dns:///a:1", lambda: ["a:1"]):
+        assert not Targets(several).is_lone
+
+
+def test_the_environment_may_name_several(monkeypatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TARGET", "a:1,b:2")
+    assert addresses(None) == ["a:1", "b:2"]
+    with Client() as client:
+        assert client.target == "a:1,b:2"
+
+
+def test_names_stand_for_all_their_addresses(monkeypatch) -> None:
+    def resolve(host: str, port: int) -> tuple[str, ...]:
+        if host == "nobody":
+            raise socket.gaierror("Name or service not known")
+        return (f"10.0.0.1:{port}", f"10.0.0.2:{port}")
+
+    monkeypatch.setattr(targets_module, "resolve_name", resolve)
+    assert Targets("dns:///workers:7").addresses() == (
+        Address("10.0.0.1:7", "workers"),
+        Address("10.0.0.2:7", "workers"),
+    )
+    assert addresses("dns:workers") == ["10.0.0.1:50051", "10.0.0.2:50051"]
+    assert addresses(["dns:///workers:7", "a:1", "dns:///nobody:7"]) == ["10.0.0.1:7", "10.0.0.2:7", "a:1"]
+    with pytest.raises(Unavailable, match=r"no worker at dns:///nobody:7: dns:///nobody:7 is not known here"):
+        addresses("dns:///nobody:7")
+
+
+def test_localhost_is_looked_up_once_for_both_kinds_of_addresses() -> None:
+    assert addresses("dns:///localhost:7") in (["127.0.0.1:7"], ["[::1]:7"])
+
+
+@pytest.mark.parametrize("wrong", ["a:1, b:2", "a:1,,b:2", ["a:1", ""], ["a:1", 7], "a b"])
+def test_what_is_no_address_is_refused(wrong) -> None:
+    with pytest.raises(InvalidArgument, match=r'^target: expected addresses such as "localhost:50051"'):
+        Targets(wrong)
+
+
+def test_a_function_that_tells_nobody_is_unavailable() -> None:
+    def workers() -> list[str]:
+        return []
+
+    with (
+        Client(workers, retry_s=0) as client,
+        pytest.raises(Unavailable, match="no worker at workers: no address was told"),
+    ):
+        client.info()

@@ -24,6 +24,7 @@ examples:
   lumigrad render scene.ply -o scene.png                a picture of Gaussians, or of a point cloud
   lumigrad render scene.ply --orbit 120 -o turn.mp4     a turn around them
   lumigrad fit capture/ -o scene.ply                    Gaussians from photographs
+  lumigrad query part.stl --spheres points.npy          distances and collisions
 
 exit status: 0 done, 1 failed, 2 wrong usage
 """

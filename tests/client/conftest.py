@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lumigrad.client import Client
+from lumigrad.client import Client, Mesh
+from lumigrad.client.cli import main
 from support.gaussian_clouds import post
+from support.mesh_shapes import box
+from support.query_files import SIZE, Query
 from support.worker import LUMIGRAD, WorkerProcess, worker
 
 
@@ -56,5 +59,27 @@ def render(worker_process: WorkerProcess, scene: Path) -> Callable[..., subproce
     def run(*arguments: str, file: str = "scene.ply") -> subprocess.CompletedProcess[str]:
         command = [LUMIGRAD, "render", file, *arguments, "--target", worker_process.target]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=scene.parent)
+
+    return run
+
+
+@pytest.fixture
+def query(
+    worker_process: WorkerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Query:
+    """Runs the command, in this process, in a folder with a box; a missing --spheres is spheres.npy."""
+    monkeypatch.chdir(tmp_path)
+    shape = box(SIZE)
+    Mesh(shape.vertices, shape.faces).save(tmp_path / "box.obj")
+
+    def run(*arguments: str, mesh: str = "box.obj") -> subprocess.CompletedProcess[str]:
+        given = () if "--spheres" in arguments else ("--spheres", "spheres.npy")
+        command = ["query", mesh, *given, *arguments, "--target", worker_process.target]
+        try:
+            status = main(command)
+        except SystemExit as error:
+            status = int(str(error.code))
+        told = capsys.readouterr()
+        return subprocess.CompletedProcess(command, status, told.out, told.err)
 
     return run

@@ -1,0 +1,151 @@
+"""How far each sphere stays from obstacles at each time step, and whether it touches them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.arrays import Float64
+from lumigrad.client.client import Client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.motion import Motion
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.world import World
+
+PLACES = ("distance", "normal", "closest", "face", "obstacle", "beyond")
+COSTS = ("cost", "gradient")
+# What tells whether something is touched must not run out of samples before costs do.
+_CONTACT_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        margin: a sphere collides where its surface is closer to an obstacle than this; metres, >= 0.
+        costs: also ask for costs and their gradients.
+        activation_distance: of the costs, see `DistanceSettings`.
+        max_distance: how far to look from centres, metres; None: any distance.
+        sweep: look between time steps too.
+    """
+
+    margin: float = 0.0
+    costs: bool = False
+    activation_distance: float = 0.0
+    max_distance: float | None = None
+    sweep: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Clearances:
+    """What was found; T time steps, S spheres.
+
+    Attributes:
+        motion: of the spheres.
+        question: what was asked.
+        obstacles: the names of all obstacles, as the numbers in "obstacle" count them.
+        arrays: by the names of `PLACES`, and of `COSTS` if they were asked for, [T, S, ...] as in `Distances`.
+        clearance: [T, S] of the sphere's surface at the time step, metres, negative inside; NaN for spheres that are
+            off.
+        collides: [T, S] whether it is below the margin there, in a sweep also on half of the ways before and after.
+        uncertain: [T, S] half of a way touched nothing, but had not enough samples to know that it is free.
+    """
+
+    motion: Motion
+    question: Question
+    obstacles: tuple[str, ...]
+    arrays: dict[str, Array]
+    clearance: Float64
+    collides: npt.NDArray[np.bool_]
+    uncertain: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def measure(client: Client, world: World, motion: Motion, question: Question) -> Clearances:
+        """Asks a worker."""
+        radii = motion.spheres[..., 3]
+        _check(motion, question, float(radii.max()))
+        handle, rows = client.put(world), motion.spheres.astype(np.float32)
+        outputs = (*PLACES, *(COSTS if question.costs else ()))
+        found = client.query(
+            handle,
+            rows,
+            outputs=outputs,
+            activation_distance=question.activation_distance,
+            max_distance=question.max_distance,
+            sweep=question.sweep and question.costs,
+        )
+        clearance = np.where(radii < 0, np.nan, found.distance - radii)
+        # Nothing is known of what is beyond but that it is far.
+        collides = (clearance < question.margin) & ~found.beyond
+        uncertain = np.zeros_like(collides)
+        if question.sweep:
+            swept = client.query(
+                handle,
+                rows,
+                outputs=("cost", "exhausted"),
+                activation_distance=question.margin,
+                max_distance=question.max_distance,
+                sweep=True,
+                samples=_CONTACT_SAMPLES,
+            )
+            collides |= swept.cost > 0
+            uncertain = np.asarray(swept.exhausted & ~collides)
+        return Clearances(motion, question, world.names, dict(found), clearance, collides, uncertain)
+
+    @property
+    def closest(self) -> tuple[int, int] | None:
+        """Time step and sphere of the least clearance; None: all spheres are off."""
+        if np.isnan(self.clearance).all():
+            return None
+        step, sphere = np.unravel_index(np.nanargmin(self.clearance), self.clearance.shape)
+        return int(step), int(sphere)
+
+    @property
+    def least(self) -> Float64:
+        """[T] the least clearance of each time step; NaN where all spheres are off."""
+        filled = np.where(np.isnan(self.clearance), np.inf, self.clearance).min(axis=1)
+        return np.where(np.isnan(self.clearance).all(axis=1), np.nan, filled)
+
+    @property
+    def is_free(self) -> bool:
+        """Nothing collides, and in a sweep it is certain of all ways."""
+        return not (self.collides.any() or self.uncertain.any())
+
+    def obstacle(self, step: int, sphere: int) -> str | None:
+        """The name of the obstacle that is closest; None: none was found."""
+        index = int(self.arrays["obstacle"][step, sphere])
+        return None if index < 0 else self.obstacles[index]
+
+    def name(self, sphere: int) -> str | None:
+        """The name of a sphere's link; None: it has none."""
+        return self.motion.names[sphere] if self.motion.names else None
+
+
+def _check(motion: Motion, question: Question, largest_radius: float) -> None:
+    if question.sweep and len(motion.spheres) < 2:
+        raise InvalidArgument.of("sweep", "expected a trajectory of two or more time steps, got one; leave it out")
+    needed = largest_radius + question.margin
+    if question.max_distance is not None and question.max_distance < needed:
+        raise InvalidArgument.of(
+            "max_distance",
+            f"expected at least the largest radius and the margin, {needed:g}, got {question.max_distance:g}; "
+            "what touches a sphere would not be found",
+        )
+
+
+def nearest_spheres(clearances: Clearances, count: int) -> Sequence[int]:
+    """The spheres that are the closest of all at some time steps: those most often so, and that of the least, first."""
+    least = np.where(np.isnan(clearances.clearance), np.inf, clearances.clearance)
+    winners = least.argmin(axis=1)[np.isfinite(least.min(axis=1))]
+    spheres, times = np.unique(winners, return_counts=True)
+    order = np.lexsort((spheres, -times))
+    ranked = [int(sphere) for sphere in spheres[order]]
+    found = clearances.closest
+    if found is not None and found[1] in ranked:
+        ranked.remove(found[1])
+        ranked.insert(0, found[1])
+    return ranked[:count]

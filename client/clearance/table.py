@@ -1,0 +1,130 @@
+"""Clearances as text: a table of the closest, and a summary."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.clearance.clearances import Clearances
+from lumigrad.client.clearance.records import record, summary
+
+
+def print_table(found: Clearances, limit: int) -> None:
+    """The closest sphere of each time step, or each sphere; in colours where that is a terminal that rich can use.
+
+    Args:
+        found: what to show.
+        limit: rows at the most, those with the least clearances; 0: all.
+    """
+    rows = [record(found, *place) for place in _places(found, limit)]
+    header = _header(found)
+    cells = [_cells(found, row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    if not sys.stdout.isatty() or not _print_rich(header, widths, rows, cells):
+        for line in (header, *cells):
+            print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    left = (len(found.clearance) if found.motion.is_trajectory else found.clearance.shape[1]) - len(rows)
+    if left:
+        what = "time steps" if found.motion.is_trajectory else "spheres"
+        print(f"({left:,} {what} more, farther away; --rows 0 shows all)")
+
+
+def sentence(found: Clearances) -> str:
+    """What matters, in words."""
+    facts = summary(found)
+    count, steps = found.clearance.shape[1], facts["steps"]
+    along = f" in {steps:,} time steps" if steps else ""
+    lines = [f"{_counted(count, 'sphere')}{along}, {_counted(len(found.obstacles), 'obstacle')}: {_verdict(facts)}"]
+    if facts["closest"] is not None:
+        lines.append(f"closest: {_place(facts['closest'], facts['margin'])}")
+    return "\n".join(lines)
+
+
+def _verdict(facts: dict[str, Any]) -> str:
+    closer = f" closer than {facts['margin']:g} m" if facts["margin"] else ""
+    uncertain = len(facts["uncertain_steps"] or ())
+    if facts["collides"]:
+        when = f" in {_counted(len(facts['colliding_steps']), 'time step')}" if facts["steps"] else ""
+        return f"COLLIDES, {_counted(facts['colliding_spheres'], 'sphere')}{closer}{when}"
+    if uncertain:
+        return f"nothing collides, but next to {_counted(uncertain, 'time step')} the way could not be proven free"
+    return f"free{', nothing' + closer if closer else ''}"
+
+
+def _place(values: dict[str, Any], margin: float) -> str:
+    link = f" ({values['link']})" if values.get("link") else ""
+    step = f"step {values['step']}, " if "step" in values else ""
+    where = f"{step}sphere {values['sphere']}{link}"
+    clearance = values["clearance"]
+    if values["obstacle"] is None:
+        return f"{where}, with nothing near" if clearance is None else f"{where}, with nothing within {clearance:.5g} m"
+    if clearance < 0:
+        return f"{where}, {-clearance:.5g} m inside {values['obstacle']}"
+    return f"{where}, {clearance:.5g} m from {values['obstacle']}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _places(found: Clearances, limit: int) -> list[tuple[int, int]]:
+    """Time steps in their order, each with its closest sphere; or spheres, the closest first."""
+    filled = np.where(np.isnan(found.clearance), np.inf, found.clearance)
+    if found.motion.is_trajectory:
+        winners = filled.argmin(axis=1)
+        chosen = np.argsort(filled.min(axis=1), kind="stable")[: limit or None]
+        return [(int(step), int(winners[step])) for step in np.sort(chosen)]
+    order = np.argsort(filled[0], kind="stable")[: limit or None]
+    return [(0, int(sphere)) for sphere in order]
+
+
+def _header(found: Clearances) -> tuple[str, ...]:
+    return (
+        *(("step",) if found.motion.is_trajectory else ()),
+        "sphere",
+        *(("link",) if found.motion.names else ()),
+        *("clearance", "distance", "obstacle"),
+        *("closest_x", "closest_y", "closest_z", "normal_x", "normal_y", "normal_z"),
+        *(("cost", "cost_dx", "cost_dy", "cost_dz", "cost_dr") if found.question.costs else ()),
+    )
+
+
+def _cells(found: Clearances, row: dict[str, Any]) -> tuple[str, ...]:
+    more = ">" if row["beyond"] else ""
+    return (
+        *((str(row["step"]),) if "step" in row else ()),
+        str(row["sphere"]),
+        *((str(row["link"]),) if "link" in row else ()),
+        *(more + _metres(row["clearance"]), more + _metres(row["distance"]), row["obstacle"] or "-"),
+        *(_metres(value) for name in ("closest", "normal") for value in row[name] or (None, None, None)),
+        *((_metres(value) for value in (row["cost"], *row["gradient"])) if found.question.costs else ()),
+    )
+
+
+def _metres(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5f}"
+
+
+def _print_rich(
+    header: Sequence[str], widths: Sequence[int], rows: Sequence[dict[str, Any]], cells: Sequence[Sequence[str]]
+) -> bool:
+    """In colours, unless rich is missing, or the table is wider than the terminal, where rich would cut numbers off."""
+    try:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    console = Console()
+    if sum(widths) + 3 * len(widths) > console.width:
+        return False
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in header:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(*line, style="red" if row["collides"] else None)
+    console.print(table)
+    return True

@@ -1,0 +1,77 @@
+"""The obstacles that the options MESH, --scale, --pose and --sign describe."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from lumigrad.client.commands.options import numbers
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.obstacle import Sign
+from lumigrad.client.pose import IDENTITY
+from lumigrad.client.world import World
+from lumigrad.client.world_files import read_obstacles
+
+_UNITS = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
+
+
+def add_surroundings(parser: argparse._ActionsContainer) -> None:
+    """Declares MESH and where and how it stands in the world."""
+    parser.add_argument(
+        "meshes",
+        nargs="+",
+        type=Path,
+        metavar="MESH",
+        help="files of obstacles: .stl, .obj, .ply, .glb, or cuRobo's .yml of a world",
+    )
+    parser.add_argument(
+        "--scale",
+        type=length_unit,
+        default=1.0,
+        metavar="UNIT",
+        help=f"of mesh files: {', '.join(_UNITS)}, or metres per unit (default: m)",
+    )
+    parser.add_argument(
+        "--pose",
+        type=pose,
+        action="append",
+        metavar="X,Y,Z[,QW,QX,QY,QZ]",
+        help="of the obstacles of a file in the world, metres; once for all files, or once for each",
+    )
+    parser.add_argument(
+        "--sign", choices=get_args(Sign), default="auto", help="how inside of a mesh is told (default: auto)"
+    )
+
+
+def world_of(arguments: argparse.Namespace) -> World:
+    """All obstacles of all files."""
+    poses = arguments.pose or [IDENTITY]
+    if len(poses) == 1:
+        poses = poses * len(arguments.meshes)
+    if len(poses) != len(arguments.meshes):
+        raise InvalidArgument.of("pose", f"expected one, or one for each of {len(arguments.meshes)}, got {len(poses)}")
+    return World(
+        obstacle
+        for path, placed in zip(arguments.meshes, poses, strict=True)
+        for obstacle in read_obstacles(path, scale=arguments.scale, pose=placed, sign=arguments.sign)
+    )
+
+
+def length_unit(text: str) -> float:
+    """Metres per unit, from "mm" or "0.001"."""
+    try:
+        value = _UNITS.get(text.lower()) or float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected {', '.join(_UNITS)}, or metres per unit > 0, got {text}")
+    return value
+
+
+def pose(text: str) -> tuple[float, ...]:
+    """A pose from "0.1,0,0.2" or "0.1,0,0.2,1,0,0,0"."""
+    values = numbers(text)
+    if len(values) not in (3, 7):
+        raise argparse.ArgumentTypeError(f"expected X,Y,Z or X,Y,Z,QW,QX,QY,QZ, got {text}")
+    return values if len(values) == 7 else (*values, 1.0, 0.0, 0.0, 0.0)

@@ -1,0 +1,66 @@
+"""`lumigrad query` for what cannot be done: one line that says so, and the exit status."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.query_files import Query, some_spheres
+from support.worker import LUMIGRAD
+
+pytest.importorskip("trimesh", reason="needs the extra mesh")
+
+
+def test_the_missing_extra_of_charts_is_named(tmp_path: Path):
+    script = (
+        "import sys; sys.modules['matplotlib'] = None\nfrom lumigrad.client.cli import main\n"
+        "sys.exit(main(['query', 'box.obj', '--spheres', 'spheres.npy', '--plot', 'a.png']))"
+    )
+    python = Path(LUMIGRAD).with_name("python")
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 1
+    assert 'drawing charts needs the package "matplotlib"' in done.stderr
+    assert 'pip install "lumigrad[plot]"' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--sweep",), "sweep: expected a trajectory of two or more time steps, got one; leave it out"),
+        (("--max-distance", "0.01"), "max_distance: expected at least the largest radius and the margin, 0.09"),
+        (("--pose", "0,0,0", "--pose", "0,0,1"), "pose: expected one, or one for each of 1, got 2"),
+        (("--urdf", "a.urdf"), "urdf: expected with spheres of a robot (.yml), not with spheres.npy"),
+        (("--spheres", "absent.npy"), "no such file: absent.npy"),
+        (("--spheres", "box.obj"), "spheres: expected a file that ends in one of .yml, .npy, "),
+        (("-o", "absent/a.npz"), "no such directory: absent"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(query: Query, tmp_path: Path, arguments: tuple[str, ...], said: str):
+    np.save(tmp_path / "spheres.npy", some_spheres())
+    done = query(*arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"lumigrad: error: {said}") and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--scale", "mile"),
+        ("--scale", "0"),
+        ("--pose", "1,2"),
+        ("--margin=-1",),
+        ("--rows", "few"),
+        ("-o", "out.csv"),
+        ("--plot", "out.gif"),
+        ("--joints", "a,b"),
+        ("--max-distance", "0"),
+        ("--sign", "odd"),
+    ],
+)
+def test_wrong_usage_is_status_2(query: Query, arguments: tuple[str, ...]):
+    done = query(*arguments)
+    assert done.returncode == 2
+    assert "usage: lumigrad query" in done.stderr

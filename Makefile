@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel clean
+.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel deploy-tools clean
 
 setup: $(VENV)/.installed
 
@@ -107,6 +107,13 @@ test-wheel: dist
 	$(WHEEL_VENV)/bin/pip install --quiet "$$(ls dist/*.whl)[server,trace,torch,io,fit,top,video,mesh,robot,plot]" opentelemetry-exporter-otlp-proto-http pytest pytest-rerunfailures pytest-timeout hypothesis psutil cryptography
 	cd $(WHEEL_VENV) && bin/python -m pytest -q -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
 		$(CURDIR)/tests/end_to_end $(CURDIR)/tests/client $(CURDIR)/tests/server $(CURDIR)/tests/protos
+
+# The real Helm, as a library. The package's Python part wants a newer Python than the tests need, and is not used.
+HELM_SDKPY := helm-sdkpy==0.1.32
+deploy-tools: build/deploy-tools/helm_sdkpy
+build/deploy-tools/helm_sdkpy: $(VENV)/.dependencies
+	$(BIN)/pip install --quiet --no-deps --only-binary :all: --python-version 3.12 --target build/deploy-tools $(HELM_SDKPY)
+	touch $@
 
 clean:
 	rm -rf build dist $(VENV) demo_output fit_output gallery_output .mypy_cache .pytest_cache .ruff_cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -11,22 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lumigrad.server.config import Config
 from support.prometheus import DEPLOY
+from support.serve_options import SUPERVISOR_SECONDS, config_of
 from support.tools import need_module
 
 FILE = DEPLOY / "compose" / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())
 WORKERS = ("worker-cpu", "worker-cuda")
-# What the supervisor takes beyond lame duck and drain before it kills.
-SUPERVISOR_SECONDS = 15
-
-
-def config_of(options: list[str]) -> Config:
-    """What `lumigrad serve` makes of options; those that it does not know end the process."""
-    parser = argparse.ArgumentParser()
-    Config.add_arguments(parser)
-    return Config.from_arguments(parser.parse_args(options))
 
 
 def seconds(text: str) -> float:

@@ -13,7 +13,7 @@ def need(program: str, package: str) -> str:
     """The path of a program; skips the test where there is none, and fails it in CI."""
     found = shutil.which(program)
     if found is None:
-        _miss(f"needs {program}: {package}")
+        miss(f"needs {program}: {package}")
     assert found is not None
     return found
 
@@ -21,10 +21,11 @@ def need(program: str, package: str) -> str:
 def need_module(name: str, package: str) -> None:
     """Likewise for a Python package."""
     if importlib.util.find_spec(name) is None:
-        _miss(f"needs the package {package}: pip install -e '.[dev]'")
+        miss(f"needs the package {package}: pip install -e '.[dev]'")
 
 
-def _miss(text: str) -> None:
+def miss(text: str) -> None:
+    """Skip for want of something; fails in CI, where everything has been installed."""
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text, allow_module_level=True)

@@ -76,12 +76,16 @@ def test_examples_are_run_by_a_test():
 
 
 @cache
-def options_of(command: str) -> frozenset[str]:
-    """Of `lumigrad COMMAND`, by its help."""
+def help_of(command: str) -> str:
     lumigrad = Path(sys.executable).with_name("lumigrad")
     done = subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"lumigrad {command}: {done.stderr}"
-    return frozenset(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", done.stdout))
+    return done.stdout
+
+
+def options_of(command: str) -> frozenset[str]:
+    """Of `lumigrad COMMAND`, by its help."""
+    return frozenset(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", help_of(command)))
 
 
 @every_document
@@ -107,3 +111,31 @@ def test_the_code_about_training_runs(worker_process: WorkerProcess, monkeypatch
     assert names["step"].psnr > 25 and len(names["fitted"].means) == 500
     assert np.isfinite(names["value"]) and names["value"] < 0.05
     assert sum(report.added for report in names["grown"]) > 0
+
+
+def test_the_table_of_options_is_that_of_the_worker():
+    """docs/operations.md has each option of `lumigrad serve`, with its default."""
+    table = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("\n## Options\n")[2]
+    rows = re.findall(r"^\| (`--[^|]+) \|([^|]*)\|", table.partition("\n## ")[0], re.M)
+    told = {}
+    for names, defaults in rows:
+        options = re.findall(r"`(--[a-z-]+)`", names)
+        values = [value.strip("` ") for value in defaults.split(",")]
+        told |= dict(zip(options, values if len(values) == len(options) else [""] * len(options), strict=True))
+    lumigrad = Path(sys.executable).with_name("lumigrad")
+    usage = subprocess.run(
+        [lumigrad, "serve", "--help"], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    entries = re.split(r"\n  (?=--)", usage.partition("\noptions:\n")[2])[1:]
+    known = {}
+    for entry in entries:
+        default = re.search(r"\(default:\s+([^)]*)\)", entry)
+        value = default[1] if default else ""
+        known[entry.split()[0]] = "" if value in {"none", "False"} else value.removesuffix(".0")
+    assert told == known
+
+
+def test_the_limits_of_the_readme_are_options_with_these_names():
+    limits = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Limits\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(--[a-z-]+)`", limits))
+    assert len(named) > 10 and named <= options_of("serve")

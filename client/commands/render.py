@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from lumigrad.client.commands import aim
+from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.content import NAMES, Content
 from lumigrad.client.commands.destination import destination_of, output_path
 from lumigrad.client.commands.options import (
@@ -15,20 +14,17 @@ from lumigrad.client.commands.options import (
     connect,
     count,
     direction,
-    numbers,
     picture_size,
     positive_number,
 )
 from lumigrad.client.commands.pipeline import in_order, with_progress
 from lumigrad.client.commands.shots import Shot, shots_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_depth
 from lumigrad.client.spheres import Spheres
 
-_SPHERES_GAMMA = 1e-4
 _DESCRIPTION = """\
 Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog) or spheres (any
 other .ply with x, y, z and optional colours and radii).
@@ -52,7 +48,7 @@ class RenderCommand:
         """Declares the options."""
         parser.description = _DESCRIPTION
         parser.set_defaults(parser=parser, path=None, show="color")
-        parser.add_argument("scene", metavar="SCENE", type=Path, help="the file, or the folder of an unbundled .sog")
+        scene_file.add_scene(parser)
         parser.add_argument(
             "-o",
             "--output",
@@ -62,18 +58,18 @@ class RenderCommand:
             help=f"where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all); "
             f"--output NAME says what, one of {', '.join(NAMES)} (default: color)",
         )
-        parser.add_argument(
-            "--as", dest="kind", choices=("spheres", "gaussians"), help="read it as (default: what the file holds)"
-        )
+        scene_file.add_kind(parser)
         _add_views(parser.add_argument_group("views"))
-        _add_looks(parser.add_argument_group("looks"))
+        looks = parser.add_argument_group("looks")
+        looks.add_argument("--depth", type=_depth_path, metavar="FILE", help="also write the depth: .png or .npy")
+        scene_file.add_looks(looks)
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Reads, renders, writes."""
         if arguments.path is None:
             arguments.parser.error("expected a file or folder as well: -o FILE")
-        scene, settings = _read(arguments)
+        scene, settings = scene_file.read(arguments)
         shots = shots_of(arguments, scene)
         if arguments.depth and len(shots) > 1:
             raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --output depth")
@@ -156,49 +152,6 @@ def _add_views(group: argparse._ArgumentGroup) -> None:
         "or up in the photographs of a data set)",
     )
     group.add_argument("--fps", type=positive_number, default=30.0, help="pictures per second of an .mp4 (default: 30)")
-
-
-def _add_looks(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--background", type=numbers, metavar="R,G,B", help="0 to 1 (default: white for spheres, black for Gaussians)"
-    )
-    group.add_argument("--depth", type=_depth_path, metavar="FILE", help="also write the depth: .png or .npy")
-    group.add_argument("--radius", type=positive_number, help="of every sphere (default: the file's, else they touch)")
-    group.add_argument(
-        "--gamma", type=positive_number, help="softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
-    )
-    group.add_argument("--sh-degree", type=int, metavar="D", help="harmonics of Gaussians to use (default: all)")
-    group.add_argument(
-        "--antialiased",
-        action=argparse.BooleanOptionalAction,
-        help="Gaussians smaller than a pixel fade (default: what the file says)",
-    )
-    group.add_argument("--near", type=positive_number, help="least depth of Gaussians shown (default: 0.01)")
-    group.add_argument("--far", type=positive_number, help="largest depth of Gaussians shown (default: 1e10)")
-
-
-def _read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
-    """The scene, and settings for render; the client refuses those that belong to the other kind of scene."""
-    settings = {
-        "gamma": arguments.gamma,
-        "background": arguments.background,
-        "sh_degree": arguments.sh_degree,
-        "antialiased": arguments.antialiased,
-        "near": arguments.near,
-        "far": arguments.far,
-    }
-    kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
-    if kind == "spheres":
-        settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
-        return Spheres.load(arguments.scene, radius=arguments.radius), settings
-    if arguments.radius is not None:
-        raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
-    stored = read_scene(arguments.scene, skip_invalid=True)
-    if stored.skipped:
-        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
-    if arguments.antialiased is None and stored.antialiased:
-        settings["antialiased"] = True
-    return stored.gaussians(), settings
 
 
 def _depth_name(scene: Spheres | Gaussians) -> str:

@@ -20,7 +20,7 @@ from lumigrad.client.rotations import axis_angle_rotation, unit
 from lumigrad.client.spheres import Spheres
 
 _SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
-_FOV_DEGREES = 40.0
+FOV_DEGREES = 40.0
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,18 @@ def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[
     if capture is not None:
         return _ring(arguments, capture) if arguments.orbit else _views(arguments, capture)
     small = _SPHERES_SIZE if isinstance(scene, Spheres) else _GAUSSIANS_SIZE
-    # Trained scenes have the axes of COLMAP's first photograph, y down.
-    up = arguments.up or AXES["y" if isinstance(scene, Spheres) else "-y"]
     width, height = arguments.size or small
-    view = aim.View(width, height, arguments.fov or _FOV_DEGREES, up)
+    view = aim.View(width, height, arguments.fov or FOV_DEGREES, arguments.up or usual_up(scene))
     if not arguments.orbit:
         return [Shot("frame", aimed.camera(scene, view))]
     if not isinstance(aimed, aim.Orbit):
         raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or with none')
     return _numbered(aimed.turn(scene, view, _angles(arguments.orbit)))
+
+
+def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
+    """Trained scenes have the axes of COLMAP's first photograph, y down."""
+    return AXES["y" if isinstance(scene, Spheres) else "-y"]
 
 
 def _views(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:

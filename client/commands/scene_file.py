@@ -1,0 +1,73 @@
+"""The argument SCENE and the options that say how it is read and what it looks like."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from lumigrad.client.commands.options import numbers, positive_number
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.spheres import Spheres
+
+_SPHERES_GAMMA = 1e-4
+
+
+def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
+    """Declares SCENE."""
+    parser.add_argument(
+        "scene", metavar="SCENE", type=Path, help="the file, or the folder of an unbundled .sog", **options
+    )
+
+
+def add_kind(parser: argparse._ActionsContainer) -> None:
+    """Declares --as."""
+    parser.add_argument(
+        "--as", dest="kind", choices=("spheres", "gaussians"), help="read it as (default: what the file holds)"
+    )
+
+
+def add_looks(group: argparse._ActionsContainer) -> None:
+    """Declares what pictures depend on beside the scene and the camera."""
+    group.add_argument(
+        "--background", type=numbers, metavar="R,G,B", help="0 to 1 (default: white for spheres, black for Gaussians)"
+    )
+    group.add_argument("--radius", type=positive_number, help="of every sphere (default: the file's, else they touch)")
+    group.add_argument(
+        "--gamma", type=positive_number, help="softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
+    )
+    group.add_argument("--sh-degree", type=int, metavar="D", help="harmonics of Gaussians to use (default: all)")
+    group.add_argument(
+        "--antialiased",
+        action=argparse.BooleanOptionalAction,
+        help="Gaussians smaller than a pixel fade (default: what the file says)",
+    )
+    group.add_argument("--near", type=positive_number, help="least depth of Gaussians shown (default: 0.01)")
+    group.add_argument("--far", type=positive_number, help="largest depth of Gaussians shown (default: 1e10)")
+
+
+def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
+    """The scene, and settings for render; the client refuses those that belong to the other kind of scene."""
+    settings = {
+        "gamma": arguments.gamma,
+        "background": arguments.background,
+        "sh_degree": arguments.sh_degree,
+        "antialiased": arguments.antialiased,
+        "near": arguments.near,
+        "far": arguments.far,
+    }
+    kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
+    if kind == "spheres":
+        settings["gamma"] = arguments.gamma or _SPHERES_GAMMA
+        return Spheres.load(arguments.scene, radius=arguments.radius), settings
+    if arguments.radius is not None:
+        raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
+    stored = read_scene(arguments.scene, skip_invalid=True)
+    if stored.skipped:
+        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    if arguments.antialiased is None and stored.antialiased:
+        settings["antialiased"] = True
+    return stored.gaussians(), settings

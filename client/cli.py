@@ -23,6 +23,7 @@ examples:
   lumigrad top                                          watch it at work
   lumigrad render scene.ply -o scene.png                a picture of Gaussians, or of a point cloud
   lumigrad render scene.ply --orbit 120 -o turn.mp4     a turn around them
+  lumigrad view scene.ply                               orbit them in the browser
   lumigrad fit capture/ -o scene.ply                    Gaussians from photographs
   lumigrad query part.stl --spheres points.npy          distances and collisions
 

@@ -79,6 +79,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def port_number(text: str) -> int:
+    """A TCP port; 0 stands for any that is free."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, got {text}")
+    return int(text)
+
+
 def picture_size(text: str) -> tuple[int, int]:
     """Width and height from "640x480"."""
     width, separator, height = text.partition("x")

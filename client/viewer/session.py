@@ -1,0 +1,130 @@
+"""One browser: its camera and its choices become wishes, and pictures come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+import viser
+
+from lumigrad.client.errors import LumigradError, Unavailable
+from lumigrad.client.viewer import backdrop
+from lumigrad.client.viewer.frusta import Frusta
+from lumigrad.client.viewer.lens import Lens, Viewpoint
+from lumigrad.client.viewer.notice import Notice
+from lumigrad.client.viewer.pace import Pace
+from lumigrad.client.viewer.painter import Painter, View
+from lumigrad.client.viewer.panel import Panel
+from lumigrad.client.viewer.picture import Picture
+from lumigrad.client.viewer.statistics import Statistics
+from lumigrad.client.viewer.stream import Shown, Stream
+
+# A browser that says nothing for so long shows something else, or sleeps.
+_PATIENCE_S = 5.0
+_TELL_S = 0.25
+# Anything: the answer, from behind the picture in the queue, says that the picture has arrived.
+_KEY = "lumigrad"
+
+
+class Session:
+    """Pictures for one browser, from its connection to its end.
+
+    Attributes:
+        statistics: of the pictures it was shown.
+    """
+
+    def __init__(
+        self,
+        browser: viser.ClientHandle,
+        painter: Painter,
+        first: Viewpoint,
+        views: Mapping[str, Viewpoint],
+        background: tuple[float, float, float],
+        *,
+        target_s: float,
+        is_solid: bool,
+    ) -> None:
+        """Begins with the first picture.
+
+        Args:
+            browser: the connection.
+            painter: makes the pictures.
+            first: where the camera is at first.
+            views: cameras of a data set, by their names.
+            background: behind the scene, 0 to 1.
+            target_s: wanted between pictures, seconds.
+            is_solid: there are always other things to mix with the scene.
+        """
+        self.statistics = Statistics()
+        self._browser, self._painter, self._is_solid = browser, painter, is_solid
+        self._notice = Notice(browser)
+        self._told_at = 0.0
+        self._is_over = threading.Event()
+        self._frusta = Frusta(browser, views, self.jump) if views else None
+        self._panel = Panel(
+            browser, tuple(painter.modes), background, first, views,
+            changed=self.look, jump=self.jump, show_cameras=self._show_cameras,
+        )  # fmt: skip
+        self._stream = Stream[View, Picture](
+            painter.paint, self._deliver, Pace(target_s), note=self._note, fail=self._fail
+        )
+
+        # Not in another thread: the camera would change while it is read.
+        @browser.camera.on_update
+        async def _(camera: viser.CameraHandle) -> None:
+            self.look()
+
+        self.look()
+
+    def look(self) -> None:
+        """Asks for what the browser's camera sees."""
+        camera, panel = self._browser.camera, self._panel
+        w, x, y, z = map(float, camera.wxyz)
+        lens = Lens((w, x, y, z), tuple(map(float, camera.position)), camera.fov, camera.aspect)  # type: ignore[arg-type]
+        size = panel.size(camera.image_width, camera.image_height)
+        is_solid = self._is_solid or (self._frusta is not None and self._frusta.is_visible)
+        self._stream.wish(View(lens, size, panel.mode, panel.look, is_solid))
+
+    def jump(self, view: Viewpoint) -> None:
+        """Moves the browser's camera; it answers with what it sees then."""
+        camera = self._browser.camera
+        with self._browser.atomic():
+            camera.up_direction = view.up
+            camera.position = view.position
+            camera.look_at = view.look_at
+            camera.fov = view.fov
+        self._panel.follow(view.fov)
+
+    def close(self) -> None:
+        """The browser has left."""
+        self._is_over.set()
+        self._stream.close()
+
+    def _show_cameras(self, is_visible: bool) -> None:
+        if self._frusta is not None:
+            self._frusta.show(is_visible)
+
+    def _deliver(self, picture: Picture) -> None:
+        if self._is_over.is_set():
+            return
+        backdrop.show(self._browser, picture)
+        # Unless it has left, sleeps, or has no such storage, which is an answer too.
+        with suppress(RuntimeError, TimeoutError):
+            self._browser.local_storage.get_item(_KEY, timeout=_PATIENCE_S)
+
+    def _note(self, shown: Shown[Picture]) -> None:
+        self.statistics.note(shown)
+        self._notice.well()
+        now = time.monotonic()
+        if self._is_over.is_set() or not (shown.order.is_sharp or now - self._told_at > _TELL_S):
+            return
+        self._told_at = now
+        self._panel.tell(self.statistics, self._painter.modes[self._panel.mode].legend())
+
+    def _fail(self, error: LumigradError) -> bool:
+        """Tells the browser; whether to try again."""
+        is_away = isinstance(error, Unavailable) and not error.is_lasting
+        self._notice.trouble(error, is_away=is_away)
+        return is_away

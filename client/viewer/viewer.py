@@ -1,0 +1,105 @@
+"""The web server of the viewer: browsers come and go, each with a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import viser
+
+from lumigrad.client.viewer.lens import Viewpoint
+from lumigrad.client.viewer.panel import headline
+from lumigrad.client.viewer.session import Session
+
+# Of the first distance to what is looked at: how close and how far the browser draws its own things.
+_NEAR, _FAR = 1e-3, 1e3
+
+Begin = Callable[[viser.ClientHandle], Session]
+
+
+class Viewer:
+    """Serves pages until it is closed.
+
+    Attributes:
+        server: for what all browsers are to show.
+    """
+
+    def __init__(self, host: str, port: int, first: Viewpoint) -> None:
+        """Listens.
+
+        Args:
+            host: the address to listen on.
+            port: likewise; if it is taken, one of those after it. 0: any.
+            first: where cameras are at first; its `up` is the axis that they turn around.
+        """
+        self._host = host
+        self._sessions: dict[int, Session] = {}
+        self._lock = threading.Lock()
+        with _silence():
+            self.server = viser.ViserServer(host=host, port=port, label="Lumigrad", verbose=False)
+        self.server.scene.set_up_direction(first.up)
+        self.server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False)
+        distance = float(np.linalg.norm(first.look_at - first.position))
+        camera = self.server.initial_camera
+        camera.position, camera.look_at, camera.up, camera.fov = first.position, first.look_at, first.up, first.fov
+        camera.near, camera.far = _NEAR * distance, _FAR * distance
+
+    def __enter__(self) -> Viewer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Of the page."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.server.get_port()}"
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """Of the browsers that are connected, in the order in which they came."""
+        with self._lock:
+            return tuple(self._sessions.values())
+
+    def say(self, title: str, facts: Mapping[str, str]) -> None:
+        """Puts a headline at the top of every panel."""
+        self.server.gui.add_html(headline(title, [f"{name}: {fact}" for name, fact in facts.items()]), order=-1.0)
+
+    def serve(self, begin: Begin) -> None:
+        """Begins a session with each browser from now on."""
+
+        @self.server.on_client_connect
+        def _(browser: viser.ClientHandle) -> None:
+            session = begin(browser)
+            with self._lock:
+                self._sessions[browser.client_id] = session
+            if browser.client_id not in self.server.get_clients():
+                self._end(browser)
+
+        @self.server.on_client_disconnect
+        def _(browser: viser.ClientHandle) -> None:
+            self._end(browser)
+
+    def close(self) -> None:
+        """Ends all sessions, and the server."""
+        for session in self.sessions:
+            session.close()
+        with _silence():
+            self.server.stop()
+
+    def _end(self, browser: viser.ClientHandle) -> None:
+        with self._lock:
+            session = self._sessions.pop(browser.client_id, None)
+        if session is not None:
+            session.close()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """No table of viser's: what is to be said is said by the command."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -1,0 +1,217 @@
+"""How pictures follow wishes: the newest counts, one is rendered at a time, and rest makes them sharp."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from lumigrad.client import cancellation
+from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, Unavailable
+from lumigrad.client.viewer.pace import Pace
+from lumigrad.client.viewer.stream import Order, Shown, Stream
+
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    number: int
+    size: tuple[int, int] = (64, 48)
+
+
+@dataclass
+class Worker:
+    """Renders wishes as their numbers, when it may; a browser takes them, when it may."""
+
+    orders: list[tuple[int, Order]] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    delivered: list[tuple[int, Order]] = field(default_factory=list)
+    failures: list[LumigradError] = field(default_factory=list)
+    errors: list[LumigradError] = field(default_factory=list)
+    may_render: threading.Event = field(default_factory=threading.Event)
+    may_sharpen: threading.Event = field(default_factory=threading.Event)
+    may_take: threading.Event = field(default_factory=threading.Event)
+
+    def render(self, wish: Wish, order: Order) -> tuple[int, Order]:
+        self.orders.append((wish.number, order))
+        if self.errors:
+            raise self.errors.pop(0)
+        until = time.monotonic() + SECONDS
+        allowed = self.may_sharpen if order.is_sharp else self.may_render
+        while not allowed.wait(0.01) and time.monotonic() < until:
+            try:
+                cancellation.check()
+            except Cancelled:
+                self.cancelled.append(wish.number)
+                raise
+        return wish.number, order
+
+    def deliver(self, picture: tuple[int, Order]) -> None:
+        self.delivered.append(picture)
+        self.may_take.wait(SECONDS)
+
+    def fail(self, error: LumigradError) -> bool:
+        self.failures.append(error)
+        return isinstance(error, Unavailable)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def fake() -> Worker:
+    made = Worker()
+    made.may_render.set()
+    made.may_sharpen.set()
+    made.may_take.set()
+    return made
+
+
+@pytest.fixture
+def shown() -> list[Shown]:
+    return []
+
+
+@pytest.fixture
+def stream(fake: Worker, shown: list[Shown]) -> Iterator[Stream]:
+    made = Stream(fake.render, fake.deliver, Pace(1 / 30), note=shown.append, fail=fake.fail)
+    yield made
+    made.close()
+    fake.may_render.set()
+    fake.may_sharpen.set()
+    fake.may_take.set()
+    made.join(SECONDS)
+    assert not any(thread.is_alive() for thread in made._threads)
+
+
+def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: Worker, shown: list[Shown]) -> None:
+    stream.wish(Wish(1))
+    wait_for(lambda: len(shown) == 2)
+    assert [entry.order for entry in shown] == [Order(32, 24, is_sharp=False), Order(64, 48, is_sharp=True)]
+    assert [number for number, _ in fake.delivered] == [1, 1]
+    # And then nothing any more.
+    time.sleep(0.3)
+    assert len(fake.orders) == 2
+
+
+def test_of_many_wishes_while_one_is_rendered_the_newest_counts(stream: Stream, fake: Worker) -> None:
+    fake.may_render.clear()
+    stream.wish(Wish(0))
+    wait_for(lambda: len(fake.orders) == 1)
+    for number in range(1, 100):
+        stream.wish(Wish(number))
+    fake.may_render.set()
+    wait_for(lambda: len(fake.delivered) == 3)
+    assert [number for number, _ in fake.orders] == [0, 99, 99]
+    assert not fake.cancelled
+
+
+def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> None:
+    """One picture is on its way, one waits, and the worker is asked for no more."""
+    fake.may_take.clear()
+    for number in range(50):
+        stream.wish(Wish(number))
+        time.sleep(0.002)
+    wait_for(lambda: len(fake.orders) >= 2)
+    time.sleep(0.5)
+    asked = len(fake.orders)
+    # A third only if this test was held up, and a sharp one begun.
+    assert asked <= 3
+    time.sleep(0.5)
+    assert (len(fake.orders), len(fake.delivered)) == (asked, 1)
+    stream.wish(Wish(50))
+    fake.may_take.set()
+    wait_for(lambda: fake.delivered[-1] == (50, Order(64, 48, is_sharp=True)))
+    assert len(fake.orders) == asked + 2
+
+
+def test_a_sharp_picture_that_is_overtaken_is_cancelled(stream: Stream, fake: Worker) -> None:
+    fake.may_sharpen.clear()
+    stream.wish(Wish(1))
+    wait_for(lambda: len(fake.orders) == 2)
+    assert fake.orders[1][1].is_sharp
+    stream.wish(Wish(2))
+    wait_for(lambda: fake.cancelled == [1])
+    fake.may_sharpen.set()
+    wait_for(lambda: fake.delivered[-1] == (2, Order(64, 48, is_sharp=True)))
+    assert not fake.failures
+    assert (1, Order(64, 48, is_sharp=True)) not in fake.delivered
+
+
+def test_a_worker_that_is_away_is_asked_again(stream: Stream, fake: Worker) -> None:
+    fake.errors = [Unavailable("away"), Unavailable("away")]
+    stream.wish(Wish(1))
+    wait_for(lambda: bool(fake.delivered))
+    assert [str(error) for error in fake.failures] == ["away", "away"]
+    assert fake.delivered[-1][0] == 1
+
+
+def test_what_is_refused_is_asked_again_only_for_another_wish(stream: Stream, fake: Worker) -> None:
+    fake.errors = [InvalidArgument("no")]
+    stream.wish(Wish(1))
+    wait_for(lambda: len(fake.failures) == 1)
+    time.sleep(0.5)
+    assert len(fake.orders) == 1
+    stream.wish(Wish(2))
+    wait_for(lambda: bool(fake.delivered))
+
+
+def test_the_pace_learns_from_the_slower_of_worker_and_browser(fake: Worker) -> None:
+    learnt: list[float] = []
+
+    class Listening(Pace):
+        def observe(self, pixels: int, seconds: float) -> None:
+            learnt.append(seconds)
+
+    fake.may_take.clear()
+    stream = Stream(fake.render, fake.deliver, Listening(1 / 30))
+    try:
+        stream.wish(Wish(1))
+        wait_for(lambda: len(fake.delivered) == 1)
+        time.sleep(0.2)
+        fake.may_take.set()
+        wait_for(lambda: len(learnt) == 2)
+        assert learnt[0] >= 0.2
+    finally:
+        stream.close()
+        stream.join(SECONDS)
+
+
+def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
+    fake.may_sharpen.clear()
+    stream = Stream(fake.render, fake.deliver, Pace(1 / 30), fail=fake.fail)
+    stream.wish(Wish(1))
+    wait_for(lambda: len(fake.orders) == 2)
+    stream.close()
+    stream.join(SECONDS)
+    assert fake.cancelled == [1]
+    assert not fake.failures
+
+
+def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Worker, shown: list[Shown]) -> None:
+    """One that takes 0.3 s for all pixels."""
+
+    def render(wish: Wish, order: Order) -> tuple[int, Order]:
+        time.sleep(0.3 * order.width * order.height / (640 * 480))
+        return wish.number, order
+
+    stream = Stream(render, fake.deliver, Pace(1 / 30), note=shown.append)
+    try:
+        for number in range(200):
+            stream.wish(Wish(number, (640, 480)))
+            time.sleep(0.01)
+        wait_for(lambda: bool(shown) and shown[-1].order.is_sharp)
+    finally:
+        stream.close()
+        stream.join(SECONDS)
+    moving = [entry.order.width for entry in shown if not entry.order.is_sharp]
+    assert 160 <= min(moving) < 0.5 * 640
+    assert shown[-1].picture == (199, Order(640, 480, is_sharp=True))

@@ -1,0 +1,278 @@
+"""`lumigrad view` in a headless browser, with a real worker behind it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, Gaussians, Spheres
+from support.chromium import chromium, pixels
+from support.worker import LUMIGRAD, WorkerProcess, worker
+
+pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
+
+from lumigrad.client.commands.view import command, opened
+from lumigrad.client.viewer.color_scale import DEPTHS
+from lumigrad.client.viewer.lens import Lens
+from lumigrad.client.viewer.viewer import Viewer
+
+SECONDS = 120.0
+WIDTH, HEIGHT = 900, 500
+# What the panel does not cover.
+FREE = np.s_[:, :540]
+SMOOTH_DB, DEPTH_DB = 30.0, 24.0
+
+
+def blobs(count: int = 300) -> Gaussians:
+    """Soft balls of many colours around the origin; every side looks different."""
+    generator = np.random.default_rng(3)
+    means = generator.uniform(-1, 1, (count, 3))
+    quats = generator.normal(size=(count, 4))
+    colors = 0.5 + 0.5 * np.sin(means * (2.0, 3.0, 2.5) + (0.0, 1.0, 2.0))
+    return Gaussians(means, quats, np.full((count, 3), 0.12), np.full(count, 0.9), colors=colors)
+
+
+def balls(count: int = 60) -> Spheres:
+    generator = np.random.default_rng(4)
+    return Spheres(generator.uniform(-1, 1, (count, 3)), generator.uniform(0.2, 1, (count, 3)), np.full(count, 0.2))
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return found
+
+
+def psnr(first: np.ndarray, second: np.ndarray) -> float:
+    error = np.mean((first.astype(float) - second) ** 2)
+    return float(10 * np.log10(255.0**2 / max(error, 1e-9)))
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as made:
+        yield made
+
+
+def options(target: str, *arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args([*arguments, "--target", target, "--port", "0"])
+
+
+class Page:
+    """A page of a viewer, and what stands behind it."""
+
+    def __init__(self, browser: Any, viewer: Viewer, folder: Path) -> None:
+        self.viewer, self._folder = viewer, folder
+        before = viewer.sessions
+        self.page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        # Otherwise slow browsers make their canvas smaller.
+        self.page.goto(f"{viewer.url}/?fixedDpr=1")
+        wait_for(lambda: len(viewer.sessions) > len(before))
+        (self.session,) = set(viewer.sessions) - set(before)
+        # Before its first camera the page has the ones of other scenes, or none.
+        self.wait_until_sharp()
+        self.page.locator(".mantine-Notification-closeButton").first.click()
+
+    def wait_until_sharp(self, after: int = 0) -> None:
+        """Until the last of more than so many pictures is the one of a camera at rest."""
+        records = self.session.statistics
+
+        def rests() -> bool:
+            seen = records.records
+            return len(seen) > after and seen[-1].is_sharp and time.monotonic() - seen[-1].moment_s > 0.7
+
+        wait_for(rests)
+
+    @property
+    def lens(self) -> Lens:
+        (camera,) = [
+            client.camera
+            for number, client in self.viewer.server.get_clients().items()
+            if self.viewer._sessions[number] is self.session
+        ]
+        return Lens(tuple(camera.wxyz), tuple(camera.position), camera.fov, camera.aspect)
+
+    def shown(self, name: str) -> np.ndarray:
+        return pixels(self.page, self._folder / f"{name}.png")
+
+    def drag(self, steps: int = 40) -> None:
+        """Orbits a little, for a second or more."""
+        mouse = self.page.mouse
+        mouse.move(200, 300)
+        mouse.down()
+        for step in range(steps):
+            mouse.move(200 + 5 * step, 300 + step)
+            time.sleep(0.025)
+        mouse.up()
+
+    def choose(self, mode: str) -> None:
+        self.page.get_by_role("combobox", name="show").click()
+        self.page.get_by_role("option", name=mode, exact=True).click()
+
+    def matches(self, expected: Callable[[], np.ndarray], bound_db: float, name: str) -> None:
+        """Waits until the page shows a picture."""
+        found: list[float] = []
+
+        def is_close() -> bool:
+            found.append(psnr(self.shown(name)[FREE], expected()[FREE]))
+            return found[-1] > bound_db
+
+        try:
+            wait_for(is_close, 30)
+        except AssertionError:
+            pytest.fail(f"expected {bound_db} dB, got {found[-1]:.1f}; see {self._folder / name}.png")
+
+
+def colors(target: str, scene: Any, lens: Lens, **settings: Any) -> np.ndarray:
+    with Client(target) as client:
+        return client.render(scene, lens.camera(WIDTH, HEIGHT), image_format="uint8", **settings).color
+
+
+def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any, tmp_path: Path) -> None:
+    scene = blobs()
+    scene.save(tmp_path / "blobs.ply")
+    with worker("--device", "cpu") as first:
+        port, target = first.port, first.target
+        with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer:
+            page = Page(browser, viewer, tmp_path)
+            first_lens = page.lens
+            coarse = page.session.statistics.records[0]
+            assert (coarse.width, coarse.height, coarse.is_sharp) == (WIDTH // 2, HEIGHT // 2, False)
+            page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "first")
+            assert psnr(page.shown("first")[FREE], np.zeros((HEIGHT, WIDTH, 3))[FREE]) < SMOOTH_DB - 10
+
+            count = len(page.session.statistics.records)
+            page.drag()
+            page.wait_until_sharp(after=count)
+            moving = [record for record in page.session.statistics.records[count:] if not record.is_sharp]
+            last = page.session.statistics.records[-1]
+            assert moving
+            assert max(record.width for record in moving) <= WIDTH
+            assert max(record.nbytes for record in moving) < last.nbytes
+            assert (last.width, last.height) == (WIDTH, HEIGHT)
+            page.page.get_by_text(f"{WIDTH} x {HEIGHT}, at rest").wait_for(timeout=1000 * SECONDS)
+            assert all(0 < record.kernel_ms <= record.render_ms for record in moving)
+            assert np.linalg.norm(np.subtract(page.lens.position, first_lens.position)) > 0.3
+            page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "orbited")
+
+            assert first.stop() == 0
+            page.drag(5)
+            page.page.get_by_text("The worker does not answer").wait_for(timeout=1000 * SECONDS)
+            with worker("--device", "cpu", port=port):
+                page.page.get_by_text("The worker is back").wait_for(timeout=1000 * SECONDS)
+                assert page.page.get_by_text("The worker does not answer").count() == 0
+                page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "restarted")
+
+
+def test_depths_have_a_legend_and_alpha_is_grey(process: WorkerProcess, browser: Any, tmp_path: Path) -> None:
+    scene = blobs()
+    scene.save(tmp_path / "blobs.ply")
+    with opened(options(process.target, str(tmp_path / "blobs.ply"), "--background", "0,0.2,0")) as viewer:
+        page = Page(browser, viewer, tmp_path)
+        page.choose("depth")
+        legend = page.page.get_by_text("depth, scene units")
+        legend.wait_for(timeout=1000 * SECONDS)
+
+        def expected() -> np.ndarray:
+            marks = [float(mark) for mark in legend.locator("xpath=..").locator("span").all_inner_texts()]
+            with Client(process.target) as client:
+                frame = client.render(
+                    scene, page.lens.camera(WIDTH, HEIGHT), outputs=("expected_depth", "alpha"), background=0.0
+                )
+            colors = DEPTHS.levels((frame.expected_depth - marks[0]) / (marks[-1] - marks[0]))
+            return colors * frame.alpha[..., None] + (1 - frame.alpha[..., None]) * (0, 51, 0)
+
+        page.matches(expected, DEPTH_DB, "depth")
+        page.choose("alpha")
+        legend.wait_for(state="hidden", timeout=1000 * SECONDS)
+
+        def alpha() -> np.ndarray:
+            with Client(process.target) as client:
+                frame = client.render(scene, page.lens.camera(WIDTH, HEIGHT), outputs=("alpha",))
+            return np.repeat(255 * frame.alpha[..., None], 3, axis=2)
+
+        page.matches(alpha, SMOOTH_DB, "alpha")
+
+
+def test_spheres_show_their_numbers(process: WorkerProcess, browser: Any, tmp_path: Path) -> None:
+    balls().save(tmp_path / "balls.ply")
+    with opened(options(process.target, str(tmp_path / "balls.ply"))) as viewer:
+        page = Page(browser, viewer, tmp_path)
+        page.matches(lambda: colors(process.target, balls(), page.lens, gamma=1e-4), 26.0, "spheres")
+        count = len(page.session.statistics.records)
+        page.choose("sphere ids")
+        page.wait_until_sharp(after=count)
+        with Client(process.target) as client:
+            frame = client.render(
+                balls(), page.lens.camera(WIDTH, HEIGHT), outputs=("sphere_ids",), gamma=1e-4, n_track=1
+            )
+        ids, shown = frame.sphere_ids[..., 0][FREE], page.shown("ids")[FREE].astype(float)
+        known = [number for number in np.unique(ids) if np.count_nonzero(ids == number) > 500]
+        assert len(known) > 10
+        middles = np.array([np.median(shown[ids == number], axis=0) for number in known])
+        for number, middle in zip(known, middles, strict=True):
+            # Its own colour, but for the rims.
+            off = np.abs(shown[ids == number] - middle).max(axis=1)
+            assert np.median(off) < 10, number
+        assert len(np.unique(np.rint(middles / 8), axis=0)) > len(known) - 3
+        np.testing.assert_allclose(middles[known.index(-1)], 255, atol=3)
+
+
+def test_each_browser_has_a_camera_of_its_own_and_may_leave(
+    process: WorkerProcess, browser: Any, tmp_path: Path
+) -> None:
+    scene = blobs()
+    scene.save(tmp_path / "blobs.ply")
+    with opened(options(process.target, str(tmp_path / "blobs.ply"))) as viewer:
+        one = Page(browser, viewer, tmp_path)
+        other = Page(browser, viewer, tmp_path)
+        count = len(other.session.statistics.records)
+        other.drag(20)
+        other.wait_until_sharp(after=count)
+        assert np.linalg.norm(np.subtract(one.lens.position, other.lens.position)) > 0.1
+        one.matches(lambda: colors(process.target, scene, one.lens), SMOOTH_DB, "one")
+        other.matches(lambda: colors(process.target, scene, other.lens), SMOOTH_DB, "other")
+        other.page.close()
+        wait_for(lambda: viewer.sessions == (one.session,))
+        other.session._stream.join(30)
+        assert not any(thread.is_alive() for thread in other.session._stream._threads)
+
+
+def test_the_command_prints_an_address_and_ends_with_control_c(process: WorkerProcess, tmp_path: Path) -> None:
+    blobs(50).save(tmp_path / "blobs.ply")
+    viewing = subprocess.Popen(
+        [LUMIGRAD, "view", "blobs.ply", "--target", process.target, "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        assert viewing.stdout is not None
+        found = re.fullmatch(r"blobs\.ply: (http://127\.0\.0\.1:\d+)\n", viewing.stdout.readline())
+        assert found
+        with urllib.request.urlopen(found[1], timeout=30) as response:
+            assert b"<html" in response.read().lower()
+        assert viewing.stdout.readline() == "Control-C ends it\n"
+        viewing.send_signal(signal.SIGINT)
+        said, errors = viewing.communicate(timeout=60)
+    finally:
+        viewing.kill()
+    assert (viewing.returncode, said, errors) == (0, "", "")

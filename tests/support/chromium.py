@@ -1,0 +1,55 @@
+"""A headless Chromium for tests of pages, the one that the system has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    # WebGL without a graphics card.
+    "--enable-unsafe-swiftshader",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Playwright's handle of it. Skips the test where there is none, but not in CI."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        path, reason = None, "no playwright: pip install playwright"
+    else:
+        reason = f"no {NAMES[0]}: apt install chromium"
+    if path is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(OPTIONS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def pixels(page: Any, path: Path) -> Any:
+    """[H, W, 3] of what a page shows, which is also written to a file."""
+    import numpy as np
+    from PIL import Image
+
+    page.screenshot(path=str(path))
+    return np.asarray(Image.open(path).convert("RGB"))

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.experimental
 
+from lumigrad.client import remedies
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.targets import Address, is_loopback
 
@@ -70,9 +71,9 @@ def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.Cha
     """
     if tls is False:
         if certificate is not None:
-            raise InvalidArgument.of("certificate", "expected tls=True or tls=FILE with it, got tls=False")
+            raise InvalidArgument.of("certificate", str(remedies.TLS_TOO))
         return None
-    roots = None if tls is True else _read("tls", "certificate authorities", tls)
+    roots = None if tls is True else _read_authorities(tls)
     chain = key = None
     if certificate is not None:
         if isinstance(certificate, str) or not isinstance(certificate, Sequence) or len(certificate) != 2:
@@ -94,6 +95,17 @@ def open_channel(address: Address, credentials: grpc.ChannelCredentials | None) 
     return grpc.secure_channel(address.target, credentials, options=options)
 
 
+def _read_authorities(path: File) -> bytes:
+    content = _read("tls", "certificate authorities", path)
+    try:
+        # gRPC itself would only say, at every call, that the handshake failed.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        text = f"expected a PEM file of certificate authorities, got {path}, which holds no certificate"
+        raise InvalidArgument.of("tls", text) from None
+    return content
+
+
 def _read_pair(certificate: File, key: File) -> tuple[bytes, bytes]:
     contents = _read("certificate", "the client's certificate", certificate), _read("certificate", "its key", key)
     try:
@@ -109,4 +121,6 @@ def _read(argument: str, what: str, path: File) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidArgument.of(argument, f"expected a PEM file of {what}, got {path}: {error}") from error
+        raise InvalidArgument.of(
+            argument, f"expected a PEM file of {what}, got {path}: {error.strerror or error}"
+        ) from error

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Protocol
 
 from lumigrad.client.errors import LumigradError
+from lumigrad.client.shell import exits
+from lumigrad.client.shell.complaint import DEBUG_VARIABLE, complaint
+from lumigrad.client.shell.files import naming
+from lumigrad.client.shell.guess import meant
+from lumigrad.client.shell.parser import Parser
+from lumigrad.client.shell.settings import Settings
 
 GROUP = "lumigrad.commands"
-OK, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _EPILOG = """\
 examples:
@@ -27,7 +32,7 @@ examples:
   lumigrad fit capture/ -o scene.ply                    Gaussians from photographs
   lumigrad query part.stl --spheres points.npy          distances and collisions
 
-exit status: 0 done, 1 failed, 2 wrong usage
+exit status:
 """
 
 
@@ -46,52 +51,76 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    chosen = next((argument for argument in argv if not argument.startswith("-")), None)
+    options: Mapping[str, str] = {}
     try:
+        found = {entry.name: entry for entry in entry_points(group=GROUP)}
+        name = next((argument for argument in argv if not argument.startswith("-")), None)
         # Only what is needed is imported: a worker's packages take seconds.
-        wanted = {chosen: found[chosen]} if chosen in found else found
-        commands = {name: _load(entry, required=name == chosen) for name, entry in wanted.items()}
-        arguments = _parser(commands, found).parse_args(argv)
+        wanted = {name: found[name]} if name in found else found
+        commands = {each: _load(entry, required=each == name) for each, entry in wanted.items()}
+        parser, parsers = _parsers(commands, found)
+        if name is not None and name not in found:
+            parser.error(f"there is no command {name}{meant(name, found)}")
+        if name in parsers and not {"-h", "--help"}.intersection(argv):
+            Settings.read(found).apply(name, parsers[name])
+        arguments, unknown = parser.parse_known_args(argv)
+        chosen = parsers[arguments.command]
+        if unknown:
+            chosen.refuse_unknown(unknown)
+        options = chosen.options
         command = commands[arguments.command]
         assert command is not None
-        return command.run(arguments)
-    except ModuleNotFoundError as error:
-        print(f"lumigrad: error: {_missing(found[arguments.command], error)}", file=sys.stderr)
-        return FAILURE
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; Python would complain again when it flushes at exit.
+        if found[arguments.command].module.startswith("lumigrad.client"):
+            # What gRPC has to say to clients is in their errors.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        try:
+            code = command.run(arguments)
+        except ModuleNotFoundError as error:
+            raise LumigradError(_missing(found[arguments.command], error)) from error
+        # While an error can still be told.
+        with naming("standard output"):
+            sys.stdout.flush()
+        return code
+    except (Exception, KeyboardInterrupt) as error:
+        return _failed(error, options)
+
+
+def _failed(error: BaseException, options: Mapping[str, str]) -> int:
+    """Says what was wrong; returns the exit status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Python would complain of it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILURE
-    except FileNotFoundError as error:
-        print(f"lumigrad: error: {_absent(error)}", file=sys.stderr)
-        return FAILURE
-    except (LumigradError, OSError) as error:
-        print(f"lumigrad: error: {error}", file=sys.stderr)
-        return FAILURE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+        traceback.print_exception(error)
+    if not isinstance(error, KeyboardInterrupt | BrokenPipeError):
+        print(f"lumigrad: error: {complaint(error, options)}", file=sys.stderr)
+    return exits.exit_code(error, options)
 
 
-def _parser(commands: dict[str, Command | None], found: dict[str, EntryPoint]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parsers(
+    commands: Mapping[str, Command | None], found: Mapping[str, EntryPoint]
+) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the command line, and those of the subcommands."""
+    meanings = "".join(f"  {code:<5}{meaning}\n" for code, meaning in exits.MEANINGS.items())
+    parser = Parser(
         prog="lumigrad",
         description="Differentiable rendering as a service: pictures and gradients from a worker.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EPILOG + meanings,
     )
     parser.add_argument("--version", action="version", version=f"lumigrad {version('lumigrad')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parsers = {}
     for name in sorted(commands):
         command = commands[name]
         if command is None:
             subparsers.add_parser(name, help=_hint(found[name]))
             continue
-        subparser = subparsers.add_parser(
-            name, help=command.help, description=command.help, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        command.add_arguments(subparser)
-    return parser
+        parsers[name] = subparsers.add_parser(name, help=command.help, description=command.help)
+        command.add_arguments(parsers[name])
+        parsers[name].add_opposites()
+    return parser, parsers
 
 
 def _load(entry: EntryPoint, *, required: bool) -> Command | None:
@@ -107,13 +136,6 @@ def _load(entry: EntryPoint, *, required: bool) -> Command | None:
 
 def _missing(entry: EntryPoint, error: ImportError) -> str:
     return f"`lumigrad {entry.name}` {_hint(entry)} ({error})"
-
-
-def _absent(error: FileNotFoundError) -> str:
-    if error.filename is None:
-        return str(error)
-    path = Path(os.fsdecode(error.filename))
-    return f"no such file: {path}" if path.parent.is_dir() else f"no such directory: {path.parent}"
 
 
 def _installed(package: str) -> bool:

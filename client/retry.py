@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from lumigrad.client import cancellation, tracing
+from lumigrad.client import cancellation, remedies, tracing
 from lumigrad.client.errors import DeadlineExceeded, Unavailable
 
 T = TypeVar("T")
@@ -32,7 +32,9 @@ class Deadline:
         """Seconds left; raises DeadlineExceeded if there are none."""
         left = self._end - time.monotonic()
         if left <= 0:
-            raise DeadlineExceeded(f"the call took longer than its time-out of {self.timeout_s:g} s")
+            raise DeadlineExceeded(
+                f"the call took longer than its time-out of {self.timeout_s:g} s; {remedies.LARGER_TIMEOUT}"
+            )
         return left
 
 

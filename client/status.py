@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 from google.rpc import error_details_pb2
 
+from lumigrad.client import remedies
 from lumigrad.client.errors import (
     Cancelled,
     ContextLost,
@@ -32,10 +33,11 @@ from lumigrad.v1 import errors_pb2
 
 # What TLS and gRPC say of a connection that cannot be, and what that usually means.
 _HANDSHAKES = {
-    "WRONG_VERSION_NUMBER": "it seems to serve plain text; leave tls out, or start it with --tls-cert and --tls-key",
+    "WRONG_VERSION_NUMBER": f"it seems to serve plain text; {remedies.PLAIN_TEXT}, or start it with --tls-cert and "
+    "--tls-key",
     "certificate has expired": "its certificate has expired; renew the file of --tls-cert",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by an authority that is trusted here; pass "
-    "tls=FILE with the authority's certificate",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not signed by an authority that is trusted here; "
+    f"{remedies.AUTHORITY}",
     "Hostname Verification Check failed": "its certificate is for another name; use a name that it was made for",
     "Peer name": "its certificate is for another name; use a name that it was made for",
 }
@@ -142,10 +144,12 @@ def _deadline_exceeded(text: str, metadata: _Metadata, target: str, timeout_s: f
     if near is not None:
         return DeadlineExceeded(
             f"the worker at {target} did not begin: with its queue such a call takes {near.needed_seconds:.3g} s at "
-            f"the least, and of {timeout_s:g} s there were {near.left_seconds:.3g} s left; pass a larger timeout_s"
+            f"the least, and of {timeout_s:g} s there were {near.left_seconds:.3g} s left; "
+            f"{remedies.LARGER_TIMEOUT}"
         )
     return DeadlineExceeded(
-        f"no answer from {target} within {timeout_s:g} s; pass a larger timeout_s, or see `lumigrad info` for its queue"
+        f"no answer from {target} within {timeout_s:g} s; {remedies.LARGER_TIMEOUT}, or see `lumigrad info` for its "
+        "queue"
     )
 
 
@@ -155,12 +159,10 @@ def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) 
             return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)
     if "failed to connect" in text and any(sign in text for sign in _HUNG_UP):
         return Unavailable(
-            f"the worker at {target} ended the connection at once ({text}): if it asks for TLS, pass tls=True or "
-            "tls=FILE; if for a client's certificate, certificate=(FILE, KEY)"
+            f"the worker at {target} ended the connection at once ({text}): if it asks for TLS, {remedies.TLS}; "
+            f"if for a client's certificate, {remedies.CERTIFICATE}"
         )
-    return Unavailable(
-        f"no worker at {target} ({text}); start one with `lumigrad serve`, or name another with LUMIGRAD_TARGET"
-    )
+    return Unavailable(f"no worker at {target} ({text}); start one with `lumigrad serve`, or {remedies.TARGET}")
 
 
 def _cancelled(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
@@ -168,9 +170,7 @@ def _cancelled(text: str, metadata: _Metadata, target: str, timeout_s: float) ->
 
 
 def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    return Unauthenticated(
-        f"the worker at {target} refused the caller: {text}; pass token=… to Client, or set LUMIGRAD_TOKEN"
-    )
+    return Unauthenticated(f"the worker at {target} refused the caller: {text}; {remedies.TOKEN}")
 
 
 _TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str, float], LumigradError]] = {

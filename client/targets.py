@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from lumigrad.client import remedies
 from lumigrad.client.errors import InvalidArgument, Unavailable
 
 TARGET_VARIABLE = "LUMIGRAD_TARGET"
@@ -67,7 +68,7 @@ class Targets:
                 failures.append(f"{entry} is not known here ({error})")
         if not found:
             why = "; ".join(failures) or "no address was told"
-            raise Unavailable(f"no worker at {self.text}: {why}; name others with LUMIGRAD_TARGET")
+            raise Unavailable(f"no worker at {self.text}: {why}; {remedies.TARGETS}")
         return tuple(found)
 
 

@@ -30,7 +30,7 @@ class ServeCommand:
             if not config.no_supervisor:
                 return Supervisor(config).run()
         except ConfigError as error:
-            sys.stderr.write(f"lumigrad serve: {error}\n")
+            sys.stderr.write(f"lumigrad: error: {error}\n")
             return CONFIG_ERROR
         # Imported late: torch takes seconds, and neither `lumigrad --help` nor the supervisor needs any of it.
         from lumigrad.server import process

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.rotations import unit
+from lumigrad.client.shell.guess import meant
 from lumigrad.client.spheres import Spheres
 
 HELP = """\
@@ -108,12 +110,16 @@ class CameraFile:
         """What the file says; sizes, up and fov_degrees come from the options if it does not say them."""
         try:
             values: dict[str, Any] = json.loads(self.path.read_text())
+        except json.JSONDecodeError as error:
+            raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
+        size = {"width": view.width, "height": view.height}
+        try:
             if "parameters" in values:
-                return Camera.pulsar(**{"width": view.width, "height": view.height, **values})
+                return _made(Camera.pulsar, {**size, **values})
             if "fx" in values:
-                return Camera.opencv(**{"width": view.width, "height": view.height, **values})
-            return Camera.look_at(**{**vars(view), **values})
-        except (json.JSONDecodeError, TypeError) as error:
+                return _made(Camera.opencv, {**size, **values})
+            return _made(Camera.look_at, {**vars(view), **values})
+        except (InvalidArgument, TypeError) as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
 
     def capture(self) -> Capture | None:
@@ -125,9 +131,20 @@ class CameraFile:
         return Capture.load(self.path) if several else None
 
 
+def _made(make: Callable[..., Camera], values: dict[str, Any]) -> Camera:
+    known = inspect.signature(make).parameters
+    for name in values:
+        if name not in known:
+            raise TypeError(f"{name} is not known{meant(name, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in values:
+            raise TypeError(f"{name} is missing")
+    return make(**values)
+
+
 def parse(text: str) -> Aim:
     """The value of --camera."""
-    kind, *rest = text.split()
+    kind, *rest = text.split() or [""]
     if kind == "orbit" and len(rest) == 1:
         angles = numbers(rest[0])
         if len(angles) in (2, 3):
@@ -136,7 +153,7 @@ def parse(text: str) -> Aim:
         eye, target = (numbers(part) for part in rest)
         if len(eye) == len(target) == 3:
             return LookAt(eye, target)
-    if text.endswith(".json") or Path(text).is_dir():
+    if text and (text.endswith(".json") or Path(text).is_dir()):
         return CameraFile(Path(text))
     raise argparse.ArgumentTypeError(
         f'expected "orbit 30,20", "look-at 0,1,5 0,0,0", a .json file or the folder of a data set, got {text!r}'

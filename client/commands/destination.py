@@ -17,6 +17,7 @@ from lumigrad.client.frame import Frame
 from lumigrad.client.image_format import ImageFormats
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import check_suffix, levels_of, write_image
+from lumigrad.client.shell.files import naming
 from lumigrad.client.video import VideoWriter
 
 _SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")
@@ -74,6 +75,10 @@ class Files(Destination):
     def encode(self, shot: Shot, frame: Frame) -> None:
         """Writes the file."""
         path = self._path if self._path.suffix else self._path / f"{shot.name}.png"
+        with naming(path):
+            self._write(path, frame)
+
+    def _write(self, path: Path, frame: Frame) -> None:
         if path.suffix == ".npz":
             np.savez(path, **dict(frame))  # type: ignore[arg-type]
         elif path.suffix == ".npy":

@@ -153,7 +153,7 @@ def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe,
         poses=arguments.refine_poses,
         exposures=arguments.exposures,
         seed=arguments.seed,
-        snapshot_every=arguments.snapshot_every,
+        snapshot_every=arguments.snapshot_every or 0,
     )
     return recipe, begin
 
@@ -216,7 +216,6 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--snapshot-every",
         type=count,
-        default=0,
         metavar="N",
         help="steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)",
     )

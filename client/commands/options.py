@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from lumigrad.client.channel import Tls
+from lumigrad.client.channel import TOKEN_VARIABLE, Tls
 from lumigrad.client.client import Client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.shell.parser import number
 from lumigrad.client.targets import DEFAULT_TARGET, TARGET_VARIABLE
 
 # At a prompt it is better to hear soon that there is no worker.
@@ -20,13 +23,17 @@ AXES = {
 }
 
 
-def add_connection(parser: argparse._ActionsContainer) -> None:
+def add_connection(parser: argparse._ActionsContainer, timeout_s: float = 60.0) -> None:
     """Declares --target, --timeout and what a secured worker asks for."""
     parser.add_argument(
         "--target", metavar="HOST:PORT", help=f"the worker (default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})"
     )
     parser.add_argument(
-        "--timeout", type=positive_number, default=60.0, metavar="SECONDS", help="time-out of a call (default: 60)"
+        "--timeout",
+        type=positive_number,
+        default=timeout_s,
+        metavar="SECONDS",
+        help="time-out of a call (default: %(default)g)",
     )
     add_security(parser)
 
@@ -34,26 +41,37 @@ def add_connection(parser: argparse._ActionsContainer) -> None:
 def add_security(parser: argparse._ActionsContainer) -> None:
     """Declares what a secured worker asks for.
 
-    But for the token, which LUMIGRAD_TOKEN tells: others on the machine can read a command line.
+    The token itself is no option: others on the machine can read a command line.
     """
-    parser.add_argument("--tls", action="store_true", help="encrypt calls, and trust the system's authorities")
+    parser.add_argument(
+        "--tls",
+        action=argparse.BooleanOptionalAction,
+        help="encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else not)",
+    )
     parser.add_argument("--tls-ca", metavar="FILE", help="encrypt calls, and trust the authorities in this PEM file")
     parser.add_argument(
         "--certificate", nargs=2, metavar=("FILE", "KEY"), help="show this client's certificate, PEM files"
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"has the token to send (default: {TOKEN_VARIABLE}, else none)",
     )
 
 
 def connect(arguments: argparse.Namespace) -> Client:
     """The client that the options of `add_connection` describe."""
-    return connect_to(arguments.target, arguments, arguments.timeout, _RETRY_S)
+    return connect_to(arguments.target, arguments, _RETRY_S)
 
 
-def connect_to(target: str | None, arguments: argparse.Namespace, timeout_s: float, retry_s: float) -> Client:
-    """A client with what the options of `add_security` describe."""
+def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float) -> Client:
+    """The same for another target, or another time of trying again."""
     return Client(
         target,
-        timeout_s=timeout_s,
+        timeout_s=arguments.timeout,
         retry_s=retry_s,
+        token=token_of(arguments),
         tls=tls_of(arguments),
         certificate=tuple(arguments.certificate) if arguments.certificate else None,
     )
@@ -61,12 +79,24 @@ def connect_to(target: str | None, arguments: argparse.Namespace, timeout_s: flo
 
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
     """Whom to trust; None: the environment says."""
-    return arguments.tls_ca or arguments.tls or None
+    # What a configuration file says of TLS must not come before --no-tls.
+    tls: Tls | None = arguments.tls if arguments.tls is False else arguments.tls_ca or arguments.tls
+    return tls
+
+
+def token_of(arguments: argparse.Namespace) -> str | None:
+    """The token in the file; None: the environment says."""
+    if arguments.token_file is None:
+        return None
+    token: str = arguments.token_file.read_text().strip()
+    if not token or len(token.split()) > 1:
+        raise InvalidArgument.of("token_file", f"expected one token and nothing else in {arguments.token_file}")
+    return token
 
 
 def positive_number(text: str) -> float:
     """A number > 0."""
-    value = float(text)
+    value = number(text)
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
     return value

@@ -23,6 +23,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_depth
+from lumigrad.client.shell.files import naming
 from lumigrad.client.spheres import Spheres
 
 _DESCRIPTION = """\
@@ -89,7 +90,8 @@ class RenderCommand:
                 )
                 times.append(frame.timings.round_trip_ms)
                 if arguments.depth:
-                    write_depth(arguments.depth, frame[_depth_name(scene)])
+                    with naming(arguments.depth):
+                        write_depth(arguments.depth, frame[_depth_name(scene)])
                 return destination.encode(shot, frame)
 
             for encoded in with_progress(in_order(job, shots), len(shots)):

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lumigrad.client.channel import resolve_tls
-from lumigrad.client.commands.options import add_security, connect_to, positive_number, tls_of
-from lumigrad.client.errors import LumigradError
+from lumigrad.client.commands.options import add_connection, connect_to, positive_number, tls_of
 from lumigrad.client.extras import require
 from lumigrad.client.monitor.keys import Keys
 from lumigrad.client.monitor.report import UNREACHABLE, Report
@@ -41,22 +40,26 @@ class TopCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.epilog = _EXAMPLES
-        parser.add_argument("targets", nargs="*", metavar="WORKER", help="HOST:PORT, or the URL of its metrics")
+        parser.add_argument(
+            "targets", nargs="*", metavar="WORKER", help="HOST:PORT, or the URL of its metrics (default: --target)"
+        )
         parser.add_argument(
             "--interval", type=positive_number, default=2.0, metavar="SECONDS", help="between looks (default: 2)"
         )
         parser.add_argument("--once", action="store_true", help="look once, over one interval, and end")
         parser.add_argument("--json", action="store_true", help="print a line of JSON for each look")
-        add_security(parser)
+        add_connection(parser.add_argument_group("worker"), _ASK_SECONDS)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Shows them until q or Control-C."""
-        watches = [Watch(_source(target, arguments)) for target in _workers(arguments.targets)]
+        watches = [
+            Watch(_source(target, arguments)) for target in arguments.targets or [resolve_target(arguments.target)]
+        ]
         with ThreadPoolExecutor(len(watches)) as pool:
             looks = _looks(watches, pool)
             first = next(looks)
-            if all(report.state == UNREACHABLE for report in first):
-                raise LumigradError(first[0].why)
+            if watches[0].error is not None and all(report.state == UNREACHABLE for report in first):
+                raise watches[0].error
             try:
                 if arguments.json:
                     _print_json(first, looks, arguments)
@@ -73,18 +76,18 @@ def _looks(watches: Sequence[Watch], pool: ThreadPoolExecutor) -> Iterator[list[
         yield list(pool.map(Watch.look, watches))
 
 
-def _workers(named: Sequence[str]) -> list[str]:
+def _workers(named: Sequence[str | None]) -> list[str]:
     """The URLs and each worker, in their order; of a name that stands for several, those that it does now."""
     return [
         worker
-        for name in named or (None,)
+        for name in named
         for worker in ((name,) if name and "://" in name else [address.target for address in Targets(name).addresses()])
     ]
 
 
 def _source(target: str, arguments: argparse.Namespace) -> Source:
     def ask() -> WorkerInfo:
-        with connect_to(target, arguments, _ASK_SECONDS, 0.0) as client:
+        with connect_to(target, arguments, 0.0) as client:
             return client.info()
 
     trusted = resolve_tls(tls_of(arguments))

@@ -16,6 +16,7 @@ from lumigrad.client.fitting.journal import Journal
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.shell.files import naming
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.training.results import StepResult
 
@@ -78,7 +79,8 @@ def fit(
         scene = trainer.scene()
         assert isinstance(scene, Gaussians | Spheres)
         found = scene
-        found.save(scene_path)
+        with naming(scene_path):
+            found.save(scene_path)
         # What a rendering takes from the scene itself, spheres' depth range, is read off the client's copy.
         handle = replace(trainer.publish(), scene=scene)
         preview = side_by_side([pictures(client, handle, shown), [shot.photograph for shot in shown]])

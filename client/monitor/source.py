@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http.client import HTTPException
 from urllib.parse import urlsplit, urlunsplit
 
-from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client.errors import InvalidArgument, Unavailable
 from lumigrad.client.worker_info import WorkerInfo
 
 _TIMEOUT_S = 3.0
@@ -17,7 +17,7 @@ _MOST_BYTES = 16 << 20
 _PATH = "/metrics"
 
 
-class Unreadable(LumigradError):
+class Unreadable(Unavailable):
     """There are no metrics to be had just now."""
 
 
@@ -50,7 +50,7 @@ class Source:
             with self._opener.open(url, timeout=_TIMEOUT_S) as reply:
                 text: str = reply.read(_MOST_BYTES).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:
-            raise Unreadable(f"no metrics at {url}: {getattr(error, 'reason', error)}") from error
+            raise Unreadable(f"no metrics at {url}: {_why(error)}") from error
         if "\nlumigrad_up " not in text:
             raise Unreadable(f"expected the metrics of a worker at {url}, got something else")
         self._url = url
@@ -63,6 +63,14 @@ class Source:
                 f"{self.address} does not tell where its metrics are; name their URL, such as http://HOST:9464/metrics"
             )
         return url
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, HTTPException):
+        # What was answered instead may be anything.
+        return "what answers there does not speak HTTP"
+    reason = getattr(error, "reason", error)
+    return getattr(reason, "strerror", None) or str(reason)
 
 
 def _url(address: str) -> str:

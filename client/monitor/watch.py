@@ -25,14 +25,18 @@ class Watch:
         self._report = Report(source.address, UNREACHABLE)
         self._state_since = time.monotonic()
         self._restarted = -float("inf")
+        # Why the latest look showed nothing.
+        self.error: LumigradError | None = None
 
     def look(self) -> Report:
         """What happened since the last look; at the first one, and after a restart, since the worker started."""
         try:
             now = Snapshot(parse(self._source.read()), time.monotonic())
         except LumigradError as error:
+            self.error = error
             report = dataclasses.replace(self._report, state=UNREACHABLE, why=str(error))
         else:
+            self.error = None
             told = sections(Interval(self._before(now), now))
             report = Report(self._source.address, **told)
             self._last = now

@@ -181,7 +181,7 @@ def test_spheres_turn_as_well(render, scene):
         assert done.returncode == 0, done.stderr
         assert all(pixels(path).any() for path in scene.with_name(folder).iterdir())
     refused = render("-o", "out.png", "--near", "1", file="cloud.ply")
-    assert refused.stderr == "lumigrad: error: near: belongs to Gaussians, but this scene is spheres; leave it out\n"
+    assert refused.stderr == "lumigrad: error: --near: belongs to Gaussians, but this scene is spheres; leave it out\n"
 
 
 def test_gaussians_that_are_not_finite_are_left_out_and_counted(render, scene):

@@ -152,5 +152,5 @@ def test_the_command_refuses_channels_that_a_jpeg_cannot_hold(tmp_path: Path) ->
     Spheres(np.zeros((2, 3)), np.zeros((2, 4)), np.ones(2)).save(tmp_path / "four.ply")
     words = [LUMIGRAD, "render", "four.ply", "-o", "out.jpg"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "lumigrad: error: output: expected 3 channels for a .jpg, got 4; write .npy\n"
+    assert done.returncode == 2
+    assert done.stderr == "lumigrad: error: --output: expected 3 channels for a .jpg, got 4; write .npy\n"

@@ -105,19 +105,20 @@ def test_several_workers_and_one_that_is_not_there(worker_process: WorkerProcess
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "code", "text"),
     [
-        (("localhost:1",), "lumigrad: error: no worker at localhost:1 ("),
-        (("http://localhost:1",), "lumigrad: error: no metrics at http://localhost:1/metrics: "),
+        (("localhost:1",), 3, "lumigrad: error: no worker at localhost:1 ("),
+        (("http://localhost:1",), 3, "lumigrad: error: no metrics at http://localhost:1/metrics: "),
         (
             ("ftp://localhost",),
-            "lumigrad: error: target: expected HOST:PORT, or http(s)://HOST:PORT/metrics, got 'ftp:",
+            2,
+            "lumigrad: error: --target: expected HOST:PORT, or http(s)://HOST:PORT/metrics, got 'ftp:",
         ),
     ],
 )
-def test_no_worker_is_one_line_and_status_1(arguments: tuple[str, ...], text: str) -> None:
+def test_no_worker_is_one_line_and_a_status(arguments: tuple[str, ...], code: int, text: str) -> None:
     said = top(*arguments, *ONCE)
-    assert (said.returncode, said.stdout) == (1, "")
+    assert (said.returncode, said.stdout) == (code, "")
     assert said.stderr.startswith(text)
     assert said.stderr.count("\n") == 1
 
@@ -125,7 +126,7 @@ def test_no_worker_is_one_line_and_status_1(arguments: tuple[str, ...], text: st
 def test_a_page_of_something_else_is_named(worker_process: WorkerProcess) -> None:
     # A worker's own port speaks no HTTP.
     said = top(f"http://{worker_process.target}", *ONCE)
-    assert said.returncode == 1
+    assert said.returncode == 3
     assert said.stderr.count("\n") == 1
     assert "lumigrad: error: " in said.stderr
 
@@ -142,7 +143,7 @@ def test_encrypted_metrics(tmp_path: Path) -> None:
         said = top(process.target, *ONCE, "--tls-ca", str(authority.certificate), *shown)
         assert said.stdout.startswith(f"{process.target}  SERVING"), said.stderr
         stranger = top(f"https://127.0.0.1:{process.metrics_port}", *ONCE, "--tls-ca", str(authority.certificate))
-        assert stranger.returncode == 1
+        assert stranger.returncode == 3
 
 
 def test_json_needs_no_packages_and_text_says_which(worker_process: WorkerProcess) -> None:

@@ -64,7 +64,7 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
         (["--transit-mib", "2047"], "--transit-mib: expected at least twice --max-payload-mib = 1024"),
         (["--max-payload-mib", "8192"], "--scene-mib: expected at least --max-payload-mib = 8192"),
         (["--context-seconds", "nan"], "--context-seconds: expected a value > 0, got nan"),
-        (["--log-format", "xml"], "invalid choice: 'xml'"),
+        (["--log-format", "xml"], "--log-format: expected one of plain, json, got xml"),
     ],
 )
 def test_a_configuration_that_cannot_work_ends_with_code_2(options: list[str], text: str) -> None:

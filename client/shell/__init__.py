@@ -1,0 +1,1 @@
+"""What all subcommands of `lumigrad` have in common: parsers, exit codes, and how errors are told."""

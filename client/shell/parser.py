@@ -1,0 +1,86 @@
+"""The parser of the command line: help of at most 100 columns, and errors in two lines that guess what was meant."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from lumigrad.client.shell.exits import USAGE
+from lumigrad.client.shell.guess import meant
+
+_COLUMNS = 100
+# Where the texts of options begin.
+_INDENT = 30
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Descriptions and examples as they are written, options wrapped."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns, _COLUMNS)
+        super().__init__(prog, max_help_position=_INDENT, width=width)
+
+
+class Parser(argparse.ArgumentParser):
+    """Of `lumigrad`, and of each subcommand."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": Help, **settings})
+        # Their own errors name types of Python.
+        self.register("type", int, whole_number)
+        self.register("type", float, number)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Long options by the name of the argument that they stand for: {"sh_degree": "--sh-degree"}."""
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        return {flag[2:].replace("-", "_"): flag for flag in flags}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            text = f"expected one of {', '.join(known)}, got {value}{meant(str(value), known)}"
+            raise argparse.ArgumentError(action, text)
+
+    def add_opposites(self) -> None:
+        """Lets every flag be unset: a configuration file may have set it, and the command line comes first."""
+        for action in list(self._actions):
+            flag = action.option_strings[-1] if action.option_strings else ""
+            if isinstance(action, argparse._StoreTrueAction) and flag.startswith("--"):
+                opposite = f"--{flag[5:]}" if flag.startswith("--no-") else f"--no-{flag[2:]}"
+                hidden = argparse.SUPPRESS
+                self.add_argument(opposite, dest=action.dest, action="store_false", default=hidden, help=hidden)
+
+    def error(self, message: str) -> NoReturn:
+        """Two lines on standard error, and the exit code of wrong usage."""
+        self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
+
+    def refuse_unknown(self, arguments: Sequence[str]) -> NoReturn:
+        """An error for what was left over."""
+        first = arguments[0]
+        if first.startswith("-"):
+            self.error(f"there is no option {first}{meant(first.partition('=')[0], self.options.values())}")
+        self.error(f"there is one argument too many: {first}")
+
+
+def whole_number(text: str) -> int:
+    """An integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text}") from None
+
+
+def number(text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text}") from None
+
+
+def _plain(message: str) -> str:
+    """Without argparse's own "argument ", which stands before the name of an option."""
+    return " ".join(message.removeprefix("argument ").split())

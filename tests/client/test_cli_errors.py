@@ -1,0 +1,204 @@
+"""What `lumigrad` says of whatever somebody can do wrong at a shell: a transcript, so that every change of it is seen.
+
+To add a line write "$ lumigrad …" into the transcript; then, as after each change that is meant:
+LUMIGRAD_UPDATE=1 pytest tests/client/test_cli_errors.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from lumigrad.client import Spheres
+from lumigrad.client.cli import main
+from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, ResourceExhausted
+from lumigrad.client.shell import exits
+from support.certificates import Authority
+from support.dataset_files import shots, transforms
+from support.gaussian_clouds import post
+from support.worker import LUMIGRAD, WorkerProcess, worker
+
+ROOT = Path(__file__).parents[2]
+TRANSCRIPT = Path(__file__).with_name("cli_errors.txt")
+IS_UPDATE = os.environ.get("LUMIGRAD_UPDATE", "0") != "0"
+TOKEN = "a-token-for-the-tests"
+SETTINGS = {
+    "broken": "[worker\n",
+    "table": "[rendr]\nfov = 40\n",
+    "plain": 'target = "localhost:50051"\n',
+    "key": '[worker]\ntarge = "localhost:50051"\n',
+    "far": "[info]\nfov = 40\n",
+    "required": '[render]\noutput = "out.png"\n',
+    "number": '[worker]\ntimeout = "soon"\n',
+    "range": "[worker]\ntimeout = 0\n",
+    "flag": '[top]\nonce = "yes"\n',
+    "pair": '[worker]\ncertificate = ["own.pem"]\n',
+    "text": "[worker]\ntarget = 50051\n",
+    "choice": '[fit]\nstrategy = "mcmd"\n',
+    "serve": "[serve]\nport = true\n",
+    "limit": "[serve]\nqueue-size = 0\n",
+}
+# What gRPC and TLS say of a connection depends on the machine and on their versions.
+FOREIGN = re.compile(r"((?:worker|connection) at (?:once|\S+)|to the worker at \S+) \(.*\)(?=[;:] )")
+# Lines that need a worker or a shell are run by one; the others here, which is quicker.
+OF_SHELL = re.compile(r"[|>={]")
+
+
+def blocks() -> dict[str, str]:
+    """What is said to each command line, then its exit status in brackets."""
+    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", TRANSCRIPT.read_text(), re.M)
+    return {line: said.rstrip("\n") for line, said in found}
+
+
+BLOCKS = blocks()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the command lines are run: files that are well, and files that are not."""
+    folder = tmp_path_factory.mktemp("shell")
+    post().save(folder / "scene.ply")
+    content = (folder / "scene.ply").read_bytes()
+    (folder / "half.ply").write_bytes(content[: len(content) // 2])
+    (folder / "empty.ply").touch()
+    (folder / "notes.ply").write_text("buy milk\n")
+    Spheres(np.zeros((2, 3)), np.zeros((2, 7)), np.ones(2)).save(folder / "seven.ply")
+    (folder / "broken.json").write_text('{"eye": }')
+    (folder / "eyes.json").write_text('{"eyes": [0, 0, 0]}')
+    (folder / "short.json").write_text('{"eye": [0, 0], "target": [0, 0, 0]}')
+    (folder / "transforms.json").write_text(json.dumps(transforms(shots(), w=64, h=48, fl_x=60)))
+    (folder / "empty").mkdir()
+    for name in ("full.png", "full.npy"):
+        (folder / name).symlink_to("/dev/full")
+    for name, text in {"right": TOKEN, "wrong": "another", "two": "one\ntwo"}.items():
+        (folder / f"{name}.token").write_text(f"{text}\n")
+    for name, text in SETTINGS.items():
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def targets(folder: Path, worker_process: WorkerProcess) -> Iterator[dict[str, str]]:
+    """What stands for workers in the lines: a plain one, one with TLS and tokens, one that is silent, and none."""
+    authority = Authority(folder)
+    own = authority.sign("worker")
+    (folder / "tenants").write_text(f"lab: {TOKEN}\n")
+    options = ("--tls-cert", str(own.certificate), "--tls-key", str(own.key), "--tokens-file", str(folder / "tenants"))
+    credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        found = {"plain": worker_process.target}
+        found |= {name: f"127.0.0.1:{it.getsockname()[1]}" for name, it in {"silent": silent, "nobody": nobody}.items()}
+        with worker("--device", "cpu", *options, credentials=credentials) as secure:
+            yield found | {"secure": secure.target}
+
+
+@pytest.fixture(scope="module")
+def transcript() -> Iterator[dict[str, str]]:
+    """What was said this time; written down if that is asked for."""
+    said = dict(BLOCKS)
+    yield said
+    if IS_UPDATE:
+        TRANSCRIPT.write_text("".join(f"$ {line}\n{text}\n\n" for line, text in said.items()))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """That of a user who has set nothing."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LUMIGRAD_", "XDG_", "PYTHON"))}
+    path = f"{Path(LUMIGRAD).parent}:{kept['PATH']}"
+    return {**kept, "PATH": path, "HOME": str(folder), "COLUMNS": "100"}
+
+
+def in_shell(line: str, folder: Path, targets: dict[str, str]) -> str:
+    for name, target in targets.items():
+        line = line.replace(f"{{{name}}}", target)
+    script = ["bash", "-o", "pipefail", "-c", line]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=folder, env=environment(folder))
+    said = done.stderr
+    for name, target in targets.items():
+        said = said.replace(target, f"{{{name}}}")
+    assert done.stdout == ""
+    return FOREIGN.sub(r"\1 (…)", said) + f"[{done.returncode}]"
+
+
+def here(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    try:
+        code: object = main(shlex.split(line)[1:])
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr()
+    assert said.out == ""
+    return f"{said.err}[{code}]"
+
+
+@pytest.mark.parametrize("line", BLOCKS)
+def test_what_is_said(line, folder, transcript, capsys, monkeypatch, request):
+    if OF_SHELL.search(line):
+        said = in_shell(line, folder, request.getfixturevalue("targets"))
+    else:
+        for name in ("LUMIGRAD_TARGET", "LUMIGRAD_TOKEN", "LUMIGRAD_TLS", "XDG_CONFIG_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(folder))
+        monkeypatch.chdir(folder)
+        said = here(line, capsys)
+    transcript[line] = said
+    assert IS_UPDATE or said == BLOCKS[line]
+    *lines, code = said.splitlines()
+    assert len(lines) <= 2 and "Traceback" not in said
+    # Advice in the words of Python is of no use here.
+    assert not re.search(r"\w=(?:True|…|FILE|\()|Client\(|timeout_s", said)
+    assert int(code.strip("[]")) in {*exits.MEANINGS}
+
+
+def test_every_exit_status_has_a_line():
+    seen = {int(re.search(r"\[(\d+)\]$", said)[1]) for said in BLOCKS.values()}
+    assert {*exits.MEANINGS} - seen <= {exits.BUSY, exits.INTERRUPTED}
+
+
+def test_a_full_worker_has_a_status_of_its_own():
+    assert exits.exit_code(ResourceExhausted("full")) == exits.BUSY
+    assert exits.exit_code(LumigradError("odd")) == exits.exit_code(Cancelled("by the worker")) == exits.FAILED
+
+
+def test_an_argument_is_wrong_usage_only_where_it_is_an_option():
+    refusal = InvalidArgument.of("spec.gaussians.sh_degree", "expected at most 0")
+    assert exits.exit_code(refusal, {"sh_degree": "--sh-degree"}) == exits.USAGE
+    assert exits.exit_code(refusal, {"steps": "--steps"}) == exits.FAILED
+
+
+def test_control_c_ends_a_call_that_is_waiting(folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [LUMIGRAD, "info", "--target", f"127.0.0.1:{silent.getsockname()[1]}"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(folder))
+        silent.settimeout(60)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == exits.INTERRUPTED
+        assert process.stderr.read() == ""
+
+
+def test_a_traceback_is_shown_to_who_asks_for_it(folder: Path):
+    for asked, count in (("0", 0), ("1", 1)):
+        command = [LUMIGRAD, "render", "absent.ply", "-o", "out.png"]
+        variables = {**environment(folder), "LUMIGRAD_DEBUG": asked}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder, env=variables)
+        assert done.returncode == exits.FAILED
+        assert done.stderr.count("Traceback (most recent call last)") == count
+        assert done.stderr.endswith("lumigrad: error: no such file: absent.ply\n")
+
+
+def test_the_document_has_the_exit_statuses():
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "docs" / "command_line.md").read_text(), re.M)
+    assert {int(code): meaning for code, meaning in rows} == exits.MEANINGS

@@ -8,13 +8,20 @@ import sys
 import grpc
 
 from lumigrad.client.channel import credentials_of, open_channel, resolve_tls
-from lumigrad.client.commands.options import add_security, positive_number, tls_of
+from lumigrad.client.commands.options import add_connection, tls_of
 from lumigrad.client.targets import Address, resolve_target
 
 _METHOD = "/grpc.health.v1.Health/Check"
 # The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
 _STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _SERVING = 1
+_TIMEOUT_S = 5.0
+_EXAMPLES = """\
+examples:
+  lumigrad health                                       the worker of LUMIGRAD_TARGET, else localhost:50051
+  lumigrad health --service lumigrad.v1.RenderService   of one service
+  until lumigrad health; do sleep 1; done               wait for a worker
+"""
 
 
 class HealthCommand:
@@ -24,14 +31,11 @@ class HealthCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        parser.add_argument("--target", metavar="HOST:PORT", help="the worker (default: LUMIGRAD_TARGET)")
+        parser.epilog = _EXAMPLES
         parser.add_argument(
             "--service", type=_service, default="", metavar="NAME", help="of one service (default: of all)"
         )
-        parser.add_argument(
-            "--timeout", type=positive_number, default=5.0, metavar="SECONDS", help="to wait (default: 5)"
-        )
-        add_security(parser)
+        add_connection(parser.add_argument_group("worker"), _TIMEOUT_S)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Prints the status; 0 if it is SERVING, else 1."""

@@ -18,8 +18,8 @@ from lumigrad.client.commands.surroundings import add_surroundings, length_unit,
 from lumigrad.client.motion import Motion
 from lumigrad.client.number_files import NUMBER_SUFFIXES
 from lumigrad.client.pose import IDENTITY
+from lumigrad.client.shell import exits
 
-COLLIDES = 3
 _DESCRIPTION = f"""\
 Measures how far spheres stay from obstacles: distances, closest points, normals, and on request collision costs with
 their gradients. Metres everywhere; a sphere's clearance is the distance of its centre less its radius.
@@ -31,7 +31,7 @@ examples:
   lumigrad query world.yml --spheres robot.yml --urdf robot.urdf --joints plan.npy --sweep --check && execute plan.npy
   lumigrad query part.stl --spheres points.csv --json | jq .closest
 
-exit status: 0 done; with --check 0 nothing collides, {COLLIDES} something does; 1 failed, 2 wrong usage
+exit status: with --check 0 nothing collides, {exits.NOT_SO} something does
 """
 
 
@@ -69,7 +69,7 @@ class QueryCommand:
         if arguments.output is not None:
             np.savez(arguments.output, **arrays_of(found))
         _print(found, arguments)
-        return COLLIDES if arguments.check and not found.is_free else 0
+        return exits.NOT_SO if arguments.check and not found.is_free else exits.OK
 
 
 def _motion(arguments: argparse.Namespace) -> Motion:
@@ -151,7 +151,7 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--plot", type=_chart_path, metavar="FILE", help="also draw the clearance over time: .png, .svg or .pdf"
     )
-    group.add_argument("--check", action="store_true", help=f"exit with status {COLLIDES} unless all is free")
+    group.add_argument("--check", action="store_true", help=f"exit with status {exits.NOT_SO} unless all is free")
 
 
 def _joints(text: str) -> Any:

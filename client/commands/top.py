@@ -52,9 +52,7 @@ class TopCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Shows them until q or Control-C."""
-        watches = [
-            Watch(_source(target, arguments)) for target in arguments.targets or [resolve_target(arguments.target)]
-        ]
+        watches = [Watch(_source(target, arguments)) for target in _workers(arguments.targets or [arguments.target])]
         with ThreadPoolExecutor(len(watches)) as pool:
             looks = _looks(watches, pool)
             first = next(looks)

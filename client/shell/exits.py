@@ -12,10 +12,11 @@ from lumigrad.client.shell.settings import SettingsError
 OK = 0
 FAILED = 1
 USAGE = 2
-UNREACHABLE = 3
-REFUSED = 4
-BUSY = 5
-TIMED_OUT = 6
+NOT_SO = 3
+UNREACHABLE = 4
+REFUSED = 5
+BUSY = 6
+TIMED_OUT = 7
 INTERRUPTED = 130
 # As if the signal had ended it.
 CLOSED_PIPE = 141
@@ -24,6 +25,7 @@ MEANINGS = {
     OK: "done",
     FAILED: "failed: a file, a scene or a package is not as it should be, or the worker failed",
     USAGE: "wrong usage: an option, or a configuration file, that is wrong or does not fit",
+    NOT_SO: "done, and the answer is no: `query --check` found a collision",
     UNREACHABLE: "no worker answers, or it and the caller do not agree about TLS",
     REFUSED: "the worker refused the caller: a token or a certificate",
     BUSY: "the worker is full, or the call exceeds what it can hold",

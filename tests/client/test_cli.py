@@ -87,9 +87,9 @@ def test_info(worker_process: WorkerProcess):
     assert values["limits"]["max_cameras"] > 0
 
 
-def test_no_worker_is_one_line_and_status_3():
+def test_no_worker_is_one_line_and_status_4():
     done = lumigrad("info", "--target", "localhost:1")
-    assert done.returncode == 3
+    assert done.returncode == 4
     assert done.stderr.startswith("lumigrad: error: no worker at localhost:1 (")
     assert "start one with `lumigrad serve`" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from lumigrad.client.cli import GROUP
 from support.documents import (
     DOCUMENTS,
     ROOT,
@@ -22,6 +23,7 @@ from support.documents import (
     languages_of,
     links_of,
     name_of,
+    prose_of,
     run_code_of,
 )
 from support.worker import WorkerProcess
@@ -98,11 +100,23 @@ def test_commands_have_the_options_that_are_named(document: Path):
     assert not unknown
 
 
-@pytest.mark.parametrize("name", ["README.md", *(f"docs/{it}.md" for it in ("operations", "training", "formats"))])
+COMMANDS = sorted(entry.name for entry in entry_points(group=GROUP))
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", *(f"docs/{it}.md" for it in ("command_line", "operations", "training", "formats"))]
+)
 def test_options_in_the_text_exist(name: str):
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / name).read_text(encoding="utf-8")))
-    known = frozenset().union(*(options_of(entry.name) for entry in entry_points(group="lumigrad.commands")))
-    assert named and not sorted(named - known)
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", prose_of(ROOT / name)))
+    known = frozenset().union(*map(options_of, COMMANDS))
+    # Every flag of a configuration file has an opposite, which the help does not show.
+    known |= {option.replace("--", "--no-", 1) for option in known}
+    assert named and not sorted(named - known - {"--help", "--no"})
+
+
+def test_every_command_is_in_the_document_of_the_command_line():
+    rows = re.findall(r"^\| `([a-z]+)` \|", (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(rows) == COMMANDS
 
 
 def test_the_code_about_training_runs(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):

@@ -107,8 +107,8 @@ def test_several_workers_and_one_that_is_not_there(worker_process: WorkerProcess
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("localhost:1",), 3, "lumigrad: error: no worker at localhost:1 ("),
-        (("http://localhost:1",), 3, "lumigrad: error: no metrics at http://localhost:1/metrics: "),
+        (("localhost:1",), 4, "lumigrad: error: no worker at localhost:1 ("),
+        (("http://localhost:1",), 4, "lumigrad: error: no metrics at http://localhost:1/metrics: "),
         (
             ("ftp://localhost",),
             2,
@@ -126,7 +126,7 @@ def test_no_worker_is_one_line_and_a_status(arguments: tuple[str, ...], code: in
 def test_a_page_of_something_else_is_named(worker_process: WorkerProcess) -> None:
     # A worker's own port speaks no HTTP.
     said = top(f"http://{worker_process.target}", *ONCE)
-    assert said.returncode == 3
+    assert said.returncode == 4
     assert said.stderr.count("\n") == 1
     assert "lumigrad: error: " in said.stderr
 
@@ -143,7 +143,7 @@ def test_encrypted_metrics(tmp_path: Path) -> None:
         said = top(process.target, *ONCE, "--tls-ca", str(authority.certificate), *shown)
         assert said.stdout.startswith(f"{process.target}  SERVING"), said.stderr
         stranger = top(f"https://127.0.0.1:{process.metrics_port}", *ONCE, "--tls-ca", str(authority.certificate))
-        assert stranger.returncode == 3
+        assert stranger.returncode == 4
 
 
 def test_json_needs_no_packages_and_text_says_which(worker_process: WorkerProcess) -> None:

@@ -184,7 +184,7 @@ def test_spheres_are_fitted_too(capture: Path, tmp_path: Path, running: WorkerPr
 def test_what_cannot_be_fitted_is_refused(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene = tmp_path / "scene.ply"
     resumed = fit(capture, scene, "--resume")
-    assert resumed.returncode == 1
+    assert resumed.returncode == 2
     assert "checkpoint.json of a fit that was stopped, got no such file; leave --resume out" in resumed.stderr
     content = json.loads((capture / "transforms.json").read_text())
     del content["ply_file_path"]

@@ -60,6 +60,7 @@ TYPED := build/typed/lumigrad
 typed: setup
 	rm -rf build/typed && mkdir -p $(TYPED)
 	for room in protos kernels server client; do cp -rs $(CURDIR)/$$room $(TYPED)/$$room; done
+	cp -rs $(CURDIR)/deploy/ray $(TYPED)/ray
 	ln -s $$($(BIN)/python -c "import lumigrad.v1.tensor_pb2 as m, os; print(os.path.dirname(m.__file__))") $(TYPED)/v1
 	$(BIN)/python -m nanobind.stubgen -q -m lumigrad.kernels._native -o $(TYPED)/kernels/_native.pyi
 
@@ -68,7 +69,7 @@ lint: typed
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 	MYPYPATH=build/typed $(BIN)/mypy --cache-dir=build/typed/cache --explicit-package-bases --namespace-packages \
-	  $(foreach room,protos kernels server client,-p lumigrad.$(room))
+	  $(foreach room,protos kernels server client ray,-p lumigrad.$(room))
 
 # The documentation as a site in build/site. Warnings are errors, and so is whatever a page would load from elsewhere.
 docs: typed

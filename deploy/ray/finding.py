@@ -1,0 +1,59 @@
+"""How clients find the workers of a fleet."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from lumigrad.client import Client
+from lumigrad.client.errors import Unavailable
+from lumigrad.ray.fleet import NAMESPACE
+
+DEFAULT_NAME = "lumigrad"
+_ANSWER_S = 10.0
+
+
+def connect() -> None:
+    """Joins the cluster that runs on this machine, or that RAY_ADDRESS names, unless this process belongs to one."""
+    if not ray.is_initialized():
+        ray.init(address="auto", log_to_driver=False)
+
+
+def fleet_of(name: str) -> Any:
+    """The actor of a fleet.
+
+    Raises:
+        Unavailable: there is none of this name.
+    """
+    connect()
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        raise Unavailable(f"no fleet {name!r} in this Ray cluster; start one with lumigrad.ray.start()") from None
+
+
+def targets(name: str = DEFAULT_NAME) -> list[str]:
+    """Addresses of the workers that serve now. `Client(lumigrad.ray.targets)` asks again as they come and go.
+
+    Raises:
+        Unavailable: nobody can tell just now, or no worker serves; clients go on with those that they know.
+    """
+    try:
+        found = ray.get(fleet_of(name).status.remote(), timeout=_ANSWER_S).targets
+    except (GetTimeoutError, RayError) as error:
+        raise Unavailable(f"the fleet {name!r} does not say where its workers are ({type(error).__name__})") from error
+    if not found:
+        raise Unavailable(f"no worker of the fleet {name!r} serves; see lumigrad.ray.status()")
+    return list(found)
+
+
+def token(name: str = DEFAULT_NAME) -> str:
+    """What the workers of a fleet ask of clients."""
+    return cast(str, ray.get(fleet_of(name).token.remote(), timeout=_ANSWER_S))
+
+
+def client(name: str = DEFAULT_NAME, **options: Any) -> Client:
+    """A client of all workers of a fleet, which follows as they come and go; `options` are those of `Client`."""
+    return Client(lambda: targets(name), token=token(name), **options)

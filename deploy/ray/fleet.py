@@ -1,0 +1,129 @@
+"""The actor that looks after the workers of a fleet and tells clients where they are."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+
+import ray
+
+from lumigrad.ray.member import Member
+from lumigrad.ray.options import Options
+from lumigrad.ray.scaling import Scaling
+from lumigrad.ray.worker import ServingWorker
+
+NAMESPACE = "lumigrad"
+
+
+@dataclass(frozen=True)
+class Status:
+    """A fleet as it is.
+
+    Attributes:
+        targets: addresses of the workers that serve.
+        nodes: Ray's nodes that they are on.
+        wanted: how many there are to be.
+        starting: how many are on their way, or wait for a place in the cluster.
+        leaving: how many finish their calls and go.
+        waiting: calls that wait for a device, of all workers together.
+    """
+
+    targets: tuple[str, ...]
+    nodes: tuple[str, ...]
+    wanted: int
+    starting: int
+    leaving: int
+    waiting: int
+
+
+class Fleet:
+    """Keeps as many workers as are wanted. Ray starts it again where it dies, and it finds its workers."""
+
+    def __init__(self, name: str, options: Options, token: str) -> None:
+        """Begins to look after the workers, those that are there already included."""
+        self._name, self._options, self._token = name, options, token
+        self._scaling = Scaling(options)
+        self._members = [self._member(number) for number in _numbers_of(name)]
+        self._scaling.wanted = min(max(len(self._members), options.minimum), options.most)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lumigrad fleet", daemon=True)
+        self._thread.start()
+
+    def options(self) -> Options:
+        """What it was started with."""
+        return self._options
+
+    def token(self) -> str:
+        """What workers ask of clients."""
+        return self._token
+
+    def status(self) -> Status:
+        """How it is."""
+        members = tuple(self._members)
+        serving = [member.seen for member in members if member.is_serving and member.seen is not None]
+        leaving = sum(member.is_leaving for member in members)
+        return Status(
+            targets=tuple(look.target for look in serving),
+            nodes=tuple(look.node_id for look in serving),
+            wanted=self._scaling.wanted,
+            starting=len(members) - len(serving) - leaving,
+            leaving=leaving,
+            waiting=sum(look.waiting for look in serving),
+        )
+
+    def stop(self) -> None:
+        """Has all workers finish their calls, and waits for them."""
+        self._stopping.set()
+        self._thread.join()
+        for member in self._members:
+            # One that has not served yet has no calls to finish, and perhaps no place.
+            member.leave() if member.is_serving else member.end()
+        while self._members:
+            self._hear()
+            time.sleep(0.05)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._options.interval_s):
+            self._hear()
+            looks = [member.seen for member in self._members if member.is_serving and member.seen is not None]
+            now, waiting = time.monotonic(), [look.waiting for look in looks]
+            self._adjust(self._scaling.look(now, waiting, [look.under_way for look in looks]))
+
+    def _hear(self) -> None:
+        for member in self._members:
+            member.hear()
+        self._members = [member for member in self._members if not member.has_gone]
+
+    def _adjust(self, wanted: int) -> None:
+        staying = [member for member in self._members if not member.is_leaving]
+        for member in sorted(staying, key=lambda member: member.number)[wanted:]:
+            member.leave() if member.is_serving else member.end()
+        for _ in range(wanted - len(staying)):
+            number = max((member.number for member in self._members), default=-1) + 1
+            self._members = [*self._members, self._member(number)]
+
+    def _member(self, number: int) -> Member:
+        """A worker of this number: the one that is there, or a new one."""
+        options = self._options
+        actor = ray.remote(ServingWorker).options(
+            name=f"{self._name}/{number}",
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached",
+            # On whichever node has room, as often as it takes.
+            max_restarts=-1,
+            num_cpus=options.cpus,
+            num_gpus=options.gpus,
+            resources=dict(options.resources),
+            scheduling_strategy="SPREAD",
+        )
+        return Member(number, actor.remote(options, self._token), options.silence_s)
+
+
+def _numbers_of(name: str) -> list[int]:
+    """Of the workers that a fleet of this name, which has died, has left."""
+    named = [entry["name"] for entry in ray.util.list_named_actors(True) if entry["namespace"] == NAMESPACE]
+    found = (re.fullmatch(rf"{re.escape(name)}/(\d+)", entry) for entry in named)
+    return sorted(int(match[1]) for match in found if match)

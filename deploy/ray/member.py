@@ -1,0 +1,78 @@
+"""One worker of a fleet, as the fleet sees it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+
+from lumigrad.ray.worker import Look
+
+
+class Member:
+    """Asks an actor how it is, again and again, and remembers what it said last.
+
+    Attributes:
+        number: its place in the order in which workers were added.
+        seen: what it said last; None: nothing yet, or it is being started again.
+        is_leaving: it is to finish its calls and go.
+        has_gone: it will not come back.
+    """
+
+    def __init__(self, number: int, actor: Any, silence_s: float) -> None:
+        self.number = number
+        self.seen: Look | None = None
+        self.is_leaving = False
+        self.has_gone = False
+        self._actor = actor
+        self._silence_s = silence_s
+        self._pending: Any = actor.look.remote()
+        self._asked_at = time.monotonic()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients should call it."""
+        return self.seen is not None and self.seen.is_serving and not self.is_leaving
+
+    def hear(self) -> None:
+        """Takes the answer if it has come, and asks again."""
+        ready, _ = ray.wait([self._pending], timeout=0)
+        if not ready:
+            self._mind_silence()
+            return
+        try:
+            answer = ray.get(self._pending)
+        except ActorUnavailableError:
+            # Ray is starting it again.
+            self.seen = None
+        except (ActorDiedError, RayError):
+            self.seen, self.has_gone = None, True
+            return
+        else:
+            if self.is_leaving:
+                self.end()
+                return
+            self.seen = answer
+        self._ask(self._actor.look)
+
+    def leave(self) -> None:
+        """Has it finish its calls and go."""
+        self.is_leaving = True
+        self._ask(self._actor.stop)
+
+    def end(self) -> None:
+        """Ends it for good, without waiting for anything."""
+        self.has_gone = True
+        ray.kill(self._actor)
+
+    def _ask(self, method: Any) -> None:
+        self._pending, self._asked_at = method.remote(), time.monotonic()
+
+    def _mind_silence(self) -> None:
+        # One that has not said anything yet may wait for a place, or for its libraries.
+        if self.seen is not None and not self.is_leaving and time.monotonic() - self._asked_at > self._silence_s:
+            self.seen = None
+            ray.kill(self._actor, no_restart=False)
+            self._ask(self._actor.look)

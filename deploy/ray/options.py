@@ -1,0 +1,64 @@
+"""What a fleet of workers is to be: how many, on what, and when there are to be more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# A worker's address and device are for Ray to say, and the fleet reads its metrics in plain text.
+_NOT_YOURS = ("--device", "--host", "--port", "--metrics-port", "--metrics-tls", "--no-supervisor", "--tokens-file")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a fleet.
+
+    Attributes:
+        minimum: workers at the least.
+        maximum: workers at the most; None: always `minimum`.
+        gpus: of Ray's GPUs, what a worker takes: 1, or a part of one; 0: it computes on a CPU.
+        cpus: of Ray's CPUs, what a worker takes.
+        resources: of Ray's other resources, by name.
+        serve: further options of `lumigrad serve`, e.g. ("--scene-mib", "8192"). Without --tls-cert calls travel in
+            plain text between the nodes.
+        queue_high: calls that wait for a worker's device, on average over the workers, for which there is to be
+            another worker.
+        busy_s: how long that must last, seconds.
+        idle_s: after how long without any call that waits the newest worker is drained, seconds.
+        interval_s: between two looks at the workers, seconds.
+        drain_s: how long a worker that is taken away may take to finish its calls, seconds.
+        silence_s: how long a worker may say nothing before it is ended and started anew, seconds.
+    """
+
+    minimum: int = 1
+    maximum: int | None = None
+    gpus: float = 0.0
+    cpus: float = 1.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    serve: tuple[str, ...] = ()
+    queue_high: float = 4.0
+    busy_s: float = 5.0
+    idle_s: float = 120.0
+    interval_s: float = 1.0
+    drain_s: float = 60.0
+    silence_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.minimum < 1:
+            raise ValueError(f"minimum: expected a number of workers >= 1, got {self.minimum}")
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise ValueError(f"maximum: expected at least minimum = {self.minimum}, or None, got {self.maximum}")
+        for name in ("gpus", "cpus", "idle_s", "busy_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: expected a value >= 0, got {getattr(self, name)}")
+        for name in ("queue_high", "interval_s", "drain_s", "silence_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: expected a value > 0, got {getattr(self, name)}")
+        for option in self.serve:
+            if option.partition("=")[0] in _NOT_YOURS:
+                raise ValueError(f"serve: expected options without {option}, which the fleet sets itself")
+
+    @property
+    def most(self) -> int:
+        """Workers at the most."""
+        return self.minimum if self.maximum is None else self.maximum

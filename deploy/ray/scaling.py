@@ -1,0 +1,43 @@
+"""How many workers there are to be, by how many calls wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lumigrad.ray.options import Options
+
+
+class Scaling:
+    """Adds one worker at a time while calls wait, and takes one away when none has waited for long."""
+
+    def __init__(self, options: Options) -> None:
+        """Begins with the least number."""
+        self._options = options
+        self._busy_since: float | None = None
+        self._idle_since: float | None = None
+        self.wanted = options.minimum
+
+    def look(self, now: float, waiting: Sequence[int], under_way: Sequence[int]) -> int:
+        """How many there are to be now.
+
+        Args:
+            now: the time, seconds.
+            waiting: for each worker that serves, the calls that wait for its device.
+            under_way: likewise the calls that have not ended.
+        """
+        count = len(waiting)
+        # While one is on its way nobody knows yet what it will take off the others.
+        is_busy = count >= self.wanted and sum(waiting) > self._options.queue_high * count
+        # One fewer could take the calls without any of them waiting.
+        is_idle = not sum(waiting) and sum(under_way) < count
+        self._busy_since = (self._busy_since if self._busy_since is not None else now) if is_busy else None
+        self._idle_since = (self._idle_since if self._idle_since is not None else now) if is_idle else None
+        if self._busy_since is not None and now - self._busy_since >= self._options.busy_s:
+            self._change(1)
+        elif self._idle_since is not None and now - self._idle_since >= self._options.idle_s:
+            self._change(-1)
+        return self.wanted
+
+    def _change(self, by: int) -> None:
+        self._busy_since = self._idle_since = None
+        self.wanted = min(max(self.wanted + by, self._options.minimum), self._options.most)

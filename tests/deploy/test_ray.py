@@ -1,0 +1,115 @@
+"""Workers in a real Ray cluster of several nodes, under load while workers, nodes and the fleet itself die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lumigrad.client import Camera, Client, LumigradError
+from support.client_load import cloud, renders
+from support.load import Load
+from support.ray_cluster import RayCluster, ray_cluster, require_ray
+
+fleet = require_ray("lumigrad.ray")
+ray = require_ray("ray")
+
+WAIT_S = 240.0
+LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=640, height=480)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster() as running:
+        for _ in range(2):
+            running.add_node()
+        options = fleet.Options(
+            minimum=1, maximum=2, queue_high=1, busy_s=0.5, idle_s=2, interval_s=0.2,
+            serve=("--no-spare", "--scene-mib", "1024"),
+        )  # fmt: skip
+        fleet.start(options, timeout_s=WAIT_S)
+        yield running
+        fleet.stop()
+
+
+@pytest.fixture
+def load(cluster: RayCluster) -> Iterator[Load]:
+    """Renders whose pictures are looked at, by a client that follows the fleet; none of them may fail."""
+    with fleet.client(timeout_s=WAIT_S, retry_s=WAIT_S) as client, Load([renders(client)], rate=5) as running:
+        running.wait_for_progress(5)
+        yield running
+        running.wait_for_progress(5)
+    assert running.failed == 0, running.failures
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < until, f"waited for {what}"
+        time.sleep(0.1)
+
+
+def test_workers_ask_for_the_clusters_token(cluster: RayCluster) -> None:
+    (target,) = fleet.targets()
+    with Client(target, token=fleet.token()) as client:
+        assert client.info().device == "cpu"
+    with pytest.raises(PermissionError), Client(target, token="x" * 32) as client:
+        client.info()
+
+
+def test_a_fleet_is_started_once(cluster: RayCluster) -> None:
+    with pytest.raises(ValueError, match="runs with Options"):
+        fleet.start(fleet.Options(minimum=2))
+    with pytest.raises(LumigradError, match="no fleet 'another'"):
+        fleet.targets("another")
+
+
+def test_a_worker_is_added_while_calls_wait_and_drained_when_none_do(load: Load) -> None:
+    enough = threading.Event()
+
+    def hurry(client: Client) -> None:
+        scene = client.put(cloud(5000))
+        while not enough.is_set():
+            client.render(scene, LARGE)
+
+    with fleet.client(timeout_s=WAIT_S, retry_s=WAIT_S) as client:
+        callers = [threading.Thread(target=hurry, args=(client,)) for _ in range(8)]
+        for caller in callers:
+            caller.start()
+        try:
+            wait_for(lambda: len(fleet.targets()) == 2, "a second worker")
+        finally:
+            enough.set()
+            for caller in callers:
+                caller.join()
+    wait_for(lambda: fleet.status().wanted == 1, "one worker to be enough")
+    wait_for(lambda: len(fleet.targets()) == 1 and not fleet.status().leaving, "the drain")
+
+
+def test_a_worker_that_is_killed_is_started_again(load: Load) -> None:
+    import ray
+
+    (before,) = fleet.targets()
+    actor = ray.get_actor("lumigrad/0", namespace="lumigrad")
+    os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
+    wait_for(lambda: before not in fleet.status().targets, "the loss to be noticed")
+    wait_for(lambda: len(fleet.status().targets) == 1, "another worker")
+
+
+def test_the_fleet_itself_may_die(load: Load) -> None:
+    import ray
+
+    before, token = fleet.targets(), fleet.token()
+    ray.kill(ray.get_actor("lumigrad", namespace="lumigrad"), no_restart=False)
+    wait_for(lambda: list(fleet.status().targets) == before, "the fleet to find its worker")
+    assert fleet.token() == token
+
+
+def test_workers_of_a_node_that_fails_are_started_on_another(cluster: RayCluster, load: Load) -> None:
+    (node,) = fleet.status().nodes
+    cluster.kill_node(node)
+    wait_for(lambda: fleet.status().nodes not in ((), (node,)), "a worker on another node")

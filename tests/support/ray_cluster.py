@@ -1,0 +1,64 @@
+"""A real Ray cluster on this machine: several nodes, each with its own raylet and store of objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+_STORE_BYTES = 80 << 20
+
+
+def require_ray(name: str) -> Any:
+    """A module that needs Ray; skips the tests where that is not installed, but not in CI."""
+    if find_spec("ray") is None:
+        text = 'Ray is not installed: pip install "lumigrad[ray]"'
+        if os.environ.get("CI") == "true":
+            pytest.fail(text)
+        pytest.skip(text, allow_module_level=True)
+    # Read when Ray is imported.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    return import_module(name)
+
+
+class RayCluster:
+    """A node that only has room for the fleet's own actor, and others with room for workers."""
+
+    def __init__(self) -> None:
+        """Starts the first node, and joins it."""
+        self._ray = require_ray("ray")
+        self._cluster = require_ray("ray.cluster_utils").Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "object_store_memory": _STORE_BYTES, "include_dashboard": False},
+        )
+        self._nodes: dict[str, Any] = {}
+        self._ray.init(address=self._cluster.address, log_to_driver=False)
+
+    def add_node(self) -> None:
+        """A node with room for one worker on a CPU."""
+        node = self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES)
+        self._nodes[node.node_id] = node
+
+    def kill_node(self, node_id: str) -> None:
+        """A node that fails: all its processes end at once."""
+        self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
+
+    def stop(self) -> None:
+        """Leaves it, and ends it."""
+        self._ray.shutdown()
+        self._cluster.shutdown()
+
+
+@contextmanager
+def ray_cluster() -> Iterator[RayCluster]:
+    """A cluster for the length of a `with` block."""
+    cluster = RayCluster()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

@@ -29,6 +29,7 @@ from lumigrad.client.scene import SceneHandle
 from lumigrad.client.scene_calls import SceneCalls, on_each
 from lumigrad.client.settings import Semantics
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.spread_frame import render_spread
 from lumigrad.client.targets import Targets, WorkerTargets
 from lumigrad.client.tracing import traced
 from lumigrad.client.training.calls import TrainingCalls
@@ -155,6 +156,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         image_format: ImageFormat | Mapping[str, ImageFormat] = "float32",
         jpeg_quality: int | None = None,
         retain: bool = False,
+        spread: bool = False,
         timeout_s: float | None = None,
     ) -> Frame:
         """Renders a scene from one or many cameras. Settings of the kind that the scene is not are refused.
@@ -197,6 +199,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                 "color" of 3 channels, to be looked at. Files are in `Frame.encoded`. Gradients do not depend on it.
             jpeg_quality: 1 to 100; None: 90.
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
+            spread: have several workers share the cameras. Pictures are the same; gradients are sums of the parts'.
             timeout_s: instead of the client's time-out.
         """
         advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
@@ -231,12 +234,17 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         formats = image_formats(image_format, wanted)
         quality = jpeg_quality_of(jpeg_quality, formats)
         request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
-        return self.render_request(request, retain=retain, timeout_s=timeout_s)
+        return self.render_request(request, retain=retain, spread=spread, timeout_s=timeout_s)
 
     @traced(f"{RENDER_SERVICE}/Render", lambda _, request, **__: span_facts.of_render(request))
-    def render_request(self, request: RenderRequest, *, retain: bool = False, timeout_s: float | None = None) -> Frame:
+    def render_request(
+        self, request: RenderRequest, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
+    ) -> Frame:
         """As `render`, for those who hold a request already."""
-        return self._renderer.render(request, retain, self._workers.deadline(timeout_s))
+        deadline = self._workers.deadline(timeout_s)
+        if spread:
+            return render_spread(self._renderer, self._workers, request, retain, deadline)
+        return self._renderer.render(request, retain, deadline)
 
 
 def _info(worker: Worker, deadline: Deadline) -> WorkerInfo:

@@ -14,6 +14,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.field_query import FieldQuery
 from lumigrad.client.pose import IDENTITY
 from lumigrad.client.remote_distances import RemoteDistances
+from lumigrad.client.spread_distances import query_spread
 from lumigrad.client.tracing import traced
 from lumigrad.client.voxel_grid import VoxelGrid
 from lumigrad.client.workers import Workers
@@ -47,6 +48,7 @@ class DistanceCalls:
         positive: Positive = "outside",
         per_obstacle: bool = False,
         retain: bool = False,
+        spread: bool = False,
         timeout_s: float | None = None,
     ) -> Distances:
         """Distances and collision costs of spheres; see `DistanceSettings` for the cost.
@@ -71,6 +73,7 @@ class DistanceCalls:
             positive: where distances are positive, "outside" or "inside".
             per_obstacle: distances of each obstacle by itself, with an axis I after S; no costs.
             retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
+            spread: have several workers share the trajectories, or if there is one, its spheres.
             timeout_s: instead of the client's time-out.
         """
         if positive not in ("outside", "inside"):
@@ -90,12 +93,17 @@ class DistanceCalls:
             per_obstacle=truth("per_obstacle", per_obstacle),
             inside=positive == "inside",
         )
-        return self.ask(query, retain=retain, timeout_s=timeout_s)
+        return self.ask(query, retain=retain, spread=spread, timeout_s=timeout_s)
 
     @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: span_facts.of_query(query))
-    def ask(self, query: DistanceQuery, *, retain: bool = False, timeout_s: float | None = None) -> Distances:
+    def ask(
+        self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
+    ) -> Distances:
         """As `query`, for those who hold one already."""
-        return self._distances.query(query, retain, self._workers.deadline(timeout_s))
+        deadline = self._workers.deadline(timeout_s)
+        if spread:
+            return query_spread(self._distances, self._workers, query, retain, deadline)
+        return self._distances.query(query, retain, deadline)
 
     @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: span_facts.of_scene(world))
     def field(

@@ -12,6 +12,7 @@ from lumigrad.client.distance_query import DistanceBackward, DistanceQuery
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gradients import Gradients
 from lumigrad.client.named_arrays import Array, NamedArrays
+from lumigrad.client.retry import Deadline
 from lumigrad.client.timings import Timings
 from lumigrad.client.tracing import traced
 from lumigrad.protos.service import DISTANCE_SERVICE
@@ -90,7 +91,10 @@ class Distances(NamedArrays):
         if self.query.inside and "distance" in upstream:
             upstream["distance"] = -upstream["distance"]
         request = DistanceBackward(self.query, upstream, names("wanted", wanted))
-        deadline = self._distances.deadline(timeout_s)
+        return self.differentiated(request, self._distances.deadline(timeout_s), release)
+
+    def differentiated(self, request: DistanceBackward, deadline: Deadline, release: bool) -> Gradients:
+        """As `backward`, for those who hold a request already."""
         return self._context.use(lambda kept: self._distances.backward(request, deadline, kept, release), release)
 
     def release(self) -> None:

@@ -18,6 +18,7 @@ from lumigrad.client.extras import require
 from lumigrad.client.gradients import Gradients
 from lumigrad.client.named_arrays import Array, NamedArrays
 from lumigrad.client.request import BackwardRequest, RenderRequest, WireFormat
+from lumigrad.client.retry import Deadline
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.timings import Timings
 from lumigrad.client.tracing import traced
@@ -51,6 +52,7 @@ class Frame(NamedArrays):
     Attributes:
         timings: of the call.
         request: what was rendered.
+        files: all JPEG or PNG files, by the output's name, one for each camera.
         encoded: JPEG or PNG files by the output's name: one for each camera, or if a single one was passed, the file.
     """
 
@@ -66,6 +68,7 @@ class Frame(NamedArrays):
         timings: Timings,
     ) -> None:
         super().__init__({name: array[0] for name, array in arrays.items()} if request.single else arrays)
+        self.files = files
         self.encoded: Mapping[str, bytes | tuple[bytes, ...]] = MappingProxyType(
             {name: views[0] if request.single else views for name, views in files.items()}
         )
@@ -131,7 +134,10 @@ class Frame(NamedArrays):
         self._check_upstream(given, of_gaussians)
         upstream = {name: self._stacked(name, value) for name, value in given.items()}
         request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
-        deadline = self._renderer.deadline(timeout_s)
+        return self.differentiated(request, self._renderer.deadline(timeout_s), release)
+
+    def differentiated(self, request: BackwardRequest, deadline: Deadline, release: bool) -> Gradients:
+        """As `backward`, for those who hold a request already."""
         return self._context.use(lambda kept: self._renderer.backward(request, deadline, kept, release), release)
 
     def release(self) -> None:

@@ -15,10 +15,11 @@ from lumigrad.client.contexts import Kept
 from lumigrad.client.errors import ContextLost, LumigradError, ResourceExhausted, Unavailable
 from lumigrad.client.health import Standing
 from lumigrad.client.retry import Deadline
-from lumigrad.client.scene import Scene
-from lumigrad.client.search import Search
+from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.scene_changes import SceneChanges
+from lumigrad.client.search import Search, in_order
 from lumigrad.client.targets import Address, Targets
-from lumigrad.client.wish import Keys, Subject
+from lumigrad.client.wish import Keys, Subject, Wish
 from lumigrad.client.worker import Worker
 
 T = TypeVar("T")
@@ -84,6 +85,23 @@ class Pool:
         """All but those that are known to be away; all, if that is everybody."""
         members = self._members()
         return tuple(worker for worker in members if worker.health.standing is not Standing.GONE) or members
+
+    def spread(self, subject: Subject, most: int) -> Sequence[Wish]:
+        """Wishes for the workers that the key prefers, or those with least to do."""
+        wish = self._keys.wish(subject)
+        if not wish.is_movable:
+            return (wish,)
+        ready = [worker for worker in in_order(wish, self._members()) if worker.health.standing is Standing.READY]
+        return [replace(wish, address=worker.target) for worker in ready[:most]] or (wish,)
+
+    def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
+        """Tells the other workers at once, or those that are away when they are asked next."""
+        for worker in self._members():
+            if worker is not leader:
+                worker.store.owe(before, after, changes)
+                if worker.health.standing is not Standing.GONE:
+                    with suppress(LumigradError):
+                        worker.store.catch_up(self.deadline(None))
 
     def close(self) -> None:
         """Ends all connections."""

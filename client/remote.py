@@ -24,6 +24,7 @@ from lumigrad.client.request import BackwardRequest, RenderRequest
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.settings import SphereSettings
+from lumigrad.client.wish import Wish
 from lumigrad.client.worker import Worker
 from lumigrad.client.workers import Workers
 from lumigrad.protos import dtypes
@@ -45,10 +46,17 @@ class RemoteRenderer:
         """Starts the clock of a call."""
         return self._workers.deadline(timeout_s)
 
-    def render(self, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:
-        """Renders; with `retain` the worker keeps the forward state for the frame's backward."""
+    def render(self, request: RenderRequest, retain: bool, deadline: Deadline, wish: Wish | None = None) -> Frame:
+        """Renders; with `retain` the worker keeps the forward state for the frame's backward.
+
+        Args:
+            request: what to render.
+            retain: whether to keep it.
+            deadline: of all of it.
+            wish: which worker; None: the scene's.
+        """
         return self._workers.call(
-            _stored(request), lambda worker: self._rendered(worker, request, retain, deadline), deadline
+            wish or _stored(request), lambda worker: self._rendered(worker, request, retain, deadline), deadline
         )
 
     def _rendered(self, worker: Worker, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:

@@ -19,6 +19,7 @@ from lumigrad.client.mesh import Mesh
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene_store import SceneStore
+from lumigrad.client.wish import Wish
 from lumigrad.client.worker import Worker
 from lumigrad.client.workers import Workers
 from lumigrad.client.world import World
@@ -51,9 +52,18 @@ class RemoteDistances:
         """Starts the clock of a call."""
         return self._workers.deadline(timeout_s)
 
-    def query(self, query: DistanceQuery, retain: bool, deadline: Deadline) -> Distances:
-        """Asks; with `retain` the worker keeps the forward state for backward."""
-        return self._workers.call(query.world, lambda worker: self._answered(worker, query, retain, deadline), deadline)
+    def query(self, query: DistanceQuery, retain: bool, deadline: Deadline, wish: Wish | None = None) -> Distances:
+        """Asks; with `retain` the worker keeps the forward state for backward.
+
+        Args:
+            query: what to ask.
+            retain: whether to keep it.
+            deadline: of all of it.
+            wish: which worker; None: the world's.
+        """
+        return self._workers.call(
+            wish or query.world, lambda worker: self._answered(worker, query, retain, deadline), deadline
+        )
 
     def _answered(self, worker: Worker, query: DistanceQuery, retain: bool, deadline: Deadline) -> Distances:
         worker.queries.flush()

@@ -79,7 +79,15 @@ class SceneCalls:
         given = {name: value for name, value in tensors.items() if value is not None}
         changes = SceneChanges(given, poses or {}, enabled or {})
         deadline = self._workers.deadline(timeout_s)
-        return self._workers.call(handle, lambda worker: worker.store.update(handle, changes, deadline), deadline)
+
+        def update(worker: Worker) -> tuple[Worker, SceneHandle]:
+            return worker, worker.store.update(handle, changes, deadline)
+
+        leader, updated = self._workers.call(handle, update, deadline)
+        if updated.kind == "mesh":
+            # Worlds show it as it is now, on other workers too.
+            self._workers.follow(leader, handle, updated, changes)
+        return updated
 
     @traced(f"{SCENE_SERVICE}/Get", lambda _, scene_id, **__: {"scene_id": scene_id})
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -47,6 +48,9 @@ class SceneStore:
         self._lock = threading.Lock()
         # Who repairs a scene; others who miss it wait, since it need only be sent once. A world's meshes come with it.
         self._repairs = {kind: [threading.Lock() for _ in range(_REPAIRS)] for kind in (True, False)}
+        # What was changed on other workers, and is to be changed here too: before, after, and how.
+        self._owed: deque[tuple[SceneHandle, SceneHandle, SceneChanges]] = deque()
+        self._catching = threading.Lock()
         # Worlds share meshes, which have to lie where they do: all of them go by one name.
         self._worlds = secrets.token_hex(_NAME_BYTES)
 
@@ -102,6 +106,24 @@ class SceneStore:
             self.meshes.note_update(updated)
         return updated
 
+    def owe(self, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
+        """Notes that a scene of which there is a copy here was changed on another worker."""
+        if self._key_now(before) != (before.scene_id, before.version):
+            with self._lock:
+                self._owed.append((before, after, changes))
+
+    def catch_up(self, deadline: Deadline) -> None:
+        """Changes the copies here as their scenes were changed elsewhere."""
+        while self._owed:
+            with self._catching:
+                if not self._owed:
+                    return
+                before, after, changes = self._owed[0]
+                # One that somebody else has changed is another scene.
+                with suppress(SceneNotFound, VersionMismatch):
+                    self._note_restored(after, self.update(self.current(before), changes, deadline))
+                self._owed.popleft()
+
     def get(self, scene_id: str, with_tensors: bool, deadline: Deadline) -> SceneHandle:
         """A handle to a scene by its name, with a copy of its content if asked; of a world with its meshes."""
         request = scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors)
@@ -136,6 +158,10 @@ class SceneStore:
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""
+        scene_id, version = self._key_now(handle)
+        return replace(handle, scene_id=scene_id, version=version)
+
+    def _key_now(self, handle: SceneHandle) -> _Key:
         passed: list[_Key] = []
         with self._lock:
             key = handle.scene_id, handle.version
@@ -146,7 +172,7 @@ class SceneStore:
                 # Scenes that are lost again and again would make the way ever longer.
                 self._restored[older] = key
                 self._restored.move_to_end(older)
-        return replace(handle, scene_id=key[0], version=key[1])
+        return key
 
     def with_reference(
         self,

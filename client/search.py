@@ -37,7 +37,7 @@ class Search:
             Unavailable: none did, for `retry_s` and the time of the last attempt; the text names all of them.
         """
         try:
-            return retry_unavailable(lambda: self._attempt(ask), deadline, retry_s, self._has_others)
+            return retry_unavailable(lambda: self._attempt(ask, deadline), deadline, retry_s, self._has_others)
         except Unavailable as error:
             if len(self._failures) < 2 or error.is_lasting:
                 raise
@@ -45,11 +45,12 @@ class Search:
             text = f"none of {len(self._failures)} workers answered: {told}"
             raise Unavailable(text, was_begun=error.was_begun) from error
 
-    def _attempt(self, ask: Callable[[Worker], T]) -> T:
+    def _attempt(self, ask: Callable[[Worker], T], deadline: Deadline) -> T:
         while True:
             worker = self._next()
             try:
                 with worker.busy():
+                    worker.store.catch_up(deadline)
                     return ask(worker)
             except Unavailable as error:
                 worker.health.doubt()

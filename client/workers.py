@@ -8,9 +8,10 @@ from typing import Protocol, TypeVar
 from lumigrad.client.access import Access
 from lumigrad.client.contexts import Kept
 from lumigrad.client.retry import Deadline
-from lumigrad.client.scene import Scene
+from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.targets import Address
-from lumigrad.client.wish import Subject
+from lumigrad.client.wish import Subject, Wish
 from lumigrad.client.worker import Worker
 
 T = TypeVar("T")
@@ -41,6 +42,12 @@ class Workers(Protocol):
 
     def each(self, deadline: Deadline) -> Sequence[Worker]:
         """All that seem to be there."""
+
+    def spread(self, subject: Subject, most: int) -> Sequence[Wish]:
+        """For parts of a call about `subject`, up to so many: a wish each, for different workers."""
+
+    def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
+        """Has copies of a scene, wherever they are, change as it did on the worker that it belongs to."""
 
     def close(self) -> None:
         """Ends all connections; calls under way are cancelled."""
@@ -74,6 +81,13 @@ class LoneWorker:
     def each(self, deadline: Deadline) -> Sequence[Worker]:
         """The one that there is."""
         return (self.worker,)
+
+    def spread(self, subject: Subject, most: int) -> Sequence[Wish]:
+        """There are no parts."""
+        return (Wish(),)
+
+    def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
+        """There are no copies."""
 
     def close(self) -> None:
         """Ends the connection."""

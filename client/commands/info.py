@@ -23,8 +23,12 @@ class InfoCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Prints what the worker answers."""
         with connect(arguments) as client:
-            info, lane = client.info(), client.lane
-        print(json.dumps({**dataclasses.asdict(info), "lane": lane}, indent=2) if arguments.json else _text(info, lane))
+            infos, lane = client.infos(), client.lane
+        if arguments.json:
+            told = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
+            print(json.dumps(told if len(told) > 1 else told[0], indent=2))
+        else:
+            print("\n\n".join(_text(info, lane) for info in infos))
         return 0
 
 

@@ -26,12 +26,14 @@ class DistanceCall:
         query: what to ask; tensors replace its spheres, poses and weight.
         differentiable: the outputs through which gradients flow.
         retain: a backward will probably come.
+        spread: several workers share the spheres.
     """
 
     client: Client
     query: DistanceQuery
     differentiable: frozenset[str]
     retain: bool
+    spread: bool = False
 
     def ask(self, inputs: Sequence[torch.Tensor | None]) -> Distances:
         """Asks for CPU tensors, one for each of `INPUTS`."""
@@ -40,7 +42,7 @@ class DistanceCall:
         query = replace(self.query, spheres=spheres.numpy(), poses=None if poses is None else poses.numpy())
         if weight is not None:
             query = replace(query, settings=replace(query.settings, weight=float(weight)))
-        return self.client.ask(query, retain=self.retain)
+        return self.client.ask(query, retain=self.retain, spread=self.spread)
 
 
 def ask_remotely(call: DistanceCall, inputs: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:

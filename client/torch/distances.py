@@ -51,6 +51,7 @@ def mesh_distance(
     time_step_s: float | None = None,
     reduction: Reduction = "sum",
     outputs: Sequence[str] = OUTPUTS,
+    spread: bool = False,
 ) -> MeshDistances:
     """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
 
@@ -77,6 +78,7 @@ def mesh_distance(
         time_step_s: between time steps, seconds; needed with speed_metric.
         reduction: "sum" or "max" of the costs of samples and obstacles.
         outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
+        spread: have several workers share the trajectories, or if there is one, its spheres.
     """
     if isinstance(world, Sequence):
         world = World(world)
@@ -103,6 +105,7 @@ def mesh_distance(
         query=query,
         differentiable=frozenset(OUTPUTS if exact else ("cost",)),
         retain=torch.is_grad_enabled() and bool(needed),
+        spread=spread,
     )
     results = ask_remotely(call, list(tensors.values()))
     device = spheres.device if isinstance(spheres, torch.Tensor) else torch.device("cpu")

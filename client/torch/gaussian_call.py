@@ -38,6 +38,7 @@ class GaussianCall:
         retain: a backward will probably come.
         wire_format: how gradients per Gaussian travel.
         sparse: only rows that are not zero travel.
+        spread: several workers share the cameras.
     """
 
     client: Client
@@ -49,6 +50,7 @@ class GaussianCall:
     retain: bool
     wire_format: WireFormat = "float32"
     sparse: bool = False
+    spread: bool = False
 
     def render(self, inputs: Inputs) -> Frame:
         """Renders all cameras; results have one axis of cameras, those of the first scene first.
@@ -75,7 +77,7 @@ class GaussianCall:
             ],
         )
         request = RenderRequest(Gaussians(**scene), self.cameras.cameras(inputs), False, settings, self.outputs)
-        return self.client.render_request(request, retain=self.retain)
+        return self.client.render_request(request, retain=self.retain, spread=self.spread)
 
     def gradients(
         self, frame: Frame, upstream: Mapping[str, torch.Tensor], wanted: Iterable[str], *, release: bool

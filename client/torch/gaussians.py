@@ -98,6 +98,7 @@ def render_gaussians(
     gradient_dtype: WireFormat = "float32",
     sparse_gradients: bool = False,
     outputs: Sequence[str] = OUTPUTS,
+    spread: bool = False,
     client: Client | None = None,
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
@@ -137,6 +138,7 @@ def render_gaussians(
         gradient_dtype: how gradients per Gaussian travel; "float16" and "bfloat16" halve the bytes.
         sparse_gradients: transfer only rows that are not zero; worth it where cameras see a small part of the scene.
         outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
+        spread: have several workers share the cameras of one scene; gradients are the sums of theirs.
         client: the way to the worker; None: the shared client of the default target.
     """
     wanted = _outputs(outputs)
@@ -164,6 +166,7 @@ def render_gaussians(
         retain=tensors.retain,
         wire_format=gradient_dtype,
         sparse=sparse_gradients,
+        spread=spread,
     )
     return _results(call, call.render(tensors.inputs), tensors, wanted)
 

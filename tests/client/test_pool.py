@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, LumigradError, SceneNotFound, Unavailable
+from lumigrad.client import Client, LumigradError, ResourceExhausted, SceneNotFound, Unavailable
 from lumigrad.client.aio import AsyncClient
+from lumigrad.client.connection import Connection
 from lumigrad.client.ring import ranked
 from support.fleet import CAMERA, SETTINGS, cloud, fleet, homes, puts, targets
-from support.worker import WorkerProcess
+from support.worker import LUMIGRAD, WorkerProcess
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +149,66 @@ def test_when_nobody_answers_the_error_names_all_of_them() -> None:
                 client.render(cloud(0), CAMERA, **SETTINGS)
             for port in ports:
                 assert f"no worker at 127.0.0.1:{port}" in str(caught.value)
+
+
+def test_replicas_share_the_calls_of_a_hot_scene(client: Client, workers: list[WorkerProcess]) -> None:
+    handle = client.put(cloud(700), replicas=2)
+    kept, asked = [], []
+    for _ in range(4):
+        # Each has a call under way while the next one looks for a worker.
+        kept.append(client._workers.call(handle, lambda worker: worker, client._workers.deadline(None)))
+    first, second = ranked(handle.content_hash, targets(workers))[:2]
+    assert {worker.target for worker in kept} <= {first, second}
+    busy = next(worker for worker in client._workers.each(client._workers.deadline(None)) if worker.target == first)
+    with busy.busy():
+        asked += homes(client, [handle])
+    assert asked == [second]
+    updated = client.update(handle, radii=cloud(700).radii * 2)
+    assert updated.replicas == 2
+    expected = client.render(updated.scene, CAMERA, **SETTINGS).color
+    for _ in range(4):
+        np.testing.assert_array_equal(client.render(updated, CAMERA, **SETTINGS).color, expected)
+
+
+def test_a_full_queue_spills_over_to_the_next_workers_and_no_further(
+    client: Client, workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = client.put(cloud(800))
+    order = ranked(handle.content_hash, targets(workers))
+    full: list[str] = []
+    asked: list[str] = []
+
+    def exchange(self, *arguments):
+        asked.append(self.target)
+        if self.target in full:
+            raise ResourceExhausted(f"the worker at {self.target} is busy", retry_after_s=0.1)
+        return original(self, *arguments)
+
+    original = Connection.exchange
+    expected = client.render(handle, CAMERA, **SETTINGS).color
+    monkeypatch.setattr(Connection, "exchange", exchange)
+    for count in (1, 2):
+        full[:], asked[:] = order[:count], []
+        np.testing.assert_array_equal(client.render(handle, CAMERA, **SETTINGS).color, expected)
+        assert list(dict.fromkeys(asked)) == order[: count + 1]
+    full[:], asked[:] = order, []
+    with pytest.raises(ResourceExhausted, match=order[0]):
+        client.render(handle, CAMERA, **SETTINGS)
+    assert asked == order
+    # What nobody here could send elsewhere stays where it is.
+    full[:], asked[:] = order[:1], []
+    with pytest.raises(ResourceExhausted):
+        client.render(client.get(handle.scene_id), CAMERA, **SETTINGS)
+    assert asked == order[:1]
+
+
+def test_top_and_info_show_each_worker(workers: list[WorkerProcess]) -> None:
+    environment = {**os.environ, "LUMIGRAD_TARGET": ",".join(targets(workers)), "COLUMNS": "120"}
+    for command in (("top", "--once", "--interval", "0.1", "--json"), ("info", "--json")):
+        done = subprocess.run([LUMIGRAD, *command], capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+        shown = json.loads(done.stdout)
+        found = shown["workers"] if command[0] == "top" else shown
+        assert {entry["target"] for entry in found} == set(targets(workers))
+    text = subprocess.run([LUMIGRAD, "info"], capture_output=True, text=True, timeout=120, env=environment).stdout
+    assert text.count("CPU kernels") == 3

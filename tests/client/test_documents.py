@@ -79,6 +79,7 @@ def test_examples_are_run_by_a_test():
 
 @cache
 def help_of(command: str) -> str:
+    """What `lumigrad COMMAND --help` prints."""
     lumigrad = Path(sys.executable).with_name("lumigrad")
     done = subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"lumigrad {command}: {done.stderr}"
@@ -136,20 +137,25 @@ def test_the_table_of_options_is_that_of_the_worker():
         options = re.findall(r"`(--[a-z-]+)`", names)
         values = [value.strip("` ") for value in defaults.split(",")]
         told |= dict(zip(options, values if len(values) == len(options) else [""] * len(options), strict=True))
-    lumigrad = Path(sys.executable).with_name("lumigrad")
-    usage = subprocess.run(
-        [lumigrad, "serve", "--help"], capture_output=True, text=True, timeout=120, check=True
-    ).stdout
-    entries = re.split(r"\n  (?=--)", usage.partition("\noptions:\n")[2])[1:]
-    known = {}
-    for entry in entries:
+    assert told == defaults_of_the_worker()
+
+
+def test_the_limits_of_the_readme_are_those_of_the_worker():
+    limits = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Limits\n")[2].partition("\n## ")[0]
+    known = defaults_of_the_worker()
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| (`--[^|]+) \|$", limits, re.M)
+    assert len(rows) > 10
+    for defaults, names in rows:
+        for default, name in zip(defaults.split(", "), names.split(", "), strict=True):
+            number, _, unit = default.replace(",", "").partition(" ")
+            assert int(known[name.strip("`")]) == int(number) * (1024 if unit == "GiB" else 1), name
+
+
+def defaults_of_the_worker() -> dict[str, str]:
+    """Each option of `lumigrad serve` with its default; empty: there is none."""
+    defaults = {}
+    for entry in re.split(r"\n  (?=--)", help_of("serve").partition("\noptions:\n")[2])[1:]:
         default = re.search(r"\(default:\s+([^)]*)\)", entry)
         value = default[1] if default else ""
-        known[entry.split()[0]] = "" if value in {"none", "False"} else value.removesuffix(".0")
-    assert told == known
-
-
-def test_the_limits_of_the_readme_are_options_with_these_names():
-    limits = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Limits\n")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(--[a-z-]+)`", limits))
-    assert len(named) > 10 and named <= options_of("serve")
+        defaults[entry.split()[0]] = "" if value in {"none", "False"} else value.removesuffix(".0")
+    return defaults

@@ -1,4 +1,7 @@
-"""Pages of the Python reference: which modules stand on which. Their text is that of the docstrings."""
+"""Pages of the Python reference: which modules stand on which. Their text is that of the docstrings.
+
+Modules are found in build/typed, the tree of links that `make typed` makes.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ _PAGES = {
         "Parameters, optimisers, losses on the worker.",
         ["lumigrad.client.training"],
     ),
+    "ray": ("Ray", "Workers that Ray places.", ["lumigrad.ray"]),
     "robots": ("Robots", "From joint angles to spheres.", ["lumigrad.client.robots"]),
     "files": ("Files and data sets", "", ["lumigrad.client.formats", "lumigrad.client.datasets"]),
     "compat": (
@@ -81,5 +85,5 @@ def _names(root: Path, module: str) -> list[str]:
 
 
 def _tree(root: Path, module: str) -> ast.Module:
-    path = root.joinpath(*module.split(".")[1:], "__init__.py")
+    path = root.joinpath("build", "typed", *module.split("."), "__init__.py")
     return ast.parse(path.read_text(encoding="utf-8"), str(path))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lumigrad.client import tracing
+from lumigrad.client import affinity, tracing
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import ContextLost
 from lumigrad.v1 import render_pb2
@@ -26,20 +26,21 @@ class Discards:
         """Takes the service's method Release."""
         self._connection = connection
         self._release = release
-        self._waiting: deque[str] = deque()
+        self._waiting: deque[Kept] = deque()
 
-    def add(self, context_id: str) -> None:
-        """Notes a context; the next call tells the worker.
+    def add(self, kept: Kept) -> None:
+        """Notes a state; the next call tells the worker.
 
         Called by finalizers, anywhere and in any thread: must not take a lock, so it does not call the worker itself.
         """
-        self._waiting.append(context_id)
+        self._waiting.append(kept)
 
     def flush(self) -> None:
         """Tells the worker which contexts it may forget, without waiting for it."""
         while self._waiting:
-            request = render_pb2.ReleaseRequest(context_id=self._waiting.popleft())
-            self._connection.forget(self._release, request)
+            kept = self._waiting.popleft()
+            with affinity.to(kept.goes_by):
+                self._connection.forget(self._release, render_pb2.ReleaseRequest(context_id=kept.context_id))
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,18 @@ class Kept:
         context_id: names it on the worker.
         worker: has it; no other does.
         discards: where to leave it.
+        goes_by: the name that the call went by which made it.
     """
 
     context_id: str
     worker: Worker
     discards: Discards
+    goes_by: str
 
     @staticmethod
     def of(context_id: str, worker: Worker, discards: Discards) -> Kept | None:
         """What a reply tells; None: the worker kept none."""
-        return Kept(context_id, worker, discards) if context_id else None
+        return Kept(context_id, worker, discards, affinity.current()) if context_id else None
 
 
 class Context:
@@ -74,7 +77,7 @@ class Context:
         """
         self._kept = kept
         if kept is not None:
-            self._finalizer = weakref.finalize(owner, kept.discards.add, kept.context_id)
+            self._finalizer = weakref.finalize(owner, kept.discards.add, kept)
             self._finalizer.atexit = False
 
     def use(self, call: Callable[[Kept | None], T], release: bool) -> T:
@@ -102,7 +105,7 @@ class Context:
     def release(self) -> None:
         """Lets the worker forget the state."""
         if self._kept is not None:
-            self._kept.discards.add(self._kept.context_id)
+            self._kept.discards.add(self._kept)
             self._kept.discards.flush()
             self._forgotten()
 

@@ -78,7 +78,7 @@ class Pool:
             if error.retry_after_s is None:
                 raise
             cause = error
-        kept.discards.add(kept.context_id)
+        kept.discards.add(kept)
         raise ContextLost(f"the forward state cannot be reached: {cause}", kept.context_id) from cause
 
     def each(self, deadline: Deadline) -> Sequence[Worker]:

@@ -52,7 +52,7 @@ class SceneStore:
         self._owed: deque[tuple[SceneHandle, SceneHandle, SceneChanges]] = deque()
         self._catching = threading.Lock()
         # Worlds share meshes, which have to lie where they do: all of them go by one name.
-        self._worlds = secrets.token_hex(_NAME_BYTES)
+        self.worlds = secrets.token_hex(_NAME_BYTES)
 
     def put(self, scene: Scene, deadline: Deadline, *, newest: bool = False, digest: str | None = None) -> SceneHandle:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
@@ -63,7 +63,7 @@ class SceneStore:
             newest: of a world's meshes that this client updated meanwhile, the last version.
             digest: the hash of its content, if the caller has it; of a world nobody can have it before.
         """
-        with affinity.to(self._worlds if isinstance(scene, World | Mesh) else ""):
+        with affinity.to(self.worlds if isinstance(scene, World | Mesh) else ""):
             references = (
                 self.meshes.references(scene, deadline, anew=True, newest=newest) if isinstance(scene, World) else ()
             )

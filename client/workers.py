@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from lumigrad.client import affinity
 from lumigrad.client.access import Access
 from lumigrad.client.contexts import Kept
+from lumigrad.client.mesh import Mesh
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import Scene, SceneHandle
 from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.targets import Address
 from lumigrad.client.wish import Subject, Wish
 from lumigrad.client.worker import Worker
+from lumigrad.client.world import World
 
 T = TypeVar("T")
+_NAME_BYTES = 8
 
 
 class Workers(Protocol):
@@ -71,12 +76,14 @@ class LoneWorker:
         return ""
 
     def call(self, subject: Subject, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the one that there is."""
-        return ask(self.worker)
+        """Asks the one that there is; if that is a balancer, the worker that it keeps for such calls."""
+        with affinity.to(self._name(subject)):
+            return ask(self.worker)
 
     def call_holder(self, kept: Kept, ask: Callable[[Worker], T], deadline: Deadline) -> T:
         """Asks the one that there is."""
-        return ask(self.worker)
+        with affinity.to(kept.goes_by):
+            return ask(self.worker)
 
     def each(self, deadline: Deadline) -> Sequence[Worker]:
         """The one that there is."""
@@ -92,3 +99,11 @@ class LoneWorker:
     def close(self) -> None:
         """Ends the connection."""
         self.worker.close()
+
+    def _name(self, subject: Subject) -> str:
+        if isinstance(subject, SceneHandle):
+            return subject.goes_by
+        if isinstance(subject, World | Mesh):
+            return self.worker.store.worlds
+        # Of its own, by which the forward state is found of what travels with its call.
+        return "" if isinstance(subject, Wish) else secrets.token_hex(_NAME_BYTES)

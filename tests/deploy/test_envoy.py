@@ -100,6 +100,21 @@ def test_a_scene_stays_where_it_is_when_it_is_updated_and_deleted(client: Client
     assert len({call["worker"] for call in mine}) == 1
 
 
+def test_forward_states_are_found_again(client: Client, front: Envoy) -> None:
+    stored = [client.put(spheres(seed)) for seed in range(4)]
+    for scene in (*stored, *(spheres(seed) for seed in range(4, 12))):
+        frame = client.render(scene, CAMERA, retain=True)
+        frame.backward(color=np.ones_like(frame.color), release=False)
+        frame.release()
+    front.wait_for_calls("Release", 12)
+    calls = [call for call in front.calls() if "RenderService" in call["path"]]
+    # Nothing was lost, or it would have been rendered again.
+    assert {call["status"] for call in calls if "Backward" in call["path"]} == {"OK"}
+    for name in {call["scene"] for call in calls}:
+        assert len({call["worker"] for call in calls if call["scene"] == name}) == 1
+    assert len({call["worker"] for call in calls}) == 2
+
+
 def test_worlds_find_their_meshes(client: Client, front: Envoy) -> None:
     worlds = [client.put(World([Obstacle(TRIANGLE, pose=(x, 0, 0, 1, 0, 0, 0))])) for x in range(6)]
     found = [client.query(world, POINT, outputs=("distance",)).distance for world in worlds]

@@ -27,10 +27,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "examples.md": sources.examples(_ROOT),
     }
     written = {file.src_uri: file.content_string for file in files.documentation_pages()}
-    for text in (*written.values(), *made.values()):
+    for text in [*written.values(), *made.values()]:
         for target in targets(text):
             path = _outside(target)
-            if path and path != "LICENSE" and sources.page_name(path) not in made:
+            if path and _page_of(path) == sources.page_name(path):
                 made[sources.page_name(path)] = sources.page(_ROOT, path)
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
@@ -44,10 +44,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
     def to(target: str) -> str:
         path = _outside(target)
-        if not path:
-            return target
-        uri = _README.page_of(target.partition("#")[2]) if path == "README.md" else _page_of(path)
-        return relpath(uri, folder)
+        return relpath(_page_of(path, target.partition("#")[2]), folder) if path else target
 
     return redirected(markdown, to)
 
@@ -58,7 +55,10 @@ def _outside(target: str) -> str:
     return "" if is_external(target) or not path.startswith("../") else path.removeprefix("../")
 
 
-def _page_of(path: str) -> str:
+def _page_of(path: str, anchor: str = "") -> str:
+    """The page, with its anchor, that stands for a file outside docs/."""
+    if path == "README.md":
+        return _README.page_of(anchor)
     if path == "LICENSE":
         return "LICENSE.txt"
     return "reference/contract.md" if path.startswith("protos/") else sources.page_name(path)

@@ -47,9 +47,18 @@ def page(root: Path, path: str) -> str:
 
 
 def examples(root: Path) -> str:
-    """The page that lists the examples with the first paragraph of what they say of themselves."""
-    lines = ["# Examples", "", "Each is run by the tests. Those that are programs say by `--help` what they take.", ""]
+    """The page that lists the examples, programs first, with the first paragraph of what they say of themselves."""
+    programs, modules = [], []
     for path in sorted((root / "examples").glob("*.py")):
-        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        lines.append(f"- [`{path.name}`](../examples/{path.name}): {said.split(chr(10) * 2)[0]}")
-    return "\n".join(lines) + "\n"
+        text = path.read_text(encoding="utf-8")
+        said = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+        (programs if "__main__" in text else modules).append(f"- [`{path.name}`](../examples/{path.name}): {said}")
+    return "\n".join(
+        [
+            "# Examples\n",
+            "Programs, each of which is run by the tests, and says by `--help` what it takes:\n",
+            *programs,
+            "\nWhat they share:\n",
+            *modules,
+        ]
+    )

@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel deploy-tools clean
+.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel deploy-tools locks image-cpu image-cuda test-image sbom clean
 
 setup: $(VENV)/.installed
 
@@ -118,3 +118,28 @@ build/deploy-tools/helm_sdkpy: $(VENV)/.dependencies
 
 clean:
 	rm -rf build dist $(VENV) demo_output fit_output gallery_output .mypy_cache .pytest_cache .ruff_cache
+
+# The packages of the images, with hashes. The index of torch's builds for the CPU, or --find-links of a folder with one.
+TORCH_CPU ?= --index https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
+LOCK = $(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes --no-header --no-annotate
+locks: $(VENV)/.dependencies
+	$(BIN)/python -c "import uv" 2>/dev/null || $(BIN)/pip install --quiet uv
+	$(LOCK) deploy/locks/build.in -o deploy/locks/build.txt
+	$(LOCK) pyproject.toml deploy/locks/cpu.in --extra server --extra trace $(TORCH_CPU) -o deploy/locks/cpu.txt
+	$(LOCK) pyproject.toml deploy/locks/cuda.in --extra server --extra trace -o deploy/locks/cuda.txt
+
+# The images. What is in them is told by the version, the commit and its time.
+image-cpu image-cuda: image-%:
+	docker build --target $* -t lumigrad:$* --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		--build-arg REVISION=$$(git rev-parse HEAD) --build-arg VERSION=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) .
+
+# The steps of the Dockerfile in a bare Debian, with the wheel of `make dist`, and the worker as the container starts it.
+test-image: setup
+	test -n "$$(ls dist/*.whl 2>/dev/null)" || $(MAKE) dist
+	LUMIGRAD_TEST_IMAGE=1 $(BIN)/python -m pytest -q tests/deploy/test_image.py
+
+# What is in the images, as CycloneDX.
+sbom: setup
+	test -x build/sbom/bin/cyclonedx-py || { $(PYTHON) -m venv build/sbom && build/sbom/bin/pip install --quiet cyclonedx-bom==7.5.0; }
+	for kind in cpu cuda; do build/sbom/bin/cyclonedx-py requirements --pyproject pyproject.toml \
+		--output-reproducible --of JSON -o build/sbom-$$kind.json deploy/locks/$$kind.txt; done

@@ -16,7 +16,7 @@ from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
 
 Array = np.ndarray
 MODELS = ("pinhole", "orthographic", "fisheye")
-# Of the film's width, how far beyond its edge a pinhole's Jacobian follows the mean (spec section 0).
+# Of the film's width, how far beyond its edge a pinhole's Jacobian follows the mean.
 _MARGIN = 0.15
 _CLIP_COLUMNS = [0, 1, 3]
 
@@ -96,7 +96,7 @@ class Camera:
         width: int,
         height: int,
     ) -> Camera:
-        """The camera of diff-gaussian-rasterization (spec sections 0 and 1.1).
+        """The camera of diff-gaussian-rasterization.
 
         Args:
             view_matrix: [4, 4], world to camera, for row vectors: [m, 1] @ view_matrix.
@@ -163,7 +163,7 @@ class Camera:
         return half_width / tan_x, half_height / tan_y, half_width + shift, half_height + shift
 
     def limits(self) -> tuple[float, float, float, float]:
-        """Between which X/Z (min, max) and Y/Z (min, max) are clamped in the Jacobian (spec section 0)."""
+        """Between which X/Z (min, max) and Y/Z (min, max) are clamped in the Jacobian."""
         if isinstance(self.source, InriaSource):
             tan_x, tan_y = self.source.tan_fov
             wide_x, wide_y = (1 + 2 * _MARGIN) * tan_x, (1 + 2 * _MARGIN) * tan_y

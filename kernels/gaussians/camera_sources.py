@@ -27,7 +27,7 @@ class OpenCVSource:
 
     @property
     def eye(self) -> Array:
-        """[3] where colours are seen from: -R^T t (spec section 1.6)."""
+        """[3] where colours are seen from: -R^T t."""
         result: Array = -self.rotation.T @ self.translation
         return result
 

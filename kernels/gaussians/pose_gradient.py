@@ -81,7 +81,7 @@ def _inria(d_rotation: Array, d_translation: Array, d_eye: Array, projection: Ar
 
 
 def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation: Array) -> Array:
-    """[V, 6] for V <- exp(xi) V at xi = 0: rho x y z, then phi x y z (spec section 3.8)."""
+    """[V, 6] for V <- exp(xi) V at xi = 0: rho x y z, then phi x y z."""
     # d rotation = [phi] R and d translation = [phi] t + rho.
     turn = d_rotation @ rotation.swapaxes(-1, -2) + d_translation[:, :, None] * translation[:, None, :]
     phi = [turn[:, 2, 1] - turn[:, 1, 2], turn[:, 0, 2] - turn[:, 2, 0], turn[:, 1, 0] - turn[:, 0, 1]]

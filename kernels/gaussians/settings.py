@@ -21,7 +21,7 @@ class Settings:
             gsplat's convention), "inria_depth" (the image formation of diff-gaussian-rasterization, gradients as its
             depth fork computes them) or "inria_exact" (that image formation, true derivatives).
         sh_degree: Of the spherical harmonics in use, 0 to 4; None: all that are stored.
-        antialiased: Opacities shrink by what the blur adds to a Gaussian's area (spec section 1.4).
+        antialiased: Opacities shrink by what the blur adds to a Gaussian's area.
         eps2d: Blur, added to the diagonal of the projected covariance, square pixels.
         near: Gaussians whose depth is below are left out, scene units.
         far: Gaussians whose depth is above are left out, scene units.

@@ -46,7 +46,7 @@ def esdf(
         max_distance: As in `Settings`.
         semantics: "exact": positive outside, the voxels symmetric about the box's centre, as in `Grid`.
             "curobo_field": positive inside, cut off at -max_distance, and with an odd number of voxels half a voxel
-            off, all as cuRobo (spec section 5).
+            off, all as cuRobo.
         device: Of a world of nothing but cuboids; None: the CPU.
         before_launch: Called before each piece of the work; what it raises ends the call.
 

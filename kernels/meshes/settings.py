@@ -23,15 +23,15 @@ class Settings:
 
     Attributes:
         semantics: "exact" (true distances at any depth, conservative sweeps, true derivatives), "curobo" (costs and
-            gradients as cuRobo 0.7 forms them: spec sections 3, 4 and 6) or "curobo_field" (its compute_esdf: spec
-            section 5; the cost is the distance then, positive inside).
+            gradients as cuRobo 0.7 forms them) or "curobo_field" (its compute_esdf; the cost is the distance then,
+            positive inside).
         activation_distance: Costs begin this far from a sphere's surface, metres.
         max_distance: Exact: what is outside and farther away is not looked for; None: anything is. cuRobo's: the search
-            radius (spec section 3); None: 0.1 m.
+            radius; None: 0.1 m.
         sweep: Costs also of the ways between time steps, half of each adjacent segment with either.
         samples: Of a sweep, at most for each half segment: exact, a power of two up to 256; cuRobo's sweep_steps, 0 to
             255.
-        speed_metric: Costs are multiplied by the speed, m/s (spec section 6.3).
+        speed_metric: Costs are multiplied by the speed, m/s.
         time_step_s: Between time steps, seconds; needed by the speed metric.
         reduction: "sum" or, in exact, "max" of samples and obstacles.
         weight: Multiplies costs and their gradients.

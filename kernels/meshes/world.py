@@ -34,7 +34,7 @@ class Instance:
         environment: The environment that it is in.
         sign: How inside is told from outside of a mesh: "auto" ("normals" where it is closed and oriented, whichever
             way its faces turn; otherwise "winding"), "normals" (pseudo-normal of the closest feature), "rays" (two of
-            three axis-parallel rays first meet a back face: spec section 2), "winding" (the generalised winding number
+            three axis-parallel rays first meet a back face), "winding" (the generalised winding number
             exceeds 1/2) or "unsigned" (nothing is inside).
 
     Raises:

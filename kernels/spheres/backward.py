@@ -53,7 +53,7 @@ def backward(
     """Differentiates a rendered image.
 
     In exact these are the true derivatives of what was rendered. In compat they are Pulsar's: means over the pixels in
-    which a sphere was tracked, and normalised camera gradients (spec section 7).
+    which a sphere was tracked, and normalised camera gradients.
 
     Args:
         state: Of a `forward` with `retain`.

@@ -58,7 +58,7 @@ class Camera:
         right_handed: bool = False,
         first_r_then_t: bool = False,
     ) -> Camera:
-        """A camera from Pulsar's 8, 10, 11 or 13 parameters (spec section 3.1).
+        """A camera from Pulsar's 8, 10, 11 or 13 parameters.
 
         Args:
             parameters: Position (3), rotation (3 axis-angle or 6 six-D), focal length, sensor width, and for 10 and 13
@@ -102,7 +102,7 @@ class Camera:
             axes64=source.axes(np.float64, width, height, orthogonal),
             offset=(px, py),
             scale=(scale, scale),
-            # Pulsar's orthogonal rays are half a pixel off from its film (spec section 10, item 8).
+            # Pulsar's orthogonal rays are half a pixel off from its film.
             centre=(width / 2 - half - px, height / 2 - half - py),
             source=source,
         )
@@ -164,7 +164,7 @@ class Camera:
         )
 
     def native(self, min_depth: float, max_depth: float) -> _native.SphereCamera:
-        """For the extension (spec section 3.3), with the depth range of the call."""
+        """For the extension, with the depth range of the call."""
         z_min, z_max = np.float32(min_depth), np.float32(max_depth)
         return _native.make_sphere_camera(
             **self._native_view,

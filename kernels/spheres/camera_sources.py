@@ -33,7 +33,7 @@ class Axes:
 
 @dataclass(frozen=True, eq=False)
 class PulsarSource:
-    """Pulsar's parameters (spec section 3.1), float32 [8 | 10 | 11 | 13]."""
+    """Pulsar's parameters, float32 [8 | 10 | 11 | 13]."""
 
     values: Array
     right_handed: bool
@@ -64,7 +64,7 @@ class PulsarSource:
         return float(self.values[-2]), float(self.values[-1])
 
     def axes(self, dtype: type, width: int, height: int, orthogonal: bool) -> Axes:
-        """The frame (spec section 3.2); in float32 each operation rounds where Pulsar's does."""
+        """The frame; in float32 each operation rounds where Pulsar's does."""
         as_type = np.dtype(dtype).type
         r = rotation.matrix(self.rotation_values.astype(dtype))
         position: Array = self.values[:3].astype(dtype)

@@ -119,7 +119,7 @@ def check_values(
 
 
 def depth_range(cameras: Sequence[Camera], settings: Settings) -> tuple[float, float]:
-    """The near and far end in force (spec sections 3.3 and 8).
+    """The near and far end in force.
 
     Raises:
         ArgumentError: The near end is not beyond a film, or the far end not beyond the near one.

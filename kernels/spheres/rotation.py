@@ -13,7 +13,7 @@ Array = np.ndarray
 def matrix(parameters: Array) -> Array:
     """Rotation matrix [3, 3] of 3 (axis-angle) or 6 (six-D, Zhou et al. 2019) values, in their precision.
 
-    float32 goes through torch, operation by operation as PyTorch3D does (spec section 3.1): in compat the last bits of
+    float32 goes through torch, operation by operation as PyTorch3D does: in compat the last bits of
     the camera decide which pixels a small sphere touches.
     """
     if len(parameters) == 3:

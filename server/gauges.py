@@ -72,6 +72,7 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
         "lane_limit_bytes": config.lane_mib * MIB,
         "scene_limit_bytes": config.scene_mib * MIB,
         "context_limit_bytes": config.context_mib * MIB,
+        "training_limit_bytes": config.training_mib * MIB,
         "device_memory_limit_bytes": machine.memory.capacity_bytes,
         "spool_limit_bytes": config.spool_mib * MIB if config.spool else 0,
     }.items():

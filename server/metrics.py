@@ -267,6 +267,7 @@ _GAUGES = {
     "spool_waiting": "What is not written to the spool yet.",
     "trainings": "Trainings on the worker.",
     "training_bytes": "Bytes of the trainings.",
+    "training_limit_bytes": "Bytes that those may have.",
     "predicted_bytes": "Bytes of the device's memory that calls at work and in the queue are predicted to take.",
     "device_memory_limit_bytes": "Bytes that those and all that is stored may take.",
     "device_memory_bytes": "Memory of the device.",

@@ -103,7 +103,12 @@ def _failures(interval: Interval, **labels: str) -> dict[str, float]:
 
 
 def _stores(now: Snapshot) -> list[Store]:
-    counts = {"scene": "lumigrad_scenes", "context": "lumigrad_contexts", "transit": "lumigrad_calls_in_progress"}
+    counts = {
+        "scene": "lumigrad_scenes",
+        "context": "lumigrad_contexts",
+        "training": "lumigrad_trainings",
+        "transit": "lumigrad_calls_in_progress",
+    }
     return [
         Store(
             name,

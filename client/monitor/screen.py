@@ -14,12 +14,12 @@ from lumigrad.client.monitor import bars, quantities
 from lumigrad.client.monitor.header import failure_style, headline
 from lumigrad.client.monitor.report import UNREACHABLE, MethodLoad, Report, StageLoad, Store
 
-_STORES = {"scene": "scenes", "context": "states", "transit": "payloads"}
+_STORES = {"scene": "scenes", "context": "states", "training": "trainings", "transit": "payloads"}
 _HEADING = "bold cyan"
 _ALL = "all"
 # Lines that the heads of tables take, and the sum below the calls.
 _HEADS = 3
-_GAUGE_LINES = 4
+_GAUGE_LINES = 5
 _PARTS = 4
 _LEAST_ROWS = 3
 # Of a screen on which parts stand apart.

@@ -113,7 +113,7 @@ def busy_report(name: str, methods: int, tenants: int) -> Report:
         load=Load(
             12345.6, {"INTERNAL": 2.0}, 12.3, 60000.0, 96, 96, {"receive": 96, "queue": 64}, 64, 64, 1.0, 1e9, 1e10
         ),
-        stores=[Store(name, 12345, 4e9, 4.3e9) for name in ("scene", "context", "transit")],
+        stores=[Store(name, 12345, 4e9, 4.3e9) for name in ("scene", "context", "training", "transit")],
         methods=loads,
         stages=[StageLoad(stage, 12.0, 123.0) for stage in ("decode", "queue", "upload", "download", "encode")],
         kernels=kernels,

@@ -8,6 +8,7 @@ from pathlib import Path
 from lumigrad.client.channel import TOKEN_VARIABLE, Tls
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.lanes import LaneMode
 from lumigrad.client.shell.parser import number
 from lumigrad.client.targets import DEFAULT_TARGET, TARGET_VARIABLE
 
@@ -60,18 +61,19 @@ def add_security(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def connect(arguments: argparse.Namespace) -> Client:
+def connect(arguments: argparse.Namespace, lane: LaneMode = "auto") -> Client:
     """The client that the options of `add_connection` describe."""
-    return connect_to(arguments.target, arguments, _RETRY_S)
+    return connect_to(arguments.target, arguments, _RETRY_S, lane)
 
 
-def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float) -> Client:
+def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float, lane: LaneMode = "auto") -> Client:
     """The same for another target, or another time of trying again."""
     return Client(
         target,
         timeout_s=arguments.timeout,
         retry_s=retry_s,
         token=token_of(arguments),
+        lane=lane,
         tls=tls_of(arguments),
         certificate=tuple(arguments.certificate) if arguments.certificate else None,
     )

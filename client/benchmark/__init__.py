@@ -1,0 +1,1 @@
+"""How fast a worker is from where the client stands."""

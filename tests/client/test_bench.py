@@ -1,0 +1,72 @@
+"""`lumigrad bench` on a real worker: every line is there, adds up, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lumigrad.client import Client
+from lumigrad.client.benchmark import scenes
+from lumigrad.client.benchmark.measure import measure
+from lumigrad.client.timings import Timings
+from support.worker import LUMIGRAD, WorkerProcess
+
+SHORT = ("--size", "32x24", "--size", "16x16", "--count", "50", "--payload-mib", "1", "--seconds", "0.001")
+
+
+def bench(worker: WorkerProcess, *arguments: str, cwd: Path | None = None) -> str:
+    command = [LUMIGRAD, "bench", *arguments, "--target", worker.target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_kind_of_call_is_measured(worker_process: WorkerProcess, client: Client):
+    before = {handle.scene_id for handle in client.list()}
+    told = json.loads(bench(worker_process, *SHORT, "--json"))
+    assert (told["target"], told["device"], told["count"]) == (worker_process.target, "cpu", 50)
+    lines = {line["what"]: line for line in told["measurements"]}
+    sized = {f"{what} {size}" for what in ("render", "backward") for size in ("32x24", "16x16")}
+    assert {"round trip", *sized} < set(lines)
+    lanes = {"stream", told["lane"]}
+    assert {what for what in lines if "lane" in what} == {
+        f"{w}, {lane} lane" for w in ("update", "get") for lane in lanes
+    }
+    for what, line in lines.items():
+        assert line["calls"] >= 3 and 0 < line["median_ms"] <= line["p90_ms"]
+        assert (line["kernel_ms"] is None) == ("lane" in what or what == "round trip")
+        assert (line["mib_per_s"] is None) == ("lane" not in what)
+        if line["kernel_ms"] is not None:
+            assert 0 < line["kernel_ms"] <= line["p90_ms"] and line["rest_ms"] > 0
+    assert {handle.scene_id for handle in client.list()} == before
+
+
+def test_a_scene_of_ones_own(worker_process: WorkerProcess, client: Client, scene: Path):
+    options = ("--size", "16x16", "--payload-mib", "1", "--seconds", "0.001")
+    lines = bench(worker_process, "scene.ply", *options, cwd=scene.parent).splitlines()
+    assert lines[0].startswith(f"{worker_process.target}, cpu: ") and lines[0].endswith("; 400 Gaussians")
+    assert [word for word in lines[1].split() if word != "ms"] == ["median", "p90", "kernel", "rest", "MiB/s"]
+    assert lines[2].startswith("round trip")
+    assert max(map(len, lines)) < 100
+
+
+def test_a_line_counts_no_first_call_and_at_least_three_others():
+    calls = []
+
+    def call() -> Timings:
+        calls.append(len(calls))
+        return Timings({"kernel.blend": 2.0, "queue": 1.0})
+
+    found = measure("nothing", call, 1e-9, nbytes=1 << 20)
+    assert (len(calls), found.calls, found.kernel_ms) == (4, 3, 2.0)
+    assert found.mib_per_s == pytest.approx(1e3 / found.median_ms)
+
+
+def test_the_ring_is_closed_and_the_cloud_is_in_its_ball():
+    faces = scenes.ring().faces
+    edges = [tuple(pair) for start, end in ((0, 1), (1, 2), (2, 0)) for pair in faces[:, [start, end]]]
+    assert len(faces) == 5120 and len(set(edges)) == len(edges) and set(edges) == {edge[::-1] for edge in edges}
+    assert abs(scenes.cloud(100).means).max() <= 1

@@ -10,6 +10,14 @@ from lumigrad.server.config import Config, ConfigError
 from lumigrad.server.exits import CONFIG_ERROR
 from lumigrad.server.supervisor import Supervisor
 
+_EXAMPLES = """\
+examples:
+  lumigrad serve                                             the first CUDA device, else the CPU
+  lumigrad serve --device cuda:0,cuda:1 --port 50051         a worker each, on ports 50051 and 50052
+  lumigrad serve --port 0 --metrics-port 0         on free ports, which a line tells
+  lumigrad serve --host 0.0.0.0 --tls-cert worker.pem --tls-key worker.key --tokens-file tenants
+"""
+
 
 class ServeCommand:
     """The subcommand as the `lumigrad` command expects it."""
@@ -18,6 +26,7 @@ class ServeCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the worker's options."""
+        parser.epilog = _EXAMPLES
         Config.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:

@@ -17,8 +17,20 @@ class ConfigError(ValueError):
     """The worker cannot run as it was told to; trying again will not help."""
 
 
-def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None) -> Any:
-    return field(default=default, metadata={"help": text, "choices": choices})
+def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None, kind: str | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "choices": choices, "kind": kind})
+
+
+# The groups of the help, each from an option on.
+_GROUPS = {
+    "device": "service",
+    "metrics_tls": "security",
+    "log_format": "logs and traces",
+    "queue_size": "queue",
+    "max_payload_mib": "limits of a call",
+    "device_memory_mib": "memory",
+    "lame_duck_seconds": "end and replacement",
+}
 
 
 @dataclass(frozen=True)
@@ -31,15 +43,17 @@ class Config:
     metrics_port: int = _option(9464, "port of the Prometheus metrics, likewise; 0 takes free ones")
     metrics_tls: bool = _option(False, "encrypt the metrics too, and ask their readers for what --tls-client-ca says")
     tls_cert: str = _option(
-        "", "PEM file of the worker's certificate and its chain; with --tls-key, calls are encrypted"
+        "", "PEM file of the worker's certificate and its chain; with --tls-key, calls are encrypted", kind="FILE"
     )
-    tls_key: str = _option("", "PEM file of the certificate's key, without a password")
-    tls_client_ca: str = _option("", "PEM file of authorities; clients must show a certificate that one of them signed")
-    tokens_file: str = _option("", 'file of lines "tenant: token"; clients must send one of the tokens')
+    tls_key: str = _option("", "PEM file of the certificate's key, without a password", kind="FILE")
+    tls_client_ca: str = _option(
+        "", "PEM file of authorities; clients must show a certificate that one of them signed", kind="FILE"
+    )
+    tokens_file: str = _option("", 'file of lines "tenant: token"; clients must send one of the tokens', kind="FILE")
     insecure: bool = _option(False, "allow a public host without encryption or without authentication")
+    peers: bool = _option(False, "let trainings span several workers, which then meet without encryption")
     log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
     trace_endpoint: str = _option("", "send traces to this OpenTelemetry collector, e.g. http://localhost:4317")
-    peers: bool = _option(False, "let trainings span several workers, which then meet without encryption")
     queue_size: int = _option(64, "calls that may wait for the device")
     batch_views: int = _option(16, "views, or queries of distances, of calls that wait together, computed as one")
     batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
@@ -67,7 +81,7 @@ class Config:
     tenant_training_mib: int = _option(0, "of the trainings, bytes that one tenant may have; 0: all")
     training_seconds: float = _option(600.0, "time after which a training that nobody came back to is dropped")
     context_seconds: float = _option(600.0, "time after which an unused forward state is dropped")
-    spool: str = _option("", "folder in which stored scenes outlive the worker")
+    spool: str = _option("", "folder in which stored scenes outlive the worker", kind="DIR")
     spool_mib: int = _option(16384, "bytes that each worker keeps in the spool; the least recently used go first")
     lame_duck_seconds: float = _option(1.0, "time between saying NOT_SERVING and refusing calls, on SIGTERM")
     drain_seconds: float = _option(20.0, "time for the calls in progress to end, on SIGTERM")
@@ -184,16 +198,23 @@ class Config:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Declare one option per field."""
+        group: argparse._ActionsContainer = parser
         for option in dataclasses.fields(Config):
+            if option.name in _GROUPS:
+                group = parser.add_argument_group(_GROUPS[option.name])
             text = f"{option.metadata['help']} (default: {'none' if option.default == '' else '%(default)s'})"
             if isinstance(option.default, bool):
-                parser.add_argument(_flag(option.name), action="store_true", help=text)
+                group.add_argument(_flag(option.name), action="store_true", help=text)
             else:
                 choices = option.metadata["choices"]
-                kind = type(option.default)
-                metavar = None if choices else option.name.rpartition("_")[2].upper()
-                parser.add_argument(
-                    _flag(option.name), type=kind, default=option.default, choices=choices, metavar=metavar, help=text
+                unit = option.metadata["kind"] or option.name.rpartition("_")[2].upper()
+                group.add_argument(
+                    _flag(option.name),
+                    type=type(option.default),
+                    default=option.default,
+                    choices=choices,
+                    metavar=None if choices else unit,
+                    help=text,
                 )
 
     @staticmethod

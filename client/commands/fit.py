@@ -27,6 +27,7 @@ from lumigrad.client.formats import is_gaussian_scene
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_image
+from lumigrad.client.shell.json_text import json_text
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.training.trainer import Trainer
 
@@ -44,8 +45,8 @@ Beside the scene a folder with its name (scene.fit/) has previews, comparison.jp
 
 examples:
   lumigrad fit capture/ -o scene.ply
-  lumigrad fit capture/ -o scene.ply --steps 30000 --cap 500000 --logdir runs/1       a long one, seen in TensorBoard
-  lumigrad fit capture/ -o scene.ply --resume                                         go on after Ctrl-C
+  lumigrad fit capture/ -o scene.ply --steps 30000 --cap 500000 --logdir runs/1
+  lumigrad fit capture/ -o scene.ply --resume                      go on after Ctrl-C
   lumigrad fit capture/ -o spheres.ply --kind spheres --steps 2000
 """
 
@@ -61,6 +62,7 @@ class FitCommand:
         parser.set_defaults(parser=parser)
         parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
         parser.add_argument("-o", "--output", required=True, type=_scene_path, metavar="FILE", help="the scene: a .ply")
+        parser.add_argument("--json", action="store_true", help="print the report as JSON")
         parser.add_argument("--resume", action="store_true", help="go on with a fit that was stopped")
         _add_recipe(parser.add_argument_group("fit"))
         _add_data(parser.add_argument_group("data"))
@@ -68,6 +70,7 @@ class FitCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Fits, measures, and leaves pictures and the scene."""
+        told = sys.stderr if arguments.json else sys.stdout
         folder = arguments.output.with_suffix(".fit")
         checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
         data = arguments if checkpoint is None else checkpoint
@@ -82,7 +85,9 @@ class FitCommand:
             if isinstance(trainer, Trainer):
                 lease = trainer.training_id, trainer.lease
                 Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
-            print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps")
+            print(
+                f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=told
+            )
             began, first = time.perf_counter(), trainer.step_number
             every = arguments.every or max(recipe.steps // 10, 1)
             with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
@@ -99,12 +104,14 @@ class FitCommand:
         }
         report |= {"held_out": asdict(after), "begin": asdict(before), "recipe": asdict(recipe)}
         (folder / "report.json").write_text(json.dumps(report, indent=2))
+        if arguments.json:
+            print(json_text({"output": str(arguments.output), **report}))
         rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
-        print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}")
-        print(f"held-out photographs: {before}, now {after}")
+        print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=told)
+        print(f"held-out photographs: {before}, now {after}", file=told)
         exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours" if exposures is not None else ""
-        print("; ".join(filter(None, (exposed, f"{after.matched_psnr:.2f} dB with colours matched"))))
-        print(f"pictures and report in {folder}/")
+        print("; ".join(filter(None, (exposed, f"{after.matched_psnr:.2f} dB with colours matched"))), file=told)
+        print(f"pictures and report in {folder}/", file=told)
         if done < recipe.steps:
             again = "--resume goes on with it while the worker keeps the training"
             if isinstance(trainer, GradientTrainer):
@@ -237,8 +244,14 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--images", type=Path, metavar="DIR", help="folder of the photographs (default: the usual one)")
+    group.add_argument("--size", type=count, dest="size", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     group.add_argument(
-        "--size", type=count, default=1600, metavar="PIXELS", help="most along a side of a photograph (default: 1600)"
+        "--max-size",
+        type=count,
+        dest="size",
+        default=1600,
+        metavar="PIXELS",
+        help="most along a side of a photograph (default: 1600)",
     )
     group.add_argument(
         "--hold-out", type=int, default=8, metavar="N", help="keep every Nth photograph aside; 0: none (default: 8)"

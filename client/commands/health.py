@@ -18,7 +18,7 @@ _SERVING = 1
 _TIMEOUT_S = 5.0
 _EXAMPLES = """\
 examples:
-  lumigrad health                                       the worker of LUMIGRAD_TARGET, else localhost:50051
+  lumigrad health                                       of LUMIGRAD_TARGET, else localhost:50051
   lumigrad health --service lumigrad.v1.RenderService   of one service
   until lumigrad health; do sleep 1; done               wait for a worker
 """

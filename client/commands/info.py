@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 
 from lumigrad.client.commands.options import add_connection, connect
+from lumigrad.client.shell.json_text import json_text
 from lumigrad.client.worker_info import WorkerInfo
+
+_EXAMPLES = """\
+examples:
+  lumigrad info                                  the worker of LUMIGRAD_TARGET, else localhost:50051
+  lumigrad info --target gpu-1:50051 --tls       another one, encrypted
+  lumigrad info --json | jq .limits.max_pixels   for scripts
+"""
 
 
 class InfoCommand:
@@ -17,8 +24,9 @@ class InfoCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
-        add_connection(parser)
+        parser.epilog = _EXAMPLES
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Prints what the worker answers."""
@@ -26,7 +34,7 @@ class InfoCommand:
             infos, lane = client.infos(), client.lane
         if arguments.json:
             told = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
-            print(json.dumps(told if len(told) > 1 else told[0], indent=2))
+            print(json_text(told if len(told) > 1 else told[0]))
         else:
             print("\n\n".join(_text(info, lane) for info in infos))
         return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,17 @@ from lumigrad.client.motion import Motion
 from lumigrad.client.number_files import NUMBER_SUFFIXES
 from lumigrad.client.pose import IDENTITY
 from lumigrad.client.shell import exits
+from lumigrad.client.shell.json_text import json_text
 
 _DESCRIPTION = f"""\
 Measures how far spheres stay from obstacles: distances, closest points, normals, and on request collision costs with
 their gradients. Metres everywhere; a sphere's clearance is the distance of its centre less its radius.
 
 examples:
-  lumigrad query part.stl --scale mm --spheres points.npy         points near a part that is in millimetres
+  lumigrad query part.stl --scale mm --spheres points.npy     near a part in millimetres
   lumigrad query world.yml --spheres robot.yml --urdf robot.urdf --joints=0,-1.3,0,-2.5,0,1.5,0.8
-  lumigrad query world.yml --spheres robot.yml --urdf robot.urdf --joints plan.npy --sweep --plot distance.png
-  lumigrad query world.yml --spheres robot.yml --urdf robot.urdf --joints plan.npy --sweep --check && execute plan.npy
+  lumigrad query world.yml --spheres robot.yml --urdf robot.urdf --joints plan.npy --plot near.png
+  lumigrad query world.yml --spheres plan_spheres.npy --sweep --check && execute plan.npy
   lumigrad query part.stl --spheres points.csv --json | jq .closest
 
 exit status: with --check 0 nothing collides, {exits.NOT_SO} something does
@@ -85,7 +85,7 @@ def _motion(arguments: argparse.Namespace) -> Motion:
 
 def _print(found: Clearances, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps({**summary(found), "records": records(found)}, allow_nan=False))
+        print(json_text({**summary(found), "records": records(found)}))
         return
     print_table(found, arguments.rows)
     print(sentence(found))

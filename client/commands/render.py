@@ -24,6 +24,7 @@ from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_depth
 from lumigrad.client.shell.files import naming
+from lumigrad.client.shell.json_text import json_text
 from lumigrad.client.spheres import Spheres
 
 _DESCRIPTION = """\
@@ -35,8 +36,8 @@ examples:
   lumigrad render scene.ply --orbit 120 -o turn.mp4           a turn around it
   lumigrad render scene.ply --orbit 60 --camera "orbit 0,35" --up z --size 1920x1080 -o frames/
   lumigrad render scene.ply --camera transforms.json -o views/           every view of a data set
-  lumigrad render scene.ply --camera colmap/ --view IMG_0042 --output expected_depth -o depth.png
-  lumigrad render scene.ply --camera cameras.json --orbit 240 -o turn.mp4    around what the cameras look at
+  lumigrad render scene.ply --camera colmap/ --view IMG_0042 --show expected_depth -o depth.png
+  lumigrad render scene.ply --camera cameras.json --orbit 240 -o turn.mp4   around their subject
 """
 
 
@@ -48,7 +49,7 @@ class RenderCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.description = _DESCRIPTION
-        parser.set_defaults(parser=parser, path=None, show="color")
+        parser.set_defaults(parser=parser, path=None)
         scene_file.add_scene(parser)
         parser.add_argument(
             "-o",
@@ -56,9 +57,10 @@ class RenderCommand:
             action=_Output,
             required=True,
             metavar="FILE",
-            help=f"where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all); "
-            f"--output NAME says what, one of {', '.join(NAMES)} (default: color)",
+            help="where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)",
         )
+        parser.add_argument("--show", choices=NAMES, default="color", help="what the pictures show (default: color)")
+        parser.add_argument("--json", action="store_true", help="print what was done as JSON")
         scene_file.add_kind(parser)
         _add_views(parser.add_argument_group("views"))
         looks = parser.add_argument_group("looks")
@@ -73,7 +75,7 @@ class RenderCommand:
         scene, settings = scene_file.read(arguments)
         shots = shots_of(arguments, scene)
         if arguments.depth and len(shots) > 1:
-            raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --output depth")
+            raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --show depth")
         content = Content.of(arguments.show, scene, shots)
         everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
         destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
@@ -96,14 +98,22 @@ class RenderCommand:
 
             for encoded in with_progress(in_order(job, shots), len(shots)):
                 destination.add(encoded)
-        pictures = f"{len(shots)} pictures, " if len(shots) > 1 else ""
-        noun = "Gaussians" if isinstance(scene, Gaussians) else "spheres"
-        print(f"{arguments.path}: {len(scene):,} {noun}, {pictures}{sum(times) / len(times):.0f} ms")
+        _report(arguments, scene, len(shots), sum(times) / len(times))
         return 0
 
 
+def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures: int, mean_ms: float) -> None:
+    kind = "Gaussians" if isinstance(scene, Gaussians) else "spheres"
+    if arguments.json:
+        told = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": len(scene)}
+        print(json_text({**told, "pictures": pictures, "round_trip_ms": mean_ms}))
+        return
+    counted = f"{pictures} pictures, " if pictures > 1 else ""
+    print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms")
+
+
 class _Output(argparse.Action):
-    """-o FILE, --output NAME, and --output FILE for what is no name."""
+    """-o FILE and --output FILE; also --output NAME, which --show was called once."""
 
     def __call__(
         self,

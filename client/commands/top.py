@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import math
 import signal
 import ssl
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from lumigrad.client.channel import resolve_tls
 from lumigrad.client.commands.options import add_connection, connect_to, positive_number, tls_of
@@ -19,6 +15,7 @@ from lumigrad.client.monitor.keys import Keys
 from lumigrad.client.monitor.report import UNREACHABLE, Report
 from lumigrad.client.monitor.source import Source
 from lumigrad.client.monitor.watch import Watch
+from lumigrad.client.shell.json_text import json_text
 from lumigrad.client.targets import Targets
 from lumigrad.client.worker_info import WorkerInfo
 
@@ -99,19 +96,9 @@ def _print_json(first: list[Report], looks: Iterator[list[Report]], arguments: a
     with Keys() as keys:
         # What the first look tells is of the worker's whole life.
         while not keys.wait(arguments.interval):
-            workers = [_numbers(dataclasses.asdict(report)) for report in next(looks)]
-            print(json.dumps({"workers": workers}), flush=True)
+            print(json_text({"workers": next(looks)}), flush=True)
             if arguments.once:
                 return
-
-
-def _numbers(value: Any) -> Any:
-    """With null in place of NaN, which JSON does not know."""
-    if isinstance(value, dict):
-        return {key: _numbers(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_numbers(entry) for entry in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _show(first: list[Report], looks: Iterator[list[Report]], arguments: argparse.Namespace) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  lumigrad view scene.ply                               prints the address of a page to orbit the scene in
+  lumigrad view scene.ply                               prints the address of a page
   lumigrad view scene.ply --up z --port 8090
-  lumigrad view scene.ply --camera capture/             begins where its photographs were taken, and shows them all
+  lumigrad view scene.ply --camera capture/             begins where its photographs were taken
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, NoReturn
 
 from lumigrad.client.shell.exits import USAGE
@@ -16,11 +17,24 @@ _INDENT = 30
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Descriptions and examples as they are written, options wrapped."""
+    """Texts are wrapped, examples are not."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, _COLUMNS)
         super().__init__(prog, max_help_position=_INDENT, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wraps paragraphs, and leaves examples as they are."""
+        paragraphs = text.strip().split("\n\n")
+        wrapped = [each if "\n  " in each else fill(" ".join(each.split()), width) for each in paragraphs]
+        return "\n\n".join(wrapped) + "\n"
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """What cannot be left out; the options follow below anyway."""
+        if usage is None and prefix is None:
+            actions = [action for action in actions if action.required or not action.option_strings]
+            self._prog = f"{self._prog} [options]"
+        super().add_usage(usage, actions, groups, prefix)
 
 
 class Parser(argparse.ArgumentParser):

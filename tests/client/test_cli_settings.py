@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lumigrad.client import cli
 from lumigrad.client.commands.options import connect, tls_of, token_of
+from lumigrad.client.shell.catalog import GROUP
 from lumigrad.client.shell.parser import Parser
 from lumigrad.client.shell.settings import Settings, SettingsError
 from support.worker import LUMIGRAD, WorkerProcess
 
-COMMANDS = sorted(entry.name for entry in entry_points(group=cli.GROUP))
+COMMANDS = sorted(entry.name for entry in entry_points(group=GROUP))
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def settings(text: str, path: Path) -> Settings:
 
 def parsed(command: str, *words: str) -> argparse.Namespace:
     """What a command makes of its options, with the file."""
-    (entry,) = (entry for entry in entry_points(group=cli.GROUP) if entry.name == command)
+    (entry,) = (entry for entry in entry_points(group=GROUP) if entry.name == command)
     parser = Parser(prog=command)
     entry.load().add_arguments(parser)
     parser.add_opposites()
@@ -112,7 +112,7 @@ def test_other_places_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_that_may_stand_in_the_file_is_what_it_is_by_default(command: str, tmp_path: Path):
     """What a user copies from the help has the type that the option has."""
-    (entry,) = (entry for entry in entry_points(group=cli.GROUP) if entry.name == command)
+    (entry,) = (entry for entry in entry_points(group=GROUP) if entry.name == command)
     parser = Parser(prog=command)
     entry.load().add_arguments(parser)
     plain = {

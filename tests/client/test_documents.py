@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from lumigrad.client.cli import GROUP
+from lumigrad.client.shell.catalog import GROUP
 from support.documents import (
     DOCUMENTS,
     ROOT,

@@ -75,7 +75,7 @@ def test_one_look_in_json(worker_process: WorkerProcess) -> None:
     assert {"decode", "queue"} <= {stage["name"] for stage in report["stages"]}
     assert any(kernel["name"].startswith("spheres forward") for kernel in report["kernels"])
     assert report["process"]["resident_bytes"] > 50 << 20
-    assert {store["name"] for store in report["stores"]} == {"scene", "context", "transit"}
+    assert {store["name"] for store in report["stores"]} == {"scene", "context", "training", "transit"}
 
 
 @pytest.mark.parametrize("form", ["target", "url", "environment"])

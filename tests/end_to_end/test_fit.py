@@ -137,6 +137,17 @@ def test_steps_may_be_made_by_the_client(capture: Path, tmp_path: Path, running:
 
 
 @pytest.mark.slow
+def test_a_script_gets_the_report(capture: Path, tmp_path: Path, running: WorkerProcess):
+    done = fit(capture, tmp_path / "scene.ply", "--steps", "8", "--json", target=running.target)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    told = json.loads(line)
+    assert told.pop("output") == str(tmp_path / "scene.ply")
+    assert told == report_of(tmp_path / "scene.ply")
+    assert {"steps", "seconds", "steps_per_second", "count", "held_out", "begin", "recipe"} <= told.keys()
+    assert "photographs to fit" in done.stderr
+
+
 def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path, running: WorkerProcess):
     scene = tmp_path / "scene.ply"
     options = ["--steps", "100000", "--every", "20", "--sh-degree", "0"]

@@ -1,0 +1,54 @@
+"""`lumigrad completion`: a script that lets a shell complete commands and options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from lumigrad.client.extras import require
+from lumigrad.client.shell.catalog import all_parsers
+from lumigrad.client.shell.parser import Parser
+
+_SHELLS = ("bash", "zsh", "fish", "tcsh")
+# What the values of options and arguments that name files and folders are called in the help.
+_FILES = re.compile(r"\b(FILE|KEY|SCENE|DATASET|MESH|AIM)\b")
+_FOLDERS = re.compile(r"\bDIR\b")
+_EXAMPLES = """\
+examples:
+  source <(lumigrad completion bash)                                               in this shell
+  lumigrad completion bash > ~/.local/share/bash-completion/completions/lumigrad   in all that come
+  lumigrad completion zsh > ~/.zfunc/_lumigrad                                     a folder of fpath
+  lumigrad completion fish > ~/.config/fish/completions/lumigrad.fish
+"""
+
+
+class CompletionCommand:
+    """Prints the script."""
+
+    help = "print a script with which a shell completes all this"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the argument."""
+        parser.epilog = _EXAMPLES
+        parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="bash, zsh, fish or tcsh")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Makes it from the parsers of all commands."""
+        shtab = require("shtab", "completion", "lumigrad completion")
+        parser, parsers = all_parsers()
+        for each in parsers.values():
+            _mark_files(each, shtab.FILE, shtab.DIRECTORY)
+        print(shtab.complete(parser, arguments.shell))
+        return 0
+
+
+def _mark_files(parser: Parser, file: object, folder: object) -> None:
+    for action in parser._actions:
+        names = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or ""
+        if _FILES.search(names):
+            action.complete = file  # type: ignore[attr-defined]
+        elif _FOLDERS.search(names):
+            action.complete = folder  # type: ignore[attr-defined]
+
+
+command = CompletionCommand()

@@ -1,0 +1,103 @@
+"""The subcommands of `lumigrad`: entry points, so that those of other layers need no import from here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
+from typing import Protocol
+
+from lumigrad.client.errors import LumigradError
+from lumigrad.client.shell import exits
+from lumigrad.client.shell.parser import Parser
+
+GROUP = "lumigrad.commands"
+
+_EPILOG = """\
+examples:
+  lumigrad serve                                        start a worker on localhost:50051
+  lumigrad info                                         ask it for its device and load
+  lumigrad top                                          watch it at work
+  lumigrad render scene.ply -o scene.png                a picture of Gaussians, or of a point cloud
+  lumigrad render scene.ply --orbit 120 -o turn.mp4     a turn around them
+  lumigrad fit capture/ -o scene.ply                    Gaussians from photographs
+
+exit status:
+"""
+
+
+class Command(Protocol):
+    """What an entry point of the group refers to."""
+
+    help: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares options on the subcommand's parser."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Does it; returns the exit status."""
+
+
+def found_commands() -> dict[str, EntryPoint]:
+    """All that are installed, by name."""
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+
+
+def loaded(entry: EntryPoint, *, required: bool) -> Command | None:
+    """The command, or None if a package that it needs is missing and it is not the one asked for."""
+    try:
+        command: Command = entry.load()
+        return command
+    except ImportError as error:
+        if required:
+            raise missing(entry, error) from error
+        return None
+
+
+def missing(entry: EntryPoint, error: ImportError) -> LumigradError:
+    """What to raise if a package that a command needs is missing."""
+    return LumigradError(f"`lumigrad {entry.name}` {_hint(entry)} ({error})")
+
+
+def parsers_of(
+    commands: Mapping[str, Command | None], found: Mapping[str, EntryPoint]
+) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the command line, and those of the subcommands that could be loaded."""
+    meanings = "".join(f"  {code:<5}{meaning}\n" for code, meaning in exits.MEANINGS.items())
+    parser = Parser(
+        prog="lumigrad",
+        description="Differentiable rendering as a service: pictures and gradients from a worker.",
+        epilog=_EPILOG + meanings,
+    )
+    parser.add_argument("--version", action="version", version=f"lumigrad {version('lumigrad')}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    parsers = {}
+    for name, command in commands.items():
+        if command is None:
+            subparsers.add_parser(name, help=_hint(found[name]))
+            continue
+        parsers[name] = subparsers.add_parser(name, help=command.help, description=command.help)
+        command.add_arguments(parsers[name])
+        parsers[name].add_opposites()
+    return parser, parsers
+
+
+def all_parsers() -> tuple[Parser, dict[str, Parser]]:
+    """Those of every command that is installed."""
+    found = found_commands()
+    return parsers_of({name: loaded(entry, required=False) for name, entry in found.items()}, found)
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return True
+
+
+def _hint(entry: EntryPoint) -> str:
+    layer = entry.module.split(".")[1]
+    if not _installed(f"lumigrad.{layer}"):
+        return "is not part of a client-only install; install lumigrad without LUMIGRAD_CLIENT_ONLY"
+    return f'needs more packages; install them with: pip install "lumigrad[{layer}]"'

@@ -1,0 +1,58 @@
+"""The help of every command: examples, a width that terminals have, and options that mean the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+
+import pytest
+
+from lumigrad.client.shell.catalog import all_parsers, found_commands
+from support.worker import LUMIGRAD
+
+COMMANDS = sorted(found_commands())
+# An option of one name takes one kind of value wherever it is; these are of two worlds.
+OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}}
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_has_examples_and_fits(command: str):
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(
+        [LUMIGRAD, *command.split(), "--help"], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\nexamples:\n" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if len(line) > 100]
+    for line in done.stdout.partition("\nexamples:\n")[2].partition("\n\n")[0].splitlines():
+        assert line.strip().startswith(("lumigrad", "source <(lumigrad", "until lumigrad")), line
+
+
+def test_the_help_has_a_line_for_each_command():
+    done = subprocess.run([LUMIGRAD, "--help"], capture_output=True, text=True, timeout=60)
+    shown = " ".join(done.stdout.split())
+    for name, entry in found_commands().items():
+        assert f" {name} {entry.load().help} " in shown
+
+
+def test_an_option_is_the_same_everywhere():
+    seen: dict[str, tuple[str, tuple[object, ...]]] = {}
+    for command, parser in all_parsers()[1].items():
+        for action in parser._actions:
+            for flag in action.option_strings:
+                if flag in OWN.get(command, ()) or action.help == argparse.SUPPRESS or not flag.startswith("--"):
+                    continue
+                metavar = action.metavar if isinstance(action.metavar, str) else None
+                what = (
+                    action.nargs,
+                    metavar if flag in ("--target", "--timeout", "--camera", "--up", "--size") else None,
+                )
+                first, before = seen.setdefault(flag, (command, what))
+                assert before == what, (flag, first, command)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("serve", "completion")])
+def test_all_commands_find_their_worker_alike(command: str):
+    options = all_parsers()[1][command].options
+    assert {"target", "timeout", "tls", "no_tls", "tls_ca", "certificate", "token_file"} <= options.keys()

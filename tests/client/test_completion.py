@@ -1,0 +1,96 @@
+"""What shells complete, asked of a real bash."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lumigrad.client.shell.catalog import found_commands
+from support.worker import LUMIGRAD
+
+pytest.importorskip("shtab", reason="needs the extra completion")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "lumigrad.bash"
+    path.write_text(subprocess.run([LUMIGRAD, "completion", "bash"], capture_output=True, text=True, check=True).stdout)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for name in ("scene.ply", "second.ply", "other.txt"):
+        (folder / name).touch()
+    (folder / "scenes").mkdir()
+    return folder
+
+
+def completed(script: Path, folder: Path, line: str) -> list[str]:
+    """What bash offers for the last word of a line."""
+    words = line.split(" ")
+    quoted = " ".join(shlex.quote(word) for word in words)
+    program = (
+        f"source {shlex.quote(str(script))}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        f"COMP_LINE={shlex.quote(line)}; "
+        'COMP_POINT=${#COMP_LINE}; entry=$(complete -p lumigrad); name=${entry##*-F }; ${name%% *} lumigrad "" ""; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=60, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return sorted(set(filter(None, (word.strip() for word in done.stdout.split("\n")))))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("lumigrad re", ["render"]),
+        ("lumigrad render --si", ["--size"]),
+        ("lumigrad render scene.ply --ta", ["--target"]),
+        ("lumigrad render --as sp", ["spheres"]),
+        ("lumigrad fit --strategy ", ["adaptive", "mcmc", "none"]),
+        ("lumigrad serve --log-format j", ["json"]),
+        ("lumigrad completion z", ["zsh"]),
+    ],
+)
+def test_commands_options_and_choices(script: Path, folder: Path, line: str, expected: list[str]):
+    assert completed(script, folder, line) == expected
+
+
+def test_all_commands(script: Path, folder: Path):
+    assert set(found_commands()) <= set(completed(script, folder, "lumigrad "))
+
+
+@pytest.mark.parametrize("line", ["lumigrad render s", "lumigrad info --tls-ca s", "lumigrad render -o s"])
+def test_files_are_completed_as_files(script: Path, folder: Path, line: str):
+    found = completed(script, folder, line)
+    assert {"scene.ply", "second.ply"} <= set(found) and "other.txt" not in found
+
+
+def test_folders_are_completed_as_folders(script: Path, folder: Path):
+    assert [word.rstrip("/") for word in completed(script, folder, "lumigrad serve --spool s")] == ["scenes"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh"])
+def test_other_shells_get_a_script_of_all_commands(shell: str):
+    done = subprocess.run([LUMIGRAD, "completion", shell], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(name in done.stdout for name in found_commands())
+
+
+def test_the_missing_package_is_named():
+    program = (
+        "import sys; sys.modules['shtab'] = None; from lumigrad.client.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "completion", "bash"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == (
+        'lumigrad: error: lumigrad completion needs the package "shtab"; install it with: '
+        'pip install "lumigrad[completion]"\n'
+    )

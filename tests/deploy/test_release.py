@@ -1,0 +1,79 @@
+"""One version, told alike everywhere; and wheels that the same sources make the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lumigrad.client import Client
+from support.chart import CHART
+from support.worker import LUMIGRAD, worker
+
+ROOT = Path(__file__).parents[2]
+PROJECT = (ROOT / "pyproject.toml").read_text()
+VERSION = re.search(r'^version = "(.*)"', PROJECT, re.MULTILINE)[1]
+SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "cmake", "protos", "client")
+
+
+def test_the_command_the_worker_and_its_metrics_tell_the_same_version() -> None:
+    said = subprocess.run([LUMIGRAD, "--version"], capture_output=True, text=True, timeout=250)
+    assert said.stdout == f"lumigrad {VERSION}\n"
+    with worker("--device", "cpu") as process, Client(process.target) as client:
+        assert client.info().version == VERSION
+        assert f'version="{VERSION}"' in process.metrics()
+
+
+def test_the_changelog_and_the_chart_know_the_version() -> None:
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[:2] == ["Unreleased", VERSION]
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == VERSION
+
+
+def build(folder: Path, when: int) -> Path:
+    """The client's wheel, built from a copy of the sources whose files are of another time."""
+    source = folder / "source"
+    for name in SOURCES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        else:
+            source.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    for path in source.rglob("*"):
+        os.utime(path, (when, when))
+    environment = {
+        **os.environ,
+        "LUMIGRAD_CLIENT_ONLY": "1",
+        "SOURCE_DATE_EPOCH": "1750000000",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+        "-w",
+        str(folder),
+        str(source),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_two_builds_make_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir(), (tmp_path / "second").mkdir()
+    first, second = build(tmp_path / "first", 1_700_000_000), build(tmp_path / "second", 1_760_000_000)
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()

@@ -22,6 +22,7 @@ class Access:
         metadata: goes with each call.
         credentials: of encrypted channels; None: plain text.
         lane: how large payloads travel.
+        keepalive_s: of a connection that says nothing for so long it is found out whether it still leads anywhere.
     """
 
     timeout_s: float
@@ -29,6 +30,7 @@ class Access:
     metadata: tuple[tuple[str, str], ...]
     credentials: grpc.ChannelCredentials | None
     lane: LaneMode
+    keepalive_s: float = 30.0
 
     @staticmethod
     def of(

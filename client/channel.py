@@ -22,8 +22,7 @@ TLS_VARIABLE = "LUMIGRAD_TLS"
 
 # Message sizes stay at gRPC's defaults (payloads come in chunks) and compression stays off (floats do not shrink).
 _OPTIONS = (
-    # Notice a worker that vanished without closing the connection, while calls wait for it.
-    ("grpc.keepalive_time_ms", 30_000),
+    # A worker that vanished without closing the connection is noticed so long after the keepalive.
     ("grpc.keepalive_timeout_ms", 10_000),
     # That is for the network's acknowledgements alone; this is for the worker's.
     ("grpc.http2.ping_timeout_ms", 10_000),
@@ -82,9 +81,18 @@ def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.Cha
     return grpc.ssl_channel_credentials(roots, key, chain)
 
 
-def open_channel(address: Address, credentials: grpc.ChannelCredentials | None) -> grpc.Channel:
-    """A channel that connects when it is first used; `credentials` None: plain text."""
+def open_channel(
+    address: Address, credentials: grpc.ChannelCredentials | None, keepalive_s: float = 30.0
+) -> grpc.Channel:
+    """A channel that connects when it is first used.
+
+    Args:
+        address: of the worker.
+        credentials: None: plain text.
+        keepalive_s: without a word on a connection, until the worker is asked for one while calls wait for it.
+    """
     options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
+    options = (*options, ("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
     if address.server_name is not None:
         # The address was looked up here: the certificate is still for the name.
         options = (*options, ("grpc.default_authority", address.server_name))

@@ -75,7 +75,7 @@ class Connection:
         self._timeout_s = access.timeout_s
         self._retry_s = access.retry_s
         self._metadata = access.metadata
-        self.channel = open_channel(address, access.credentials)
+        self.channel = open_channel(address, access.credentials, access.keepalive_s)
         self._closed = False
         self._unawaited: set[Any] = set()
         self.render = Stub(self.channel, RENDER_SERVICE)

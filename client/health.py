@@ -9,13 +9,15 @@ from typing import Any
 
 import grpc
 
-_WATCH = "/grpc.health.v1.Health/Watch"
+_WATCH, _CHECK = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
 # The request for the worker as a whole, and the reply that says SERVING: one field each, so that no stub is needed.
 _WHOLE = b""
 _SERVING = b"\x08\x01"
 # Between two watches; what follows a refusal grows, since a worker only lets so many watch.
 _PAUSE_S = 0.1
 _LARGEST_PAUSE_S = 30.0
+# In which a worker that a call heard nothing of has to answer a check: it takes no thread nor device there.
+_CHECK_S = 2.0
 
 
 class Standing(IntEnum):
@@ -36,9 +38,10 @@ class Health:
         """Sets up; `start` begins to watch."""
         self.standing = Standing.READY
         self._watch = channel.unary_stream(_WATCH, request_serializer=bytes, response_deserializer=bytes)
+        self._check = channel.unary_unary(_CHECK, request_serializer=bytes, response_deserializer=bytes)
         self._lock = threading.Lock()
         self._call: Any = None
-        self._is_doubted = False
+        self._is_doubted = self._is_suspected = False
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -52,10 +55,12 @@ class Health:
     def doubt(self) -> None:
         """A call found nobody there: what was heard before is not to be trusted, and the worker has to say it again."""
         self.standing = Standing.GONE
-        with self._lock:
-            self._is_doubted = True
-            if self._call is not None:
-                self._call.cancel()
+        self._watch_anew()
+
+    def suspect(self) -> None:
+        """A call heard nothing in its time: perhaps it was a long one, perhaps nothing arrives any more."""
+        self._is_suspected = True
+        self._watch_anew()
 
     def close(self) -> None:
         """Watches no more."""
@@ -64,10 +69,27 @@ class Health:
             if self._call is not None:
                 self._call.cancel()
 
+    def _watch_anew(self) -> None:
+        with self._lock:
+            self._is_doubted = True
+            if self._call is not None:
+                self._call.cancel()
+
+    def _verify(self) -> None:
+        """Whether a worker that is suspected answers at all; a connection that is silent looks like any other."""
+        self._is_suspected = False
+        try:
+            self._check(_WHOLE, timeout=_CHECK_S)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                self.standing = Standing.GONE
+
     def _run(self) -> None:
         pause = _PAUSE_S
         while not self._is_closed.wait(pause * random.uniform(0.5, 1.0)):
             try:
+                if self._is_suspected:
+                    self._verify()
                 with self._lock:
                     # Waits for a connection, however long there is none.
                     self._is_doubted = False

@@ -12,7 +12,7 @@ from typing import TypeVar
 from lumigrad.client import affinity
 from lumigrad.client.access import Access
 from lumigrad.client.contexts import Kept
-from lumigrad.client.errors import ContextLost, LumigradError, ResourceExhausted, Unavailable
+from lumigrad.client.errors import ContextLost, DeadlineExceeded, LumigradError, ResourceExhausted, Unavailable
 from lumigrad.client.health import Standing
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import Scene, SceneHandle
@@ -25,6 +25,7 @@ from lumigrad.client.worker import Worker
 T = TypeVar("T")
 # Between two looks at who the workers are, where that may change; and after a call that found nobody, at the least.
 _LOOK_S = 5.0
+_KEEPALIVE_S = 10.0
 _SOON_S = 0.5
 
 
@@ -36,8 +37,8 @@ class Pool:
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
-        # Another worker is asked before the same one is again.
-        self._access = replace(access, retry_s=0.0)
+        # Another worker is asked before the same one is again, and sooner than one who has nobody else would.
+        self._access = replace(access, retry_s=0.0, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
@@ -70,6 +71,9 @@ class Pool:
         try:
             with worker.busy():
                 return ask(worker)
+        except DeadlineExceeded:
+            worker.health.suspect()
+            raise
         except Unavailable as error:
             worker.health.doubt()
             self._is_missed.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from lumigrad.client.errors import ResourceExhausted, SceneNotFound, Unavailable
+from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted, SceneNotFound, Unavailable
 from lumigrad.client.retry import Deadline, retry_unavailable
 from lumigrad.client.ring import ranked
 from lumigrad.client.wish import Wish
@@ -55,6 +55,9 @@ class Search:
             except Unavailable as error:
                 worker.health.doubt()
                 self._failures[worker.target] = self._missed = error
+                raise
+            except DeadlineExceeded:
+                worker.health.suspect()
                 raise
             except ResourceExhausted as error:
                 self._busy = self._busy or error

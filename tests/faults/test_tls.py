@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from lumigrad import client as lumigrad
-from lumigrad.client import Client
+from lumigrad.client import Client, targets
 from lumigrad.client.default import default_client
 from support.certificates import Authority, Identity
 from support.raw_calls import sphere_cloud
@@ -265,3 +265,16 @@ def test_client_arguments_are_checked(own: Identity, robot: Identity, tmp_path: 
         Client(tls=True, certificate=(robot.certificate, own.key))
     with pytest.raises(lumigrad.InvalidArgument, match=r"^token: expected printable ASCII without spaces"):
         Client(token="secret\n")
+
+
+def test_a_name_that_is_looked_up_here_is_the_one_that_the_certificate_is_for(
+    authority: Authority, encrypted: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(f"dns:///localhost:{encrypted.port}", tls=authority.certificate) as client:
+        assert client.info().target in (encrypted.target, f"[::1]:{encrypted.port}")
+    monkeypatch.setattr(targets, "resolve_name", lambda _, port: (f"127.0.0.1:{port}",))
+    with (
+        Client(f"dns:///elsewhere:{encrypted.port}", tls=authority.certificate) as client,
+        pytest.raises(lumigrad.Unavailable, match="its certificate is for another name"),
+    ):
+        client.info()

@@ -52,7 +52,7 @@ def test_an_option_is_the_same_everywhere():
                 assert before == what, (flag, first, command)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("serve", "completion")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("serve", "completion", "config")])
 def test_all_commands_find_their_worker_alike(command: str):
     options = all_parsers()[1][command].options
     assert {"target", "timeout", "tls", "no_tls", "tls_ca", "certificate", "token_file"} <= options.keys()

@@ -177,7 +177,7 @@ def test_a_robot_near_a_world(query: Query, tmp_path: Path):
     assert still.returncode == 0
     assert "(hand), " in still.stdout or "(arm), " in still.stdout
     wrong = query(*robot, "--joints=0.1", mesh="world.yml")
-    assert wrong.returncode == 1 and "joints: expected values of shape [4] or [T, 4] (rise, turn, wrist, left)" in (
+    assert wrong.returncode == 2 and "joints: expected values of shape [4] or [T, 4] (rise, turn, wrist, left)" in (
         wrong.stderr
     )
 
@@ -198,5 +198,7 @@ def test_a_chart_shows_the_course(query: Query, tmp_path: Path):
     assert query("--plot", "course.svg").returncode == 0 and "<svg" in (tmp_path / "course.svg").read_text()
     np.save(tmp_path / "spheres.npy", some_spheres())
     refused = query("--plot", "one.png")
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("lumigrad: error: plot: expected a trajectory of two or more time steps, got one")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(
+        "lumigrad: error: --plot: expected a trajectory of two or more time steps, got one"
+    )

@@ -1,0 +1,64 @@
+"""What one call of a training or a planner moves and takes, and what it moves over: the assumptions of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEGABYTE = 1e6
+# A million Gaussians of degree 3, 59 floats each; a picture of 1080p in three float32 channels.
+SCENE_BYTES = 1e6 * 59 * 4
+PICTURE_BYTES = 1920 * 1080 * 3 * 4
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One call, or one step.
+
+    Attributes:
+        name: for the tables.
+        up_bytes: from the client to the worker.
+        down_bytes: from the worker to the client.
+        device_s: of the worker's device.
+    """
+
+    name: str
+    up_bytes: float
+    down_bytes: float
+    device_s: float
+
+    @property
+    def bytes(self) -> float:
+        """Both ways."""
+        return self.up_bytes + self.down_bytes
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines with workers, one for each GPU, and as many machines with trainers.
+
+    Attributes:
+        per_machine: GPUs of a machine, and trainers of one.
+        worker_link: bytes per second of a machine with workers, each way.
+        trainer_link: bytes per second of a machine with trainers, each way.
+        process: bytes per second that one process in Python sends or receives as a stream of gRPC.
+        trip_s: there and back, without payload, with what a small call takes.
+    """
+
+    per_machine: int = 8
+    worker_link: float = 100e9 / 8
+    trainer_link: float = 25e9 / 8
+    process: float = 1.05e9
+    trip_s: float = 1e-3
+
+
+# Bytes of the first two as measured at 1080p (docs/performance.md); of remote gradients for 1M Gaussians the parameters
+# and the picture's gradient there, gradients and the picture back. Planners: 62,464 spheres, costs and gradients.
+# Times of devices are assumptions: four times the least that an H100 needs for a step (1.23 ms), and 1 ms for a query.
+STEP_S = 5e-3
+WORKLOADS = (
+    Workload("steps on the worker", 300, 300, STEP_S),
+    Workload("own loss, bfloat16 pictures", PICTURE_BYTES / 2, PICTURE_BYTES / 2, STEP_S),
+    Workload("remote gradients, float32", SCENE_BYTES + PICTURE_BYTES, SCENE_BYTES + PICTURE_BYTES, STEP_S),
+    Workload("planner's queries", 62_464 * 16, 62_464 * 20, 1e-3),
+)
+VIEW = Workload("views of stored scenes", 1000, PICTURE_BYTES, 2e-3)

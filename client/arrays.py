@@ -14,23 +14,58 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 
+_LONGEST_REASON = 300
+
+
+# DLPack's numbers of devices whose memory the host can read: the CPU, CUDA's pinned and managed memory, ROCm's pinned.
+_HOST_DEVICES = (1, 3, 11, 13)
+
 
 def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
     """`value` as a NumPy array, without a copy where it already lives on the host.
 
-    Tensors that require a gradient or live on a GPU are detached and copied to the host.
+    Tensors that require a gradient or live on a GPU are detached and copied to the host. Numbers of bfloat16, which
+    NumPy does not know, become float32.
     """
+    try:
+        return np.asarray(_from_elsewhere(name, value))
+    except InvalidArgument:
+        raise
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        # What libraries say about their arrays can be long.
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise InvalidArgument.of(
+            name, f"expected an array of numbers, got {type(value).__name__} ({reason}); pass a NumPy array"
+        ) from error
+
+
+def _from_elsewhere(name: str, value: Any) -> Any:
+    """What NumPy can take without a copy, from the arrays of other libraries; the rest as it is."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return _without_bfloat16(value)
     for method in ("detach", "cpu"):
         if hasattr(value, method):
             value = getattr(value, method)()
-    try:
-        if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-            return np.from_dlpack(value)
-        return np.asarray(value)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise InvalidArgument.of(
-            name, f"expected an array of numbers, got {type(value).__name__} ({error}); pass a NumPy array"
-        ) from error
+    value = _without_bfloat16(value)
+    # JAX copies by itself from where it computes; its tracers say what is wrong with them.
+    if hasattr(value, "__dlpack_device__") and not type(value).__module__.startswith("jax"):
+        device = value.__dlpack_device__()
+        if device[0] not in _HOST_DEVICES:
+            # CuPy's way; it refuses to do so unasked.
+            if not hasattr(value, "get"):
+                raise InvalidArgument.of(
+                    name,
+                    f"expected an array on the host, got {type(value).__name__} on DLPack device "
+                    f"{int(device[0])}:{int(device[1])}; copy it to the host first",
+                )
+            value = value.get()
+    return value if hasattr(value, "__array__") else np.from_dlpack(value)
+
+
+def _without_bfloat16(value: Any) -> Any:
+    if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return value
+    return value.float() if hasattr(value, "float") else value.astype(np.float32)
 
 
 def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = None) -> Float32:

@@ -12,6 +12,7 @@ _KERNELS = "Functions of torch tensors that run in this process, without a worke
 _PAGES = {
     "client": ("The client", "What nearly every program begins with.", ["lumigrad.client"]),
     "torch": ("PyTorch operators", "Autograd here, the computing on a worker.", ["lumigrad.client.torch"]),
+    "jax": ("JAX functions", "The same for JAX arrays, compiled or not.", ["lumigrad.client.jax"]),
     "aio": ("Coroutines", "The client's verbs, to be awaited.", ["lumigrad.client.aio"]),
     "training": (
         "Trainings",

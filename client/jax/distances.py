@@ -1,0 +1,163 @@
+"""`mesh_distance`: distances and collision costs as differentiable functions of JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lumigrad.client.arguments import names, number
+from lumigrad.client.client import Client
+from lumigrad.client.default import default_client
+from lumigrad.client.distance_query import DistanceQuery, Surroundings, check_surroundings, environment_numbers
+from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.distances import Distances
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.jax.remote import Inputs, compute, refuse
+from lumigrad.client.jax.shapes import optional, shaped
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.obstacle import Obstacle
+from lumigrad.client.world import World
+
+OUTPUTS = ("cost", "distance")
+
+
+class MeshDistances(NamedTuple):
+    """What came of a query. What was not asked for is None.
+
+    Attributes:
+        cost: [B, H, S] collision costs; see `lumigrad.client.distance_settings.DistanceSettings`.
+        distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
+            the sphere's own. Where there is nothing, and for spheres that are off: max_distance, or infinity.
+    """
+
+    cost: jax.Array | None
+    distance: jax.Array | None
+
+
+@dataclass(frozen=True)
+class DistanceCall:
+    """All of a query that is not an array; see `RemoteCall`."""
+
+    client: Client
+    world: Surroundings
+    settings: DistanceSettings
+    outputs: tuple[str, ...]
+    environments: tuple[int, ...] | None
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """Outputs through which gradients flow."""
+        return frozenset(OUTPUTS if self.settings.semantics == "exact" else ("cost",))
+
+    def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+        """[B, H, S] of each output."""
+        return dict.fromkeys(self.outputs, tuple(inputs["spheres"].shape[:3]))
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
+        """Asks the worker."""
+        spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
+        assert spheres is not None
+        settings = self.settings if weight is None else replace(self.settings, weight=float(weight))
+        environments = environment_numbers(self.environments, len(spheres))
+        query = DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)
+        return self.client.ask(query, retain=retain)
+
+    def gradients(
+        self, result: Distances, upstream: Mapping[str, Array], wanted: tuple[str, ...]
+    ) -> Mapping[str, Array]:
+        """Asks the worker that has the forward state."""
+        given: dict[str, Any] = dict(upstream)
+        return result.backward(**given, wanted=wanted, release=True)
+
+    def refuse_gradients(self, names: frozenset[str]) -> None:
+        """In cuRobo's semantics centres alone have gradients."""
+        if self.settings.semantics != "exact":
+            refuse(self.settings.semantics, names & {"poses"})
+
+
+def mesh_distance(
+    spheres: Any,
+    world: Surroundings | Sequence[Obstacle],
+    *,
+    activation_distance: float = 0.0,
+    max_distance: float | None = None,
+    sweep: bool = False,
+    weight: Any = 1.0,
+    semantics: DistanceSemantics = "exact",
+    client: Client | None = None,
+    poses: Any = None,
+    environments: Any = None,
+    samples: int | None = None,
+    speed_metric: bool = False,
+    time_step_s: float | None = None,
+    reduction: Reduction = "sum",
+    outputs: Sequence[str] = OUTPUTS,
+) -> MeshDistances:
+    """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
+
+    As `lumigrad.client.torch.mesh_distance`, which describes the arguments, for JAX. All but spheres, poses and an
+    array as weight are fixed when a function is compiled.
+
+    Args:
+        spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius, metres.
+        world: a handle from `Client.put`, which costs no upload; a World, a list of obstacles, or a Mesh.
+        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
+        max_distance: how far to look, metres; None: any distance.
+        sweep: costs also along the way to the time steps before and after, half of it each.
+        weight: factor on costs, a number, or an array of one, which is differentiated.
+        semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
+        client: the way to the worker; None: the shared client of the default target.
+        poses: [I, 7] of all obstacles, object to world; None: those of the world.
+        environments: [B] the environment that each trajectory sees, or one for all; None: 0.
+        samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
+        speed_metric: multiply costs by the speed, in m/s.
+        time_step_s: between time steps, seconds; needed with speed_metric.
+        reduction: "sum" or "max" of the costs of samples and obstacles.
+        outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
+    """
+    if isinstance(world, Sequence):
+        world = World(world)
+    check_surroundings(world)
+    wanted = _outputs(outputs)
+    array = jnp.asarray(spheres)
+    if not 2 <= array.ndim <= 4 or array.shape[-1] != 4:
+        raise InvalidArgument.of(
+            "spheres", f"expected shape [B, H, S, 4], [H, S, 4] or [S, 4]: x y z and radius, got {list(array.shape)}"
+        )
+    rows = shaped("spheres", array.reshape((1,) * (4 - array.ndim) + array.shape), ("B", "H", "S", 4))
+    is_array = isinstance(weight, jax.Array)
+    settings = DistanceSettings(
+        semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
+        samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction,
+        weight=1.0 if is_array else number("weight", weight),
+    )  # fmt: skip
+    numbers = environment_numbers(environments, len(rows))
+    call = DistanceCall(
+        client=default_client() if client is None else client,
+        world=world,
+        settings=settings,
+        outputs=wanted,
+        environments=None if numbers is None else tuple(numbers.tolist()),
+    )
+    inputs = {
+        "spheres": rows,
+        "poses": optional("poses", poses, (len(world) if isinstance(world, World) else "I", 7)),
+        "weight": shaped("weight", weight, ()) if is_array else None,
+    }
+    results = compute(call, inputs)
+    shape = array.shape[:-1]
+    return MeshDistances(*(results[name].reshape(shape) if name in wanted else None for name in OUTPUTS))
+
+
+def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    given = names("outputs", outputs)
+    unknown = sorted(set(given) - set(OUTPUTS))
+    if unknown or not given:
+        raise InvalidArgument.of(
+            "outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown) or 'none'}"
+        )
+    return tuple(name for name in OUTPUTS if name in given)

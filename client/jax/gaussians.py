@@ -1,0 +1,234 @@
+"""`render_gaussians`: pictures of Gaussians as a differentiable function of JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lumigrad.client.arguments import names
+from lumigrad.client.camera_models import Projection
+from lumigrad.client.client import Client
+from lumigrad.client.default import default_client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussian_settings import GaussianSemantics, GaussianSettings
+from lumigrad.client.jax.gaussian_call import GaussianCall
+from lumigrad.client.jax.remote import Inputs, compute
+from lumigrad.client.jax.shapes import optional, shaped
+from lumigrad.client.request import WireFormat
+
+OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
+MORE_OUTPUTS = ("inverse_depth",)
+# What the worker need not send, because it is cheap to compute from what else it sends.
+_SOURCES = {"alpha": ("transmittance",), "expected_depth": ("depth", "transmittance")}
+_LEAST_ALPHA = 1e-10
+# Of a symmetric matrix: its six numbers.
+_ROWS, _COLUMNS = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 1, 2, 1, 2, 2])
+
+
+class RenderedGaussians(NamedTuple):
+    """Pictures. What was not asked for is None.
+
+    Attributes:
+        color: [C, H, W, D].
+        alpha: [C, H, W] 1 - transmittance.
+        depth: [C, H, W] camera-space Z, weighted by the shares of the pixel and summed, scene units.
+        expected_depth: [C, H, W] depth / alpha; 0 where nothing is.
+        transmittance: [C, H, W] share of the background.
+        inverse_depth: [C, H, W] 1 / Z, weighted and summed.
+    """
+
+    color: jax.Array
+    alpha: jax.Array | None = None
+    depth: jax.Array | None = None
+    expected_depth: jax.Array | None = None
+    transmittance: jax.Array | None = None
+    inverse_depth: jax.Array | None = None
+
+
+def render_gaussians(
+    means: Any,
+    quats: Any,
+    scales: Any,
+    opacities: Any,
+    colors: Any,
+    viewmats: Any,
+    Ks: Any,
+    *,
+    width: int,
+    height: int,
+    sh_degree: int | None = None,
+    backgrounds: Any = None,
+    covars: Any = None,
+    transforms: Sequence[tuple[int, int, Any]] = (),
+    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye"] = "pinhole",
+    distortion: Any = None,
+    semantics: GaussianSemantics = "exact",
+    antialiased: bool = False,
+    eps2d: float | None = None,
+    near: float | None = None,
+    far: float | None = None,
+    radius_clip: float | None = None,
+    alpha_min: float | None = None,
+    alpha_max: float | None = None,
+    transmittance_min: float | None = None,
+    pixel_center: float | None = None,
+    scale_modifier: float | None = None,
+    deterministic: bool = False,
+    gradient_dtype: WireFormat = "float32",
+    outputs: Sequence[str] = OUTPUTS,
+    client: Client | None = None,
+) -> RenderedGaussians:
+    """Renders Gaussians on a worker, differentiably.
+
+    As `lumigrad.client.torch.render_gaussians`, which describes the settings, for JAX; of several scenes with
+    `jax.vmap`. Gradients flow to every array that is passed. All but arrays is fixed when a function is compiled.
+
+    Args:
+        means: [N, 3] centres, world frame, scene units.
+        quats: [N, 4] rotations (w, x, y, z), normalised here; not used with covars.
+        scales: [N, 3] standard deviations, scene units, >= 0; not used with covars.
+        opacities: [N] in [0, 1].
+        colors: [N, D] channels or [C, N, D] for each camera; with sh_degree [N, K, D] coefficients.
+        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward.
+        Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
+        width: picture width, pixels.
+        height: picture height, pixels.
+        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
+        backgrounds: [C, D] or [D] for all cameras; None: 0.
+        covars: [N, 3, 3] covariances, instead of quats and scales.
+        transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
+        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit.
+        distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; fixed.
+        semantics: "exact" for true derivatives; others see `GaussianSettings`.
+        antialiased: scale opacities by what the blur took from the area of each Gaussian.
+        eps2d: this and what follows up to scale_modifier: see `GaussianSettings`.
+        near: least depth shown.
+        far: largest depth shown.
+        radius_clip: smaller Gaussians are not shown.
+        alpha_min: smaller shares of a pixel are skipped.
+        alpha_max: larger ones are cut to it.
+        transmittance_min: where a pixel is complete.
+        pixel_center: of the first pixel.
+        scale_modifier: factor on all scales.
+        deterministic: sum gradients in a fixed order on every device.
+        gradient_dtype: how gradients per Gaussian travel; "float16" and "bfloat16" halve the bytes.
+        outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
+        client: the way to the worker; None: the shared client of the default target.
+    """
+    wanted = _outputs(outputs)
+    if gradient_dtype not in get_args(WireFormat):
+        expected = ", ".join(get_args(WireFormat))
+        raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")
+    settings = GaussianSettings(
+        semantics=semantics, sh_degree=sh_degree, antialiased=antialiased, eps2d=eps2d, near=near, far=far,
+        radius_clip=radius_clip, alpha_min=alpha_min, alpha_max=alpha_max, transmittance_min=transmittance_min,
+        pixel_center=pixel_center, scale_modifier=scale_modifier, deterministic=deterministic,
+    )  # fmt: skip
+    inputs = _inputs(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, covars)
+    matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
+    call = GaussianCall(
+        client=default_client() if client is None else client,
+        settings=settings,
+        size=(width, height),
+        model=_projection(camera_model),
+        distortion=_distortion(distortion, len(inputs["viewmats"])),
+        slices=tuple((begin, end) for begin, end, _ in transforms),
+        outputs=tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,)))),
+        wire_format=gradient_dtype,
+    )
+    images = compute(call, {**inputs, "transforms": jnp.stack(matrices) if matrices else None})
+    if "transmittance" in images:
+        images["alpha"] = 1.0 - images["transmittance"]
+    if "expected_depth" in wanted:
+        images["expected_depth"] = images["depth"] / jnp.maximum(images["alpha"], _LEAST_ALPHA)
+    return RenderedGaussians(**{name: images[name] for name in wanted})
+
+
+def _inputs(
+    means: Any,
+    quats: Any,
+    scales: Any,
+    opacities: Any,
+    colors: Any,
+    viewmats: Any,
+    Ks: Any,
+    sh_degree: int | None,
+    backgrounds: Any,
+    covars: Any,
+) -> Inputs:
+    """Arrays by the names of the contract, their shapes checked."""
+    means = shaped("means", means, ("N", 3))
+    viewmats = shaped("viewmats", viewmats, ("C", 4, 4))
+    count, cameras = len(means), len(viewmats)
+    if covars is None:
+        quats, scales = shaped("quats", quats, (count, 4)), shaped("scales", scales, (count, 3))
+    else:
+        whole = shaped("covars", covars, (count, 3, 3))
+        # Both halves count half, so that the gradient is symmetric.
+        quats, scales, covars = None, None, ((whole + jnp.swapaxes(whole, -1, -2)) / 2)[:, _ROWS, _COLUMNS]
+    sh = None
+    if sh_degree is not None:
+        colors, sh = None, _harmonics(colors, count, sh_degree)
+    elif jnp.ndim(colors) == 3:
+        colors = shaped("colors", colors, (cameras, count, "D"))
+    else:
+        colors = shaped("colors", colors, (count, "D"))
+    channels = (colors if sh is None else sh).shape[-1]
+    shared = jnp.ndim(backgrounds) == 1 if backgrounds is not None else False
+    return {
+        "means": means,
+        "quats": quats,
+        "scales": scales,
+        "covariances": covars,
+        "opacities": shaped("opacities", opacities, (count,)),
+        "sh": sh,
+        "colors": colors,
+        "background": optional("backgrounds", backgrounds, (channels,) if shared else (cameras, channels)),
+        "viewmats": viewmats,
+        "Ks": shaped("Ks", Ks, (cameras, 3, 3)),
+    }
+
+
+def _harmonics(colors: Any, count: int, sh_degree: int) -> Any:
+    array = shaped("colors", colors, (count, "K", "D"))
+    active = (sh_degree + 1) ** 2
+    if array.shape[1] < active:
+        raise InvalidArgument.of(
+            "sh_degree", f"expected a degree whose (degree + 1)^2 coefficients colors have, {array.shape[1]}, got "
+            f"{sh_degree}"
+        )  # fmt: skip
+    # What is not in use need not travel.
+    return array[:, :active]
+
+
+def _projection(camera_model: str) -> Projection:
+    name = "orthographic" if camera_model == "ortho" else camera_model
+    if name not in get_args(Projection):
+        expected = ", ".join(get_args(Projection))
+        raise InvalidArgument.of("camera_model", f"expected one of {expected}, got {camera_model!r}")
+    return cast(Projection, name)
+
+
+def _distortion(distortion: Any, cameras: int) -> tuple[tuple[float, ...], ...]:
+    if distortion is None:
+        return ()
+    rows = np.asarray(distortion, np.float64)
+    rows = np.broadcast_to(rows, (cameras, rows.shape[-1])) if rows.ndim == 1 else rows
+    if rows.ndim != 2 or len(rows) != cameras:
+        raise InvalidArgument.of(
+            "distortion", f"expected [k] or one row for each of {cameras} cameras, got {list(rows.shape)}"
+        )
+    return tuple(tuple(row) for row in rows.tolist())
+
+
+def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    given = names("outputs", outputs)
+    unknown = sorted(set(given) - {*OUTPUTS, *MORE_OUTPUTS})
+    if unknown:
+        known = ", ".join((*OUTPUTS, *MORE_OUTPUTS))
+        raise InvalidArgument.of("outputs", f"expected some of {known}, got {', '.join(unknown)}")
+    return tuple(dict.fromkeys(("color", *given)))

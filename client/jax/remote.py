@@ -1,0 +1,147 @@
+"""Remote computations as JAX functions: both passes are callbacks on the host, joined by a custom derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from lumigrad.client.distances import Distances
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.frame import Frame
+from lumigrad.client.jax.host import on_host
+from lumigrad.client.jax.kept import Kept
+from lumigrad.client.named_arrays import Array
+
+Inputs = dict[str, Any]
+Result = Frame | Distances
+
+
+class RemoteCall(Hashable, Protocol):
+    """All of a computation that is not an array. Equal calls share what JAX has compiled.
+
+    Attributes:
+        outputs: names of what comes back.
+        differentiable: those of them through which gradients flow.
+    """
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """See above."""
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """See above."""
+
+    def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+        """Of the outputs, from inputs of which only the shape is known."""
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Result:
+        """Computes; `retain` if a backward pass will probably come."""
+
+    def gradients(self, result: Any, upstream: Mapping[str, Array], wanted: tuple[str, ...]) -> Mapping[str, Array]:
+        """Gradients of the wanted inputs by their names, from what `run` returned; as many values as the inputs."""
+
+    def refuse_gradients(self, names: frozenset[str]) -> None:
+        """Raises InvalidArgument for inputs without a gradient."""
+
+
+# By number, from the forward to the backward pass: spares the worker a second forward pass.
+_kept: Kept[Result] = Kept()
+
+
+def compute(call: RemoteCall, inputs: Inputs) -> dict[str, jax.Array]:
+    """The outputs of a call by name, float32; differentiable in reverse mode.
+
+    Args:
+        call: what to compute.
+        inputs: arrays by name; None for those absent.
+    """
+    given = {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
+    results = _remote(call, given)
+    return {
+        name: value if name in call.differentiable else jax.lax.stop_gradient(value) for name, value in results.items()
+    }
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _remote(call: RemoteCall, inputs: Inputs) -> dict[str, Any]:
+    found: dict[str, Any] = on_host(partial(_run, call), _expected(call, inputs), inputs)
+    return found
+
+
+def _forward(call: RemoteCall, inputs: Inputs) -> tuple[dict[str, Any], Any]:
+    values = {name: None if given is None else given.value for name, given in inputs.items()}
+    wanted = frozenset(name for name, given in inputs.items() if given is not None and given.perturbed)
+    call.refuse_gradients(wanted)
+    expected = (_expected(call, values), _array((), jnp.int32))
+    outputs, number = on_host(partial(_run_and_keep, call), expected, values)
+    # What is wanted is known while tracing: it travels in the structure, as keys.
+    return outputs, (values, number, dict.fromkeys(sorted(wanted)))
+
+
+def _backward(call: RemoteCall, residuals: Any, cotangents: dict[str, Any]) -> tuple[Inputs]:
+    values, number, names = residuals
+    wanted = tuple(names)
+    upstream = {
+        name: value
+        for name, value in cotangents.items()
+        if name in call.differentiable and not isinstance(value, SymbolicZero)
+    }
+    found: dict[str, Any] = {}
+    if upstream and wanted:
+        expected = {name: _array(values[name].shape) for name in wanted}
+        found = on_host(partial(_differentiate, call, wanted), expected, values, number, upstream)
+    zeros = {name: None if value is None else jnp.zeros_like(value) for name, value in values.items()}
+    return ({**zeros, **found},)
+
+
+# With symbolic zeros the worker is asked for no gradient that nobody needs.
+_remote.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _expected(call: RemoteCall, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: _array(shape) for name, shape in call.shapes(inputs).items()}
+
+
+def _array(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def _run(call: RemoteCall, inputs: Inputs) -> dict[str, Array]:
+    return _arrays(call, call.run(inputs, False))
+
+
+def _run_and_keep(call: RemoteCall, inputs: Inputs) -> tuple[dict[str, Array], Array]:
+    result = call.run(inputs, True)
+    return _arrays(call, result), np.array(_kept.put(result), np.int32)
+
+
+def _differentiate(
+    call: RemoteCall, wanted: tuple[str, ...], inputs: Inputs, number: Any, upstream: dict[str, Any]
+) -> dict[str, Array]:
+    result = _kept.take(int(number))
+    # Forgotten, or taken by another run of the same pass, which JAX may repeat: then it is computed again.
+    if result is None:
+        result = call.run(inputs, True)
+    found = call.gradients(result, upstream, wanted)
+    return {name: np.asarray(found[name], np.float32).reshape(np.shape(inputs[name])) for name in wanted}
+
+
+def _arrays(call: RemoteCall, result: Result) -> dict[str, Array]:
+    return {name: np.asarray(result[name], np.float32) for name in call.outputs}
+
+
+def refuse(semantics: str, names: frozenset[str]) -> None:
+    """Raises InvalidArgument if there are any: inputs that have no gradient with these semantics."""
+    for name in sorted(names):
+        raise InvalidArgument.of(
+            name,
+            f'expected no gradient to be asked of it, since there is none with semantics="{semantics}"; pass '
+            f'semantics="exact" or jax.lax.stop_gradient({name})',
+        )

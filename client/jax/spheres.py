@@ -1,0 +1,179 @@
+"""`render_spheres`: soft-blended spheres as a differentiable function of JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+
+from lumigrad.client.arguments import names, number
+from lumigrad.client.camera import Camera
+from lumigrad.client.camera_models import PULSAR_LENGTHS
+from lumigrad.client.client import Client
+from lumigrad.client.default import default_client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.frame import Frame
+from lumigrad.client.jax.remote import Inputs, compute, refuse
+from lumigrad.client.jax.shapes import optional, shaped
+from lumigrad.client.named_arrays import Array
+from lumigrad.client.request import RenderRequest
+from lumigrad.client.settings import Semantics, SphereSettings
+from lumigrad.client.spheres import Spheres
+
+OUTPUTS = ("color", "alpha", "depth", "info")
+
+
+class RenderedSpheres(NamedTuple):
+    """A picture. What was not asked for is None.
+
+    Attributes:
+        color: [H, W, K].
+        alpha: [H, W] 1 - share of the background.
+        depth: [H, W] distance to the closest sphere, scene units; -1 where there is none.
+        info: [H, W, 3 + 2 T] Pulsar's forward info, whose id channels are int32 bit patterns.
+    """
+
+    color: jax.Array
+    alpha: jax.Array | None
+    depth: jax.Array | None
+    info: jax.Array | None
+
+
+@dataclass(frozen=True)
+class SphereCall:
+    """All of a rendering that is not an array; see `RemoteCall`."""
+
+    client: Client
+    settings: SphereSettings
+    camera: Camera | None
+    size: tuple[int, int]
+    orthogonal: bool
+    right_handed: bool
+    outputs: tuple[str, ...]
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """Outputs through which gradients flow."""
+        return frozenset({"color", "alpha", "depth"} if self.settings.semantics == "exact" else {"color"})
+
+    def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+        """[H, W, ...] of each output."""
+        width, height = self.size
+        channels = {"color": (inputs["colors"].shape[1],), "info": (3 + 2 * self.settings.n_track,)}
+        return {name: (height, width, *channels.get(name, ())) for name in self.outputs}
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
+        """Renders on the worker."""
+        settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
+        if background is not None:
+            settings = replace(settings, background=tuple(background.tolist()))
+        if gamma is not None:
+            settings = replace(settings, gamma=float(gamma))
+        scene = Spheres(*(inputs[name] for name in ("positions", "colors", "radii", "opacities")))
+        camera = self.camera or Camera.pulsar(
+            inputs["cameras"], *self.size, orthogonal=self.orthogonal, right_handed=self.right_handed
+        )
+        return self.client.render_request(RenderRequest(scene, (camera,), True, settings, self.outputs), retain=retain)
+
+    def gradients(self, result: Frame, upstream: Mapping[str, Array], wanted: tuple[str, ...]) -> Mapping[str, Array]:
+        """Asks the worker that has the forward state."""
+        given: dict[str, Any] = dict(upstream)
+        return result.backward(**given, wanted=wanted, release=True)
+
+    def refuse_gradients(self, names: frozenset[str]) -> None:
+        """In Pulsar's semantics background and gamma have none."""
+        if self.settings.semantics != "exact":
+            refuse(self.settings.semantics, names & {"background", "gamma"})
+
+
+def render_spheres(
+    positions: Any,
+    colors: Any,
+    radii: Any,
+    cam_params: Any,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    gamma: Any,
+    max_depth: float,
+    min_depth: float = 0.0,
+    opacities: Any = None,
+    background: Any = None,
+    orthogonal: bool = False,
+    right_handed: bool = False,
+    allowed_difference: float = 0.0,
+    semantics: Semantics = "exact",
+    client: Client | None = None,
+    outputs: Sequence[str] = OUTPUTS,
+) -> RenderedSpheres:
+    """Renders spheres on a worker, differentiably.
+
+    As `lumigrad.client.torch.render_spheres`, which describes the arguments, for JAX. All but arrays is fixed when a
+    function is compiled.
+
+    Args:
+        positions: [N, 3] centres, world frame, scene units.
+        colors: [N, K] channels.
+        radii: [N] scene units, > 0.
+        cam_params: [8 | 10 | 11 | 13] Pulsar's camera parameters, or a `Camera`, to which no gradient flows.
+        width: picture width, pixels; not needed with a camera.
+        height: picture height, pixels; not needed with a camera.
+        gamma: softness of the depth blending, in [1e-5, 1]; a number, or an array of one, which is differentiated.
+        max_depth: far end of the depth range, scene units.
+        min_depth: near end; 0: just behind the film.
+        opacities: [N] in [0, 1]; None: all 1.
+        background: [K] channels; None: all 1.
+        orthogonal: parallel rays; then the focal length must be 0.
+        right_handed: the camera looks along -z instead of +z.
+        allowed_difference: share of a pixel's colour that stopping early may cost, in [0, 1).
+        semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
+        client: the way to the worker; None: the shared client of the default target.
+        outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
+    """
+    given = names("outputs", outputs)
+    unknown = sorted(set(given) - set(OUTPUTS))
+    if unknown:
+        raise InvalidArgument.of("outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
+    fixed = cam_params if isinstance(cam_params, Camera) else None
+    parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
+    if parameters is not None and len(parameters) not in PULSAR_LENGTHS:
+        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(parameters.shape)}")
+    is_array = isinstance(gamma, jax.Array)
+    call = SphereCall(
+        client=default_client() if client is None else client,
+        settings=SphereSettings(
+            gamma=1.0 if is_array else number("gamma", gamma), max_depth=max_depth, min_depth=min_depth,
+            semantics=semantics, allowed_difference=allowed_difference,
+        ),
+        camera=fixed,
+        size=_size(fixed, width, height),
+        orthogonal=bool(orthogonal),
+        right_handed=bool(right_handed),
+        outputs=("color", *(name for name in OUTPUTS[1:] if name in given)),
+    )  # fmt: skip
+    positions = shaped("positions", positions, ("N", 3))
+    colors = shaped("colors", colors, (len(positions), "K"))
+    inputs = {
+        "positions": positions,
+        "colors": colors,
+        "radii": shaped("radii", radii, (len(positions),)),
+        "opacities": optional("opacities", opacities, (len(positions),)),
+        "cameras": parameters,
+        "background": optional("background", background, (colors.shape[1],)),
+        "gamma": shaped("gamma", gamma, ()) if is_array else None,
+    }
+    results = compute(call, inputs)
+    return RenderedSpheres(results["color"], *(results.get(name) for name in OUTPUTS[1:]))
+
+
+def _size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:
+    if camera is None:
+        if width is None or height is None:
+            raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
+        return width, height
+    for name, passed, actual in (("width", width, camera.width), ("height", height, camera.height)):
+        if passed not in (None, actual):
+            raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
+    return camera.width, camera.height

@@ -1,0 +1,72 @@
+"""The JAX functions given what they cannot compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, InvalidArgument
+from support.jax_cases import GAUSSIANS, SPHERES, gaussians, rows, spheres, world
+
+jax = pytest.importorskip("jax", reason="needs the extra jax")
+
+import jax.numpy as jnp  # noqa: E402 - after the helpful skip
+
+from lumigrad.client import jax as functions  # noqa: E402
+
+REFUSED = [
+    (lambda c: distances(c, jnp.ones((3, 5))), r"spheres: expected shape \[B, H, S, 4\]"),
+    (lambda c: functions.mesh_distance(rows(), 3, client=c), "world: expected World, Mesh or SceneHandle, got 3"),
+    (lambda c: distances(c, outputs="costs"), "outputs: expected some of cost, distance"),
+    (lambda c: distances(c, poses=jnp.ones((3, 7))), r"poses: expected shape \[2, 7\]"),
+    (lambda c: render(c, radii=jnp.ones(3)), r"radii: expected shape \[30\]"),
+    (lambda c: render(c, cam_params=jnp.ones(9)), "cam_params: expected shape"),
+    (lambda c: render(c, width=None), "width, height: expected"),
+    (lambda c: render(c, colors=jnp.ones((30, 3), complex)), "colors: expected real numbers"),
+    (lambda c: render(c, outputs="colour"), "outputs: expected some of color, alpha"),
+    (lambda c: splat(c, quats=None), r"quats: expected an array of shape \[30, 4\], got None"),
+    (lambda c: splat(c, means="here"), "means: expected an array, got str"),
+    (lambda c: splat(c, sh_degree=3), "sh_degree: expected a degree whose"),
+    (lambda c: splat(c, camera_model="round"), "camera_model: expected one of pinhole"),
+    (lambda c: splat(c, distortion=np.ones((3, 4))), r"distortion: expected \[k\] or one row"),
+    (lambda c: splat(c, outputs="colour"), "outputs: expected some of color, "),
+    (lambda c: splat(c, gradient_dtype="int8"), "gradient_dtype: expected one of float32"),
+    (lambda c: splat(c, means=jnp.ones((2, 30, 3))), r"means: expected shape \[N, 3\], got \[2, 30, 3\]; use jax.vmap"),
+    (
+        lambda c: jax.grad(lambda b: render(c, background=b, semantics="compat").color.sum())(jnp.ones(3)),
+        'background: expected no gradient to be asked of it, since there is none with semantics="compat"',
+    ),
+    (
+        lambda c: jax.grad(lambda p: distances(c, poses=p, semantics="curobo").cost.sum())(jnp.ones((2, 7))),
+        'poses: expected no gradient to be asked of it, since there is none with semantics="curobo"',
+    ),
+]
+
+
+def distances(client: Client, values: Any = None, **options: Any) -> Any:
+    return functions.mesh_distance(rows() if values is None else values, world(), client=client, **options)
+
+
+def render(client: Client, **changes: Any) -> Any:
+    return functions.render_spheres(**{**spheres(), **SPHERES, **changes}, client=client)
+
+
+def splat(client: Client, **changes: Any) -> Any:
+    return functions.render_gaussians(**{**gaussians(), **GAUSSIANS, **changes}, client=client)
+
+
+@pytest.mark.parametrize(("call", "said"), REFUSED)
+def test_mistakes_are_told_before_anything_is_computed(client: Client, call: Callable[[Client], Any], said: str):
+    with pytest.raises(InvalidArgument, match=said):
+        call(client)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_the_worker_refuses_is_told(client: Client, compiled: bool):
+    call = partial(render, client, gamma=7.0)
+    with pytest.raises(Exception, match="gamma"):
+        jax.block_until_ready((jax.jit(call) if compiled else call)())

@@ -34,14 +34,19 @@ def viewpoints(capture: Capture | None) -> dict[str, Viewpoint]:
     return {} if capture is None else {view.name: Viewpoint.of(view.camera, capture.focus) for view in capture.views}
 
 
-def first_view(arguments: argparse.Namespace, scene: Spheres | Gaussians, capture: Capture | None) -> Viewpoint:
-    """Where cameras are at first; its `up` is what they turn around."""
+def first_view(
+    arguments: argparse.Namespace,
+    scene: Spheres | Gaussians,
+    capture: Capture | None,
+    up: tuple[float, float, float] | None = None,
+) -> Viewpoint:
+    """Where cameras are at first; its `up` is what they turn around, by default the scene's usual one."""
     if capture is not None:
         if arguments.fov is not None:
             raise InvalidArgument.of("fov", "is what the cameras of the data set say; leave it out")
         first = Viewpoint.of(capture.view(arguments.view or 0).camera, capture.focus)
         return replace(first, up=capture.up if arguments.up is None else _axis(arguments.up))
-    up = arguments.up or usual_up(scene)
+    up = arguments.up or up or usual_up(scene)
     camera = arguments.camera.camera(scene, aim.View(_WIDTH, _HEIGHT, arguments.fov or FOV_DEGREES, up))
     center = Extent.of(scene, _axis(up)).center if isinstance(scene, Gaussians) else enclosing_ball(scene)[0]
     return replace(Viewpoint.of(camera, center), up=_axis(up))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,11 +11,10 @@ from lumigrad.client.clearance.chart import CHART_SUFFIXES, check_chart, require
 from lumigrad.client.clearance.clearances import Clearances, Question
 from lumigrad.client.clearance.records import arrays_of, records, summary
 from lumigrad.client.clearance.table import print_table, sentence
-from lumigrad.client.commands.options import add_connection, connect, numbers, positive_number
-from lumigrad.client.commands.surroundings import add_surroundings, length_unit, pose, world_of
+from lumigrad.client.commands.options import add_connection, connect, positive_number
+from lumigrad.client.commands.robot_options import add_robot
+from lumigrad.client.commands.surroundings import add_surroundings, length_unit, world_of
 from lumigrad.client.motion import Motion
-from lumigrad.client.number_files import NUMBER_SUFFIXES
-from lumigrad.client.pose import IDENTITY
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.json_text import json_text
 
@@ -107,17 +105,7 @@ def _add_spheres(group: argparse._ArgumentGroup) -> None:
         help="points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
         "or a robot's in cuRobo's .yml",
     )
-    group.add_argument("--urdf", type=Path, metavar="FILE", help="of the robot")
-    group.add_argument(
-        "--joints",
-        type=_joints,
-        metavar="Q1,Q2,.. | FILE",
-        help="joint values, radians and metres, or a file of them: [J], or [T, J] along a trajectory "
-        "(default: where the robot's file says that it rests)",
-    )
-    group.add_argument(
-        "--base", type=pose, default=tuple(IDENTITY), metavar="X,Y,Z[,QW,QX,QY,QZ]", help="of the robot in the world"
-    )
+    add_robot(group)
     group.add_argument("--radius", type=_length, default=0.0, metavar="METRES", help="of points (default: 0)")
     group.add_argument(
         "--spheres-scale", type=length_unit, default=1.0, metavar="UNIT", help="of points and spheres (default: m)"
@@ -152,10 +140,6 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         "--plot", type=_chart_path, metavar="FILE", help="also draw the clearance over time: .png, .svg or .pdf"
     )
     group.add_argument("--check", action="store_true", help=f"exit with status {exits.NOT_SO} unless all is free")
-
-
-def _joints(text: str) -> Any:
-    return Path(text) if text.lower().endswith(NUMBER_SUFFIXES) else numbers(text)
 
 
 def _length(text: str) -> float:

@@ -5,26 +5,21 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
 
 from lumigrad.client.commands import aim, scene_file
-from lumigrad.client.commands.options import add_connection, connect, direction, port_number, positive_number
+from lumigrad.client.commands.options import add_connection, direction, port_number, positive_number
+from lumigrad.client.commands.robot_options import add_robot
+from lumigrad.client.commands.surroundings import length_unit, pose
 from lumigrad.client.extras import require
-from lumigrad.client.gaussians import Gaussians
-
-if TYPE_CHECKING:
-    import viser
-
-    from lumigrad.client.viewer.session import Session
-    from lumigrad.client.viewer.viewer import Viewer
 
 _EXAMPLES = """\
 examples:
   lumigrad view scene.ply                               prints the address of a page
   lumigrad view scene.ply --up z --port 8090
   lumigrad view scene.ply --camera capture/             begins where its photographs were taken
+  lumigrad view --world cell.yml --urdf robot.urdf --spheres robot.yml    distances as colours
 """
 
 
@@ -36,7 +31,7 @@ class ViewCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.epilog = _EXAMPLES
-        scene_file.add_scene(parser)
+        scene_file.add_scene(parser, nargs="?")
         scene_file.add_kind(parser)
         views = parser.add_argument_group("first view")
         views.add_argument("--camera", type=aim.parse, default="orbit 30,20", metavar="AIM", help=aim.HELP)
@@ -52,6 +47,7 @@ class ViewCommand:
             "Gaussians -y, or up in the photographs of a data set)",
         )
         scene_file.add_looks(parser.add_argument_group("looks"))
+        _add_cell(parser.add_argument_group("obstacles and a robot"))
         page = parser.add_argument_group("page")
         page.add_argument(
             "--host", default="127.0.0.1", help="address to listen on; who reaches it sees the scene (default: this "
@@ -66,38 +62,38 @@ class ViewCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Serves."""
         require("viser", "viewer", "lumigrad view")
+        from lumigrad.client.commands.view_page import opened
+
         with opened(arguments) as viewer:
-            print(f"{arguments.scene}: {viewer.url}\nControl-C ends it", flush=True)
+            print(f"{viewer.title}: {viewer.url}\nControl-C ends it", flush=True)
             _wait()
         return 0
 
 
-@contextmanager
-def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
-    """The page that the options describe, for the length of a `with` block."""
-    from lumigrad.client.commands.first_view import capture_of, first_view, viewpoints
-    from lumigrad.client.viewer.painter import Painter
-    from lumigrad.client.viewer.session import Session
-    from lumigrad.client.viewer.viewer import Viewer
-
-    scene, settings = scene_file.read(arguments)
-    capture = capture_of(arguments)
-    first, views = first_view(arguments, scene, capture), viewpoints(capture)
-    is_gaussians = isinstance(scene, Gaussians)
-    # As the worker has it where nothing is said.
-    background = settings.pop("background") or ((0.0,) if is_gaussians else (1.0,)) * 3
-
-    def begin(browser: viser.ClientHandle) -> Session:
-        painter = Painter(client, stored, scene, settings)
-        return Session(browser, painter, first, views, background, target_s=1 / arguments.fps, is_solid=False)
-
-    with connect(arguments) as client:
-        stored = client.put(scene)
-        with Viewer(arguments.host, arguments.port, first) as viewer:
-            noun = "Gaussians" if is_gaussians else "spheres"
-            viewer.say(arguments.scene.name, {noun: f"{len(scene):,}", "worker": client.target})
-            viewer.serve(begin)
-            yield viewer
+def _add_cell(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--world",
+        dest="meshes",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="obstacles: .stl, .obj, .ply, .glb, or cuRobo's .yml of a world; with or without SCENE",
+    )
+    group.add_argument(
+        "--scale", type=length_unit, default=1.0, metavar="UNIT", help="of mesh files: mm, in, .., or metres per unit"
+    )
+    group.add_argument(
+        "--pose",
+        type=pose,
+        action="append",
+        metavar="X,Y,Z[,QW,QX,QY,QZ]",
+        help="of the obstacles of a file in the world, metres; once for all files, or once for each",
+    )
+    group.set_defaults(sign="auto")
+    group.add_argument(
+        "--spheres", type=Path, metavar="FILE", help="of the robot's links, in cuRobo's .yml; coloured by distance"
+    )
+    add_robot(group)
 
 
 def _wait() -> None:

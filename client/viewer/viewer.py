@@ -25,6 +25,7 @@ class Viewer:
 
     Attributes:
         server: for what all browsers are to show.
+        title: what is shown.
     """
 
     def __init__(self, host: str, port: int, first: Viewpoint) -> None:
@@ -35,7 +36,7 @@ class Viewer:
             port: likewise; if it is taken, one of those after it. 0: any.
             first: where cameras are at first; its `up` is the axis that they turn around.
         """
-        self._host = host
+        self._host, self.title = host, ""
         self._sessions: dict[int, Session] = {}
         self._lock = threading.Lock()
         with _silence():
@@ -67,6 +68,7 @@ class Viewer:
 
     def say(self, title: str, facts: Mapping[str, str]) -> None:
         """Puts a headline at the top of every panel."""
+        self.title = title
         self.server.gui.add_html(headline(title, [f"{name}: {fact}" for name, fact in facts.items()]), order=-1.0)
 
     def serve(self, begin: Begin) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import subprocess
@@ -21,12 +20,12 @@ from support.worker import LUMIGRAD, WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
-from lumigrad.client.commands.view import command, opened
+from lumigrad.client.commands.view_page import opened
 from lumigrad.client.viewer.color_scale import DEPTHS
 from lumigrad.client.viewer.lens import Lens
 from lumigrad.client.viewer.viewer import Viewer
+from support.viewing import SECONDS, options, wait_for
 
-SECONDS = 120.0
 WIDTH, HEIGHT = 900, 500
 # What the panel does not cover.
 FREE = np.s_[:, :540]
@@ -47,14 +46,6 @@ def balls(count: int = 60) -> Spheres:
     return Spheres(generator.uniform(-1, 1, (count, 3)), generator.uniform(0.2, 1, (count, 3)), np.full(count, 0.2))
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return found
-
-
 def psnr(first: np.ndarray, second: np.ndarray) -> float:
     error = np.mean((first.astype(float) - second) ** 2)
     return float(10 * np.log10(255.0**2 / max(error, 1e-9)))
@@ -72,12 +63,6 @@ def browser() -> Iterator[Any]:
         yield made
 
 
-def options(target: str, *arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return parser.parse_args([*arguments, "--target", target, "--port", "0"])
-
-
 class Page:
     """A page of a viewer, and what stands behind it."""
 
@@ -91,7 +76,8 @@ class Page:
         (self.session,) = set(viewer.sessions) - set(before)
         # Before its first camera the page has the ones of other scenes, or none.
         self.wait_until_sharp()
-        self.page.locator(".mantine-Notification-closeButton").first.click()
+        # What it says about graphics cards covers the picture.
+        self.page.evaluate("document.querySelector('.mantine-Notification-closeButton')?.click()")
 
     def wait_until_sharp(self, after: int = 0) -> None:
         """Until the last of more than so many pictures is the one of a camera at rest."""

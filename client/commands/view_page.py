@@ -1,0 +1,118 @@
+"""The page of `lumigrad view`: a scene that the worker renders, a robot among obstacles, or both."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import viser
+
+from lumigrad.client.arrays import Float64
+from lumigrad.client.client import Client
+from lumigrad.client.commands import scene_file
+from lumigrad.client.commands.first_view import capture_of, first_view, viewpoints
+from lumigrad.client.commands.options import AXES, connect
+from lumigrad.client.commands.surroundings import world_of
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.number_files import read_numbers
+from lumigrad.client.robots import Robot
+from lumigrad.client.spheres import Spheres
+from lumigrad.client.viewer.collisions import Collisions
+from lumigrad.client.viewer.obstacle_view import corners, show_world
+from lumigrad.client.viewer.painter import Painter
+from lumigrad.client.viewer.session import Session
+from lumigrad.client.viewer.viewer import Viewer
+from lumigrad.client.world import World
+
+# Of a robot's size, what is shown around it at first.
+_AROUND = 0.35
+
+
+@contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
+    """The page that the options describe, for the length of a `with` block."""
+    world = world_of(arguments) if arguments.meshes else None
+    robot = _robot(arguments)
+    if world is None and (arguments.scene is None or robot is not None):
+        raise InvalidArgument.of("world", "expected SCENE, or --world FILE, which a robot needs, or both")
+    trajectory = None if robot is None else _trajectory(robot, arguments.joints)
+    read = None if arguments.scene is None else scene_file.read(arguments)
+    capture = capture_of(arguments)
+    outline = _outline(world, robot, trajectory) if read is None else read[0]
+    first = first_view(arguments, outline, capture, None if read else AXES["z"])
+    with connect(arguments) as client, ExitStack() as stack:
+        stored = None if read is None else client.put(read[0])
+        viewer = stack.enter_context(Viewer(arguments.host, arguments.port, first))
+        viewer.say(_title(arguments), _facts(client, read and read[0], world, robot))
+        if world is not None:
+            show_world(viewer.server, world)
+            if robot is not None and trajectory is not None:
+                stack.enter_context(closing(Collisions(viewer.server, client, world, robot, trajectory)))
+        if read is not None and stored is not None:
+            scene, settings = read
+            # As the worker has it where nothing is said.
+            background = settings.pop("background") or (0.0 if isinstance(scene, Gaussians) else 1.0,) * 3
+            views = viewpoints(capture)
+
+            def begin(browser: viser.ClientHandle) -> Session:
+                painter = Painter(client, stored, scene, settings)
+                target_s, is_solid = 1 / arguments.fps, world is not None
+                return Session(browser, painter, first, views, background, target_s=target_s, is_solid=is_solid)
+
+            viewer.serve(begin)
+        yield viewer
+
+
+def _robot(arguments: argparse.Namespace) -> Robot | None:
+    if (arguments.urdf is None) != (arguments.spheres is None):
+        missing, given = ("urdf", "spheres") if arguments.urdf is None else ("spheres", "urdf")
+        raise InvalidArgument.of(missing, f"expected with --{given}: a robot is a URDF and the spheres of its links")
+    if arguments.urdf is None:
+        if arguments.joints is not None:
+            raise InvalidArgument.of("joints", "expected with --urdf and --spheres of a robot; leave it out")
+        return None
+    return Robot.load(arguments.urdf, arguments.spheres, base=arguments.base)
+
+
+def _trajectory(robot: Robot, joints: Path | tuple[float, ...] | None) -> Float64:
+    """[T, dof] joint values."""
+    values = robot.rest if joints is None else joints
+    q = read_numbers("joints", values, "joints") if isinstance(values, Path) else np.asarray(values, np.float64)
+    if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
+        expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"
+        raise InvalidArgument.of("joints", f"expected values of shape {expected}, got {list(q.shape)}")
+    return q.reshape(-1, robot.dof)
+
+
+def _outline(world: World | None, robot: Robot | None, trajectory: Float64 | None) -> Spheres:
+    """What is to be seen at first: the robot and what is around it, or all obstacles."""
+    assert world is not None
+    if robot is None or trajectory is None:
+        points, radii = corners(world), 0.0
+    else:
+        spheres = robot.spheres(trajectory)[..., :3].reshape(-1, 3)
+        points, radii = spheres, _AROUND * float(np.linalg.norm(np.ptp(spheres, axis=0)))
+    return Spheres(points, np.ones((len(points), 3)), np.full(len(points), max(radii, 1e-3)))
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    paths = [*([arguments.scene] if arguments.scene else []), *(arguments.meshes or []), arguments.urdf]
+    return ", ".join(path.name for path in paths if path is not None)
+
+
+def _facts(
+    client: Client, scene: Spheres | Gaussians | None, world: World | None, robot: Robot | None
+) -> dict[str, str]:
+    """For the headline."""
+    facts = {}
+    if scene is not None:
+        facts["Gaussians" if isinstance(scene, Gaussians) else "spheres"] = f"{len(scene):,}"
+    if world is not None:
+        facts["obstacles"] = f"{len(world):,}"
+    if robot is not None:
+        facts["robot"] = f"{robot.dof} joints, {len(robot)} spheres"
+    return {**facts, "worker": client.target}

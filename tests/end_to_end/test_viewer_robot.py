@@ -1,0 +1,172 @@
+"""A robot among obstacles in a headless browser: sliders move it, and the worker's distances colour it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from lumigrad.client import Client, Gaussians
+from lumigrad.client.robots import Robot
+from lumigrad.client.world import World
+from lumigrad.client.world_files import read_obstacles
+from support.chromium import chromium, pixels
+from support.robot_files import JointLine, write_urdf
+from support.worker import WorkerProcess, worker
+
+pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
+
+from lumigrad.client.commands.view_page import opened
+from lumigrad.client.errors import InvalidArgument
+from support.viewing import options, wait_for
+
+SIZE = {"width": 720, "height": 420}
+JOINTS = (
+    JointLine("turn", "revolute", "foot", "arm", "0 0 0.2"),
+    JointLine("lift", "prismatic", "arm", "hand", "0.4 0 0", limits=(0.0, 0.3)),
+)
+SPHERES = {"arm": [[0.1, 0, 0, 0.08], [0.25, 0, 0, 0.08]], "hand": [[0, 0, 0, 0.1], [0, 0, 0.15, -1.0]]}
+# On the way of the hand if it turns to the left.
+WORLD = {"cuboid": {"wall": {"dims": [0.4, 0.05, 0.6], "pose": [0.35, 0.3, 0.3, 1, 0, 0, 0]}}}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> list[str]:
+    """The options of a robot beside a wall."""
+    write_urdf(tmp_path / "robot.urdf", JOINTS)
+    (tmp_path / "spheres.yml").write_text(yaml.safe_dump(SPHERES))
+    (tmp_path / "world.yml").write_text(yaml.safe_dump(WORLD))
+    names = {"--world": "world.yml", "--urdf": "robot.urdf", "--spheres": "spheres.yml"}
+    return [part for option, name in names.items() for part in (option, str(tmp_path / name))]
+
+
+def expected_mm(target: str, folder: Path, q: tuple[float, float]) -> np.ndarray:
+    """[3] clearances of the spheres that are on."""
+    robot = Robot.load(folder / "robot.urdf", folder / "spheres.yml")
+    spheres = robot.spheres(np.array(q))
+    spheres = spheres[spheres[:, 3] > 0]
+    with Client(target) as client:
+        found = client.query(World(read_obstacles(folder / "world.yml")), spheres)
+    return 1000 * (found.distance - spheres[:, 3])
+
+
+def redness(picture: np.ndarray) -> int:
+    """Red pixels outside of the panel, and of what a browser says about graphics cards."""
+    free = np.concatenate([picture[150:, :370].reshape(-1, 3), picture[340:, 370:].reshape(-1, 3)])
+    red, green, blue = free.astype(int).T
+    return int(np.count_nonzero((red > 2 * green) & (red > 2 * blue) & (red > 60)))
+
+
+def set_first_slider(page: Any, value: str) -> None:
+    """By the number beside it; that of the colours' span is before it."""
+    box = page.locator("input.mantine-NumberInput-input").nth(1)
+    box.fill(value, timeout=120_000)
+    box.press("Enter")
+
+
+def test_sliders_move_the_robot_into_the_wall(
+    process: WorkerProcess, browser: Any, cell: list[str], tmp_path: Path
+) -> None:
+    with opened(options(process.target, *cell, "--joints=-0.8,0.1")) as viewer:
+        page = browser.new_page(viewport=SIZE)
+        page.goto(f"{viewer.url}/?fixedDpr=1")
+        free = expected_mm(process.target, tmp_path, (-0.8, 0.1))
+        assert free.min() > 0
+        page.get_by_text(re.compile(rf"closest: \w+ and wall, {free.min():.1f} mm")).wait_for(timeout=120_000)
+        page.get_by_text("2 joints, 4 spheres").wait_for(timeout=120_000)
+        assert redness(pixels(page, tmp_path / "free.png")) == 0
+
+        set_first_slider(page, "0.8")
+        touching = expected_mm(process.target, tmp_path, (0.8, 0.1))
+        assert touching.min() < 0
+        count = np.count_nonzero(touching < 0)
+        said = f"{count} of 3 spheres collide; deepest: hand and wall, {-touching.min():.1f} mm"
+        page.get_by_text(said).wait_for(timeout=120_000)
+        wait_for(lambda: redness(pixels(page, tmp_path / "touching.png")) > 100)
+        page.close()
+
+
+def test_a_trajectory_has_a_slider_of_its_own(
+    process: WorkerProcess, browser: Any, cell: list[str], tmp_path: Path
+) -> None:
+    way = np.linspace((-0.8, 0.0), (0.8, 0.2), 5)
+    np.save(tmp_path / "way.npy", way)
+    with opened(options(process.target, *cell, "--joints", str(tmp_path / "way.npy"))) as viewer:
+        page = browser.new_page(viewport=SIZE)
+        page.goto(f"{viewer.url}/?fixedDpr=1")
+        set_first_slider(page, "4")
+        last = expected_mm(process.target, tmp_path, tuple(way[4]))
+        page.get_by_text(f"deepest: hand and wall, {-last.min():.1f} mm").wait_for(timeout=120_000)
+        page.close()
+
+
+def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, at_least: int) -> int:
+    """Red pixels of a robot that touches, in a scene that rests; waits until there are so many."""
+    with opened(options(target, *arguments, "--joints", "0.8,0.1")) as viewer:
+        page = browser.new_page(viewport=SIZE)
+        page.goto(f"{viewer.url}/?fixedDpr=1")
+        page.get_by_text("spheres collide").wait_for(timeout=120_000)
+        wait_for(lambda: viewer.sessions)
+        (session,) = viewer.sessions
+
+        def rests() -> bool:
+            records = session.statistics.records
+            return bool(records) and records[-1].is_sharp and time.monotonic() - records[-1].moment_s > 1.0
+
+        wait_for(rests)
+        wait_for(lambda: redness(pixels(page, picture)) >= at_least)
+        found = redness(pixels(page, picture))
+        page.close()
+        return found
+
+
+def test_the_scene_hides_what_is_behind_it(
+    process: WorkerProcess, browser: Any, cell: list[str], tmp_path: Path
+) -> None:
+    """A wide flat cloud of green Gaussians, before the robot and behind it."""
+    generator = np.random.default_rng(0)
+    flat = generator.uniform(-1.5, 1.5, (4000, 2))
+    seen = ["--camera", "look-at 3,0,0.3 0,0,0.3", "--up", "z", *cell]
+    for name, x in (("before", 1.0), ("behind", -1.5)):
+        means = np.column_stack([np.full(len(flat), x), flat[:, 0], flat[:, 1] + 0.2])
+        Gaussians(
+            means, np.tile([1.0, 0, 0, 0], (len(flat), 1)), np.full((len(flat), 3), 0.06), np.full(len(flat), 0.99),
+            colors=np.tile([0.1, 0.6, 0.1], (len(flat), 1)),
+        ).save(tmp_path / f"{name}.ply")  # fmt: skip
+    scenes = {name: [str(tmp_path / f"{name}.ply"), *seen] for name in ("before", "behind")}
+    assert red_behind(browser, process.target, scenes["behind"], tmp_path / "behind.png", at_least=50) >= 50
+    assert red_behind(browser, process.target, scenes["before"], tmp_path / "before.png", at_least=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("left_out", "text"),
+    [
+        ({"--world"}, "world: expected SCENE, or --world FILE, which a robot needs, or both"),
+        ({"--urdf"}, "urdf: expected with --spheres: a robot is a URDF and the spheres of its links"),
+        ({"--spheres"}, "spheres: expected with --urdf: a robot is a URDF and the spheres of its links"),
+        ({"--world", "--urdf", "--spheres"}, "world: expected SCENE, or --world FILE, which a robot needs, or both"),
+    ],
+)
+def test_what_is_missing_is_named(cell: list[str], left_out: set[str], text: str) -> None:
+    pairs = zip(cell[::2], cell[1::2], strict=True)
+    given = [part for option, value in pairs if option not in left_out for part in (option, value)]
+    with pytest.raises(InvalidArgument, match=re.escape(text)), opened(options("localhost:1", *given)):
+        pass

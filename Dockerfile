@@ -9,8 +9,8 @@ FROM ${DEBIAN} AS base
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/* \
- && groupadd --system --gid 10001 lumigrad \
- && useradd --system --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin lumigrad \
+ && groupadd --gid 10001 lumigrad \
+ && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin lumigrad \
  && install -d -o 10001 -g 10001 -m 0700 /var/lib/lumigrad/spool \
  && python3 -m venv /opt/lumigrad
 ENV PATH=/opt/lumigrad/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -64,7 +64,10 @@ class Image:
     # From the machine: files as they are there, and folders that are seen at the same place.
     files: Sequence[Path] = ()
     folders: Sequence[Path] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    # What engines set before anybody else does.
+    environment: dict[str, str] = field(
+        default_factory=lambda: {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    )
     arguments: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     user: str = "0:0"
@@ -90,7 +93,7 @@ class Image:
             lines += ['mount -o remount,bind,ro "$ROOT"', 'mount -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"']
         entry = f'exec chroot --userspec={self.user} --groups= "$ROOT" "$@"'
         script = f"set -e; ROOT={root}; {'; '.join(lines)}; {entry}"
-        variables = [f"{name}={value}" for name, value in {**self.environment}.items()]
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
         return [*_OWN_MOUNTS, "sh", "-c", script, "sh", "env", "-i", *variables, *arguments]
 
     def _run(self, value: str) -> None:

@@ -38,6 +38,7 @@ COPY protos protos
 COPY kernels kernels
 COPY server server
 COPY client client
+COPY deploy/ray deploy/ray
 # Of the commit: the same sources make the same bytes. `make image-cpu` sets it.
 ARG SOURCE_DATE_EPOCH=0
 

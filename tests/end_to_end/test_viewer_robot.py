@@ -144,7 +144,7 @@ def test_the_scene_hides_what_is_behind_it(
     """A wide flat cloud of green Gaussians, before the robot and behind it."""
     generator = np.random.default_rng(0)
     flat = generator.uniform(-1.5, 1.5, (4000, 2))
-    seen = ["--camera", "look-at 3,0,0.3 0,0,0.3", "--up", "z", *cell]
+    seen = ["--camera", "look-at 3,0.9,0.3 0,0.9,0.3", "--up", "z", *cell]
     for name, x in (("before", 1.0), ("behind", -1.5)):
         means = np.column_stack([np.full(len(flat), x), flat[:, 0], flat[:, 1] + 0.2])
         Gaussians(

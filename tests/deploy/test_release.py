@@ -19,7 +19,7 @@ from support.worker import LUMIGRAD, worker
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text()
 VERSION = re.search(r'^version = "(.*)"', PROJECT, re.MULTILINE)[1]
-SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "cmake", "protos", "client")
+SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "cmake", "protos", "client", "deploy/ray")
 
 
 def test_the_command_the_worker_and_its_metrics_tell_the_same_version() -> None:

@@ -16,8 +16,7 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
 from lumigrad.client.fitting.checkpoint import Checkpoint
-from lumigrad.client.fitting.evaluation import Scores, pictures, samples, side_by_side
-from lumigrad.client.fitting.exposures import of_neighbours
+from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
 from lumigrad.client.fitting.fit import Steps, fit, stop_on_interrupt
 from lumigrad.client.fitting.gradient_trainer import GradientTrainer
 from lumigrad.client.fitting.journal import Journal
@@ -25,7 +24,6 @@ from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.formats import is_gaussian_scene
 from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.json_text import json_text
 from lumigrad.client.spheres import Spheres
@@ -93,9 +91,8 @@ class FitCommand:
             with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
                 scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
             seconds, done = time.perf_counter() - began, trainer.step_number
-            exposures = _held_out_exposures(trainer, recipe, fitted, held_out)
             trainer.close(finish=done >= recipe.steps)
-            after = _measure(client, scene, held_out, exposures, folder)
+            after = _measure(client, scene, held_out, fitted, folder)
         report: dict[str, Any] = {
             "steps": done,
             "seconds": seconds,
@@ -109,8 +106,8 @@ class FitCommand:
         rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
         print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=told)
         print(f"held-out photographs: {before}, now {after}", file=told)
-        exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours" if exposures is not None else ""
-        print("; ".join(filter(None, (exposed, f"{after.matched_psnr:.2f} dB with colours matched"))), file=told)
+        exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours"
+        print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=told)
         print(f"pictures and report in {folder}/", file=told)
         if done < recipe.steps:
             again = "--resume goes on with it while the worker keeps the training"
@@ -176,25 +173,13 @@ def _resumed(client: Client, checkpoint: Checkpoint) -> Trainer:
         ) from error
 
 
-def _held_out_exposures(trainer: Steps, recipe: Recipe, fitted: list[Shot], held_out: list[Shot]) -> Array | None:
-    """What is known of them from the photographs that were fitted."""
-    if not recipe.exposures:
-        return None
-    assert isinstance(trainer, Trainer | GradientTrainer)
-    found = trainer.views()[1] if isinstance(trainer, Trainer) else trainer.exposures()
-    assert found is not None
-    return of_neighbours([shot.name for shot in held_out], [shot.name for shot in fitted], found)
-
-
-def _measure(
-    client: Client, scene: Gaussians | Spheres, shots: list[Shot], exposures: Array | None, folder: Path
-) -> Scores:
+def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], fitted: list[Shot], folder: Path) -> Scores:
     """Compares the scene with the photographs, and shows some of them side by side."""
     rendered = pictures(client, scene, shots)
     shown = samples(shots, _COMPARED)
     columns = [[rendered[index] for index in shown], [shots[index].photograph for index in shown]]
     write_image(folder / "comparison.jpg", side_by_side(columns))
-    return Scores.of(rendered, shots, exposures)
+    return Scores.of(rendered, shots, exposures_nearby(client, scene, shots, fitted))
 
 
 def _add_recipe(group: argparse._ArgumentGroup) -> None:

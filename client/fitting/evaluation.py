@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumigrad.client.client import Client
-from lumigrad.client.fitting.exposures import exposed
 from lumigrad.client.fitting.shot import Shot
-from lumigrad.client.fitting.similarity import matched, psnr, ssim
+from lumigrad.client.fitting.similarity import color_map, exposed, matched, psnr, ssim
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.scene import Scene, SceneHandle
 
@@ -22,7 +21,7 @@ class Scores:
     Attributes:
         psnr: decibels.
         ssim: at most 1.
-        exposed_psnr: decibels, renderings exposed as the neighbouring photographs are; psnr without exposures.
+        exposed_psnr: decibels, with renderings exposed as the neighbouring photographs are, if these are known.
         matched_psnr: decibels, after the affine map of the rendering's colours that suits each photograph best.
     """
 
@@ -61,6 +60,31 @@ def pictures(client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot]) 
     finally:
         if handle is not scene:
             client.delete(handle)
+
+
+def exposures_nearby(client: Client, scene: Scene, shots: Sequence[Shot], fitted: Sequence[Shot]) -> Array | None:
+    """How renderings of shots that were not fitted should be exposed, as far as the neighbouring photographs tell.
+
+    Photographs of a walk around something are numbered as they were taken, and a camera's exposure changes slowly. Each
+    fitted photograph has the affine map of its rendering's colours that comes closest to it; a shot gets what lies
+    between those of the two neighbours by name. Its own photograph is not looked at.
+
+    Returns:
+        [N, 3, 4] of the shots; None: nothing was fitted.
+    """
+    order = sorted({shot.name for shot in [*shots, *fitted]})
+    places = {name: place for place, name in enumerate(order)}
+    known, wanted = np.array(sorted(places[shot.name] for shot in fitted)), [places[shot.name] for shot in shots]
+    if not len(known):
+        return None
+    after = np.searchsorted(known, wanted)
+    needed = {int(known[min(max(index, 0), len(known) - 1)]) for index in [*after, *(after - 1)]}
+    near = sorted((shot for shot in fitted if places[shot.name] in needed), key=lambda shot: shot.name)
+    rendered = pictures(client, scene, near)
+    maps = [color_map(picture, shot.photograph, shot.mask) for picture, shot in zip(rendered, near, strict=True)]
+    columns = np.stack(maps).reshape(len(near), -1).T
+    between = [np.interp(wanted, [places[shot.name] for shot in near], column) for column in columns]
+    return np.stack(between, axis=1).reshape(len(shots), *maps[0].shape)
 
 
 def side_by_side(columns: Sequence[Sequence[Array]]) -> Array:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from lumigrad.client.fitting.adam import Adam
+from lumigrad.client.fitting.similarity import exposed
 from lumigrad.client.named_arrays import Array
 
 
@@ -33,28 +32,3 @@ class Exposures:
         by_matrix = np.concatenate([upstream.T @ rows, upstream.sum(axis=0)[:, None]], axis=1)
         self._moments[view].step(matrix, by_matrix.astype(np.float32), rate)
         return by_picture
-
-
-def of_neighbours(names: Sequence[str], fitted: Sequence[str], matrices: Array) -> Array:
-    """Exposures [N, 3, 4] for photographs that were not fitted: between those of their neighbours, by name.
-
-    Photographs of a walk around something are numbered as they were taken, and a camera's exposure changes slowly. What
-    is known of the photographs themselves is not looked at.
-
-    Args:
-        names: of those photographs.
-        fitted: names of those that were.
-        matrices: [V, 3, 4] exposures of these.
-    """
-    order = sorted([*names, *fitted])
-    places = {name: place for place, name in enumerate(order)}
-    ranks = np.argsort([places[name] for name in fitted])
-    known, rows = np.array([places[name] for name in fitted])[ranks], matrices[ranks].reshape(len(fitted), -1)
-    wanted = [places[name] for name in names]
-    columns = [np.interp(wanted, known, column) for column in rows.T]
-    return np.stack(columns, axis=1).reshape(-1, 3, 4).astype(np.float32)
-
-
-def exposed(matrix: Array, picture: Array) -> Array:
-    """[H, W, 3] the affine map [3, 4] of the picture's colours."""
-    return np.asarray(picture @ matrix[:, :3].T + matrix[:, 3], np.float32)

@@ -37,11 +37,21 @@ def matched(picture: Array, target: Array, mask: Array | None = None) -> Array:
 
     What an automatic exposure did to a photograph nobody fitted is not known; this is the score without it.
     """
+    return exposed(color_map(picture, target, mask), picture).clip(0, 1)
+
+
+def color_map(picture: Array, target: Array, mask: Array | None = None) -> Array:
+    """[K, K + 1] the affine map of the picture's colours that comes closest to the target, in least squares."""
     channels = picture.shape[-1]
     colors = np.concatenate([picture.reshape(-1, channels), np.ones((picture[..., 0].size, 1))], axis=1)
     root = np.ones((len(colors), 1)) if mask is None else np.sqrt(mask.reshape(-1, 1) / 255.0)
     solution, *_ = np.linalg.lstsq(colors * root, target.reshape(-1, channels) * root, rcond=None)
-    return np.asarray((colors @ solution).reshape(picture.shape).clip(0, 1), np.float32)
+    return np.asarray(solution.T)
+
+
+def exposed(matrix: Array, picture: Array) -> Array:
+    """[H, W, K] the affine map [K, K + 1] of the picture's colours."""
+    return np.asarray(picture @ matrix[:, :-1].T + matrix[:, -1], np.float32)
 
 
 def blurred(image: Array) -> Array:

@@ -8,7 +8,6 @@ import pytest
 from lumigrad.client import InvalidArgument
 from lumigrad.client.datasets import Points
 from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at
-from lumigrad.client.fitting.exposures import of_neighbours
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import divide
 from lumigrad.client.fitting.similarity import matched, psnr, ssim
@@ -57,14 +56,6 @@ def test_matched_colours_undo_an_exposure():
     x = generator.random((14, 17, 3)).astype(np.float32)
     exposed = x * [0.5, 0.6, 0.7] + 0.1
     assert psnr(matched(x, exposed), exposed) > 90
-
-
-def test_exposures_lie_between_those_of_neighbours():
-    matrices = np.arange(3.0)[:, None, None] * np.ones((3, 4))
-    found = of_neighbours(["a0", "a2", "a4"], ["a5", "a1", "a3"], matrices)
-    # In the order of names the fitted ones are a1, a3, a5.
-    assert found[:, 0, 0] == pytest.approx([1.0, 1.5, 1.0])
-    assert found.shape == (3, 3, 4)
 
 
 def test_sizes_follow_the_distance_to_neighbours():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.fitting.adam import Adam
+from lumigrad.client.fitting.evaluation import exposures_nearby
 from lumigrad.client.fitting.gradient_trainer import GradientTrainer
 from lumigrad.client.fitting.markov_chain import MarkovChain
 from lumigrad.client.fitting.picture_loss import PictureLoss
@@ -141,3 +144,18 @@ def test_what_is_for_the_worker_only_is_refused(client: Client):
         GradientTrainer(client, gaussians(), shots(), Recipe(strategy="adaptive", cap=100))
     with pytest.raises(InvalidArgument, match="refine_poses"):
         GradientTrainer(client, gaussians(), shots(), Recipe(poses=True, strategy="none"))
+
+
+def test_exposures_lie_between_those_of_neighbours(client: Client):
+    scene, taken = gaussians(), shots()
+    pictures = [client.render(scene, shot.camera).color for shot in taken]
+    gains = (0.4, 0.9, 0.6)
+    # The second is in the middle, by name, and its own photograph is not looked at.
+    exposed = [
+        replace(shot, name=name, pixels=np.rint(255 * (gain * picture).clip(0, 1)).astype(np.uint8))
+        for shot, name, gain, picture in zip(taken, ("a", "b", "c"), gains, pictures, strict=True)
+    ]
+    found = exposures_nearby(client, scene, exposed[1:2], [exposed[2], exposed[0]])
+    assert found is not None and found.shape == (1, 3, 4)
+    assert found[0] == pytest.approx(0.5 * np.eye(3, 4), abs=0.05)
+    assert exposures_nearby(client, scene, exposed, []) is None

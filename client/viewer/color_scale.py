@@ -33,8 +33,10 @@ class ColorScale:
 
     def levels(self, fractions: npt.NDArray[Any]) -> Levels:
         """[..., 3] colours of numbers [...]."""
-        places = np.nan_to_num(fractions, nan=0.0) * np.float32(_ENTRIES - 1)
-        table: Levels = self._table[np.clip(places, 0, _ENTRIES - 1).astype(np.int32)]
+        places = fractions * np.float32(_ENTRIES - 1)
+        # The smaller of a number and of none is none; fmax prefers the number.
+        inside = np.fmin(np.fmax(places, 0), _ENTRIES - 1).astype(np.int16)
+        table: Levels = self._table.take(inside, axis=0)
         return table
 
     def legend(self, title: str, marks: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from lumigrad.client.viewer.picture import jpeg_of
 
 # Of a picture's depths, shares left aside at either end.
 _NEAREST_PERCENTILE, _FARTHEST_PERCENTILE = 1.0, 99.0
-_VISIBLE = 0.5
+_VISIBLE = 127
 _PALETTE_SIZE = 4096
 # Neighbouring numbers get colours far apart: multiplied by an odd number, modulo the size.
 _SCATTER = 1597
@@ -91,15 +91,16 @@ class DepthMode:
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
         """Blended by opacity."""
-        depth, alpha = frame[self._output], frame.alpha.astype(np.float32) / 255.0
+        depth, alpha = frame[self._output], frame.alpha
         if look.depths is None and (is_sharp or self._seen is None):
             self._seen = _range_of(depth, alpha)
         low, high = self._shown = look.depths or self._seen or (0.0, 1.0)
         colors = DEPTHS.levels((depth - low) / max(high - low, 1e-9))
-        background = 255.0 * np.asarray(look.background, np.float32)
-        # Spheres have a depth of -1 where there is none.
-        share = np.where(depth < 0.0, 0.0, alpha)[..., None].astype(np.float32)
-        return jpeg_of(np.rint(background + share * (colors - background)).astype(np.uint8), is_sharp=is_sharp)
+        background = np.rint(255.0 * np.asarray(look.background)).astype(np.uint16)
+        # Spheres have a depth of -1 where there is none. In 16 bits, since this is done for each picture.
+        share = np.where(depth < 0.0, 0, alpha)[..., None].astype(np.uint16)
+        blended = (colors * share + background * (255 - share) + 127) // 255
+        return jpeg_of(blended.astype(np.uint8), is_sharp=is_sharp)
 
     def legend(self) -> str:
         """The range of the last picture."""

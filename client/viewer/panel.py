@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
 import viser
 
 from lumigrad.client.viewer.lens import Viewpoint
@@ -62,7 +63,7 @@ class Panel:
         self._fov.on_update(self._on_fov)
         gui.add_button("first view").on_click(lambda event: jump(first))
         if views:
-            self._add_views(views, show_cameras)
+            self._add_views(views, first, show_cameras)
         with gui.add_folder("statistics"):
             self._statistics = gui.add_html("")
 
@@ -94,10 +95,12 @@ class Panel:
         if abs(self._fov.value - degrees) > 0.5:
             self._fov.value = round(2 * degrees) / 2  # type: ignore[misc]
 
-    def _add_views(self, views: Mapping[str, Viewpoint], show_cameras: Callable[[bool], None]) -> None:
+    def _add_views(
+        self, views: Mapping[str, Viewpoint], first: Viewpoint, show_cameras: Callable[[bool], None]
+    ) -> None:
         gui = self._browser.gui
         with gui.add_folder("cameras"):
-            names = gui.add_dropdown("view", tuple(views))
+            names = gui.add_dropdown("view", tuple(views), initial_value=_closest(views, first))
             names.on_update(lambda event: self._jump(views[names.value]))
             shown = gui.add_checkbox("show all", False, hint="click one to see what it saw")
 
@@ -115,6 +118,11 @@ class Panel:
     def _on_fov(self, event: Any) -> None:
         # The browser answers with its camera.
         self._browser.camera.fov = math.radians(self._fov.value)
+
+
+def _closest(views: Mapping[str, Viewpoint], first: Viewpoint) -> str:
+    """The name of the camera that the page begins with."""
+    return min(views, key=lambda name: float(np.linalg.norm(views[name].position - first.position)))
 
 
 def headline(title: str, facts: Sequence[str]) -> str:

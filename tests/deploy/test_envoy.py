@@ -172,7 +172,9 @@ def test_workers_that_are_killed_and_drained_under_load_cost_no_call(tmp_path: P
             victim = next(process for process in processes if process.target == worker_of(front, scene))
             killer = threading.Thread(target=kill_at_work, args=(front, victim))
             killer.start()
-            np.testing.assert_array_equal(client.render(scene, orbit).color, expected)
+            # On a busy machine a call may be over before the killer has seen it.
+            while killer.is_alive():
+                np.testing.assert_array_equal(client.render(scene, orbit).color, expected)
             killer.join()
             assert victim.process.wait() != 0
             front.wait_for_healthy(2)
@@ -205,8 +207,10 @@ def kill_at_work(front: Envoy, victim: WorkerProcess) -> None:
         looks.append(victim.metric("lumigrad_calls_in_progress") > 0)
         return len(looks) > 5 and all(looks[-5:])
 
-    front.wait_for(is_at_long_call, "a call that is under way")
-    victim.process.kill()
+    try:
+        front.wait_for(is_at_long_call, "a call that is under way")
+    finally:
+        victim.process.kill()
 
 
 def renders(client: Client, seed: int) -> Callable[[], None]:

@@ -26,6 +26,7 @@ class AsyncFrame(NamedArrays, Asynchronous[Frame]):
         self.encoded = frame.encoded
 
     backward = awaited(Frame.backward)
+    differentiated = awaited(Frame.differentiated)
     release = awaited(Frame.release)
 
     def decoded(self, name: str) -> Array:
@@ -51,6 +52,7 @@ class AsyncDistances(NamedArrays, Asynchronous[Distances]):
         self.query = distances.query
 
     backward = awaited(Distances.backward)
+    differentiated = awaited(Distances.differentiated)
     release = awaited(Distances.release)
 
     def _missing(self, name: str) -> str:

@@ -53,8 +53,10 @@ def _rendering(client: Client, handle: SceneHandle, name: str, camera: Camera, s
     yield measure(f"render {name}", lambda: client.render(handle, camera).timings, seconds)
     frame = client.render(handle, camera, retain=True)
     upstream = np.ones_like(frame.color)
-    yield measure(f"backward {name}", lambda: frame.backward(color=upstream).timings, seconds)
-    frame.release()
+    try:
+        yield measure(f"backward {name}", lambda: frame.backward(color=upstream).timings, seconds)
+    finally:
+        frame.release()
 
 
 def throughputs(client: Client, mebibytes: int, seconds: float) -> Iterator[Measurement]:

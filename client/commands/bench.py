@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -71,9 +72,9 @@ class BenchCommand:
     def run(self, arguments: argparse.Namespace) -> int:
         """Measures, and prints line by line."""
         scene = _scene(arguments)
-        with connect(arguments) as client:
+        # A call that fails ends the generator, which deletes what it stored, while the client still can.
+        with connect(arguments) as client, closing(self._lines(client, arguments, scene)) as lines:
             info = client.info()
-            lines = self._lines(client, arguments, scene)
             if arguments.json:
                 kind = "gaussians" if isinstance(scene, Gaussians) else "spheres"
                 told = {"target": info.target, "device": info.device, "device_name": info.device_name}
@@ -89,7 +90,7 @@ class BenchCommand:
 
     def _lines(
         self, client: Client, arguments: argparse.Namespace, scene: Gaussians | Spheres
-    ) -> Iterator[Measurement]:
+    ) -> Generator[Measurement, None, None]:
         up = AXES["-y" if isinstance(scene, Gaussians) else "y"]
         views = {
             f"{width}x{height}": aim.Orbit(30.0, 20.0).camera(scene, aim.View(width, height, 40.0, up))

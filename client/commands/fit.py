@@ -92,9 +92,13 @@ class FitCommand:
                 scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
             seconds, done = time.perf_counter() - began, trainer.step_number
             trainer.close(finish=done >= recipe.steps)
+            if done >= recipe.steps:
+                # There is nothing to go on with.
+                (folder / "checkpoint.json").unlink(missing_ok=True)
             after = _measure(client, scene, held_out, fitted, folder)
         report: dict[str, Any] = {
             "steps": done,
+            "resumed_from": first,
             "seconds": seconds,
             "steps_per_second": (done - first) / seconds,
             "count": len(scene),

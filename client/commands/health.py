@@ -9,7 +9,7 @@ import grpc
 
 from lumigrad.client.channel import credentials_of, open_channel, resolve_tls
 from lumigrad.client.commands.options import add_connection, tls_of
-from lumigrad.client.targets import Address, resolve_target
+from lumigrad.client.targets import Address, Targets
 
 _METHOD = "/grpc.health.v1.Health/Check"
 # The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
@@ -38,19 +38,29 @@ class HealthCommand:
         add_connection(parser.add_argument_group("worker"), _TIMEOUT_S)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Prints the status; 0 if it is SERVING, else 1."""
-        target = resolve_target(arguments.target)
+        """Prints the status, of several workers a line each; 0 if all are SERVING, else 1."""
+        targets = Targets(arguments.target)
         certificate = tuple(arguments.certificate) if arguments.certificate else None
         credentials = credentials_of(resolve_tls(tls_of(arguments)), certificate)
-        with open_channel(Address(target), credentials) as channel:
-            check = channel.unary_unary(_METHOD)
-            try:
-                status = _status_of(check(_request(arguments.service), timeout=arguments.timeout))
-            except grpc.RpcError as error:
-                print(f"lumigrad: error: no health from {target}: {error.code().name}", file=sys.stderr)
-                return 1
-        print(_STATUS.get(status, str(status)))
-        return 0 if status == _SERVING else 1
+        statuses = []
+        for address in targets.addresses():
+            status = _asked(address, credentials, arguments)
+            statuses.append(status)
+            if status is not None:
+                told = _STATUS.get(status, str(status))
+                print(told if targets.is_lone else f"{address.target} {told}")
+        return 0 if all(status == _SERVING for status in statuses) else 1
+
+
+def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int | None:
+    """What a worker says; None, and a line on standard error: nothing."""
+    with open_channel(address, credentials) as channel:
+        check = channel.unary_unary(_METHOD)
+        try:
+            return _status_of(check(_request(arguments.service), timeout=arguments.timeout))
+        except grpc.RpcError as error:
+            print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
+            return None
 
 
 def _service(text: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 
 from lumigrad.client.commands.options import add_connection, connect
 from lumigrad.client.shell.json_text import json_text
+from lumigrad.client.targets import Targets
 from lumigrad.client.worker_info import WorkerInfo
 
 _EXAMPLES = """\
@@ -32,11 +34,16 @@ class InfoCommand:
         """Prints what the worker answers."""
         with connect(arguments) as client:
             infos, lane = client.infos(), client.lane
+        targets = Targets(arguments.target)
         if arguments.json:
             told = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
-            print(json_text(told if len(told) > 1 else told[0]))
+            print(json_text(told[0] if targets.is_lone else told))
         else:
             print("\n\n".join(_text(info, lane) for info in infos))
+        answered = {info.target for info in infos}
+        for address in () if targets.is_lone else targets.addresses():
+            if address.target not in answered:
+                print(f"lumigrad: no answer from {address.target}", file=sys.stderr)
         return 0
 
 

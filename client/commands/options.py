@@ -27,7 +27,10 @@ AXES = {
 def add_connection(parser: argparse._ActionsContainer, timeout_s: float = 60.0) -> None:
     """Declares --target, --timeout and what a secured worker asks for."""
     parser.add_argument(
-        "--target", metavar="HOST:PORT", help=f"the worker (default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})"
+        "--target",
+        metavar="HOST:PORT",
+        help="the worker, or several: with commas between them, or all behind dns:///NAME:PORT "
+        f"(default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})",
     )
     parser.add_argument(
         "--timeout",

@@ -53,6 +53,15 @@ def test_a_scene_of_ones_own(worker_process: WorkerProcess, client: Client, scen
     assert max(map(len, lines)) < 100
 
 
+def test_a_call_that_fails_leaves_nothing_behind(worker_process: WorkerProcess, client: Client):
+    before = {handle.scene_id for handle in client.list()}
+    command = [LUMIGRAD, "bench", "--size", "20000x20000", "--count", "51", "--target", worker_process.target]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "expected at most" in done.stderr
+    assert {handle.scene_id for handle in client.list()} == before
+
+
 def test_a_line_counts_no_first_call_and_at_least_three_others():
     calls = []
 

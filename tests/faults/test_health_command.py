@@ -28,6 +28,13 @@ def test_a_worker_serves_until_it_drains() -> None:
             "",
             f"lumigrad: error: no health from {process.target}: NOT_FOUND",
         )
+        # Of several all must serve.
+        nobody = "127.0.0.1:1"
+        assert health("--target", f"{process.target},{nobody}", "--timeout", "2") == (
+            1,
+            f"{process.target} SERVING",
+            f"lumigrad: error: no health from {nobody}: UNAVAILABLE",
+        )
         process.signal(signal.SIGTERM)
         process.wait_for_log("draining")
         assert health(*target) == (1, "NOT_SERVING", "")

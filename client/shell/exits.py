@@ -28,9 +28,9 @@ MEANINGS = {
     NOT_SO: "done, and the answer is no: `query --check` found a collision",
     UNREACHABLE: "no worker answers, or it and the caller do not agree about TLS",
     REFUSED: "the worker refused the caller: a token or a certificate",
-    BUSY: "the worker is full, or the call exceeds what it can hold",
+    BUSY: "the worker is full, or has no memory for the call; what exceeds a limit that it declares is 1",
     TIMED_OUT: "no answer in the time given",
-    INTERRUPTED: "ended by Ctrl-C",
+    INTERRUPTED: "ended by Ctrl-C; `view`, `top`, and a `fit` that leaves its scene, end with 0",
     CLOSED_PIPE: "whoever read the output has closed it",
 }
 

@@ -65,7 +65,7 @@ VALUES: dict[str, dict[str, Any]] = {
         },
         "podAnnotations": {"a": "b"},
         "podLabels": {"team": "graphics"},
-        "nodeSelector": {"gpu": "h200"},
+        "nodeSelector": {"gpu": "large"},
         "affinity": {"nodeAffinity": {}},
         "priorityClassName": "high",
     },

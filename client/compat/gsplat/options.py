@@ -100,11 +100,13 @@ def _is_default(name: str, value: Any) -> bool:
 
 def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> None:
     """Refuses modes that there are not, here or at all."""
+    # Where a ray comes closest to a Gaussian is known only to a pipeline that evaluates Gaussians along rays.
     if render_mode in _HIT_DISTANCES:
         raise NotImplementedError(
             f'render_mode="{render_mode}" is not supported here; use one of {", ".join(RENDER_MODES)}, whose depth is '
             "camera-space Z"
         )
+    # Gsplat has these for projection by sigma points only: neither has the Jacobian that the first pipeline needs.
     if camera_model in ("ftheta", "lidar"):
         raise NotImplementedError(
             f'camera_model="{camera_model}" is not supported here; use one of {", ".join(_CAMERA_MODELS)}'

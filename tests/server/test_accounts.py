@@ -1,0 +1,78 @@
+"""Accounts: nobody has more than a share, all together no more than the limit, and everything comes back."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumigrad.server.accounts import Account
+from lumigrad.server.errors import BusyError
+
+
+def account(limit: int = 100, share: int | None = None) -> Account:
+    return Account("bytes", limit, "--all", share=share, share_option="--each")
+
+
+def test_a_share_is_refused_before_the_limit_and_both_name_their_option() -> None:
+    books = account(share=60)
+    books.reserve("a", 60)
+    with pytest.raises(BusyError, match=r"60 of 60 bytes \(--each\).* 1 more"):
+        books.reserve("a", 1)
+    books.reserve("b", 40)
+    with pytest.raises(BusyError, match=r"100 of 100 bytes are taken \(--all\), and 1 more"):
+        books.reserve("b", 1)
+
+
+def test_a_refused_change_leaves_everything_as_it_was() -> None:
+    books = account()
+    mine = books.reserve("a", 70)
+    with pytest.raises(BusyError):
+        mine.resize(101)
+    assert (mine.amount, books.taken, books.taken_by("a")) == (70, 70, 70)
+
+
+def test_a_released_reservation_takes_nothing_any_more() -> None:
+    books = account()
+    mine = books.reserve("a", 70)
+    mine.release()
+    mine.release()
+    mine.resize(50)
+    assert (mine.amount, books.taken) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 80), st.integers(0, 80)), max_size=30))
+def test_limits_hold_and_everything_comes_back(changes: list[tuple[str, int, int]]) -> None:
+    books = account(share=70)
+    kept = []
+    for tenant, first, then in changes:
+        try:
+            kept.append(books.reserve(tenant, first))
+            kept[-1].resize(then)
+        except BusyError:
+            pass
+        assert books.taken == sum(mine.amount for mine in kept) <= 100
+        assert all(books.taken_by(name) <= 70 for name in "abc")
+    for mine in kept:
+        mine.release()
+    assert books.taken == 0
+    assert not any(books.taken_by(name) for name in "abc")
+
+
+def test_threads_do_not_lose_amounts() -> None:
+    books = account(limit=1 << 40)
+
+    def work() -> None:
+        for size in range(2000):
+            mine = books.reserve("a", size)
+            mine.resize(size + 1)
+            mine.release()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert books.taken == 0

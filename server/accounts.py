@@ -76,7 +76,8 @@ class Account:
             what = f"you have {own} of {self.share} {self.resource} ({self._share_option}), and asked for {more} more"
             raise BusyError(what, self._retry_seconds)
         if self._total + more > self.limit:
-            what = f"{self._total} of {self.limit} {self.resource} are taken ({self._option}), and {more} more are needed"
+            taken = f"{self._total} of {self.limit} {self.resource} are taken ({self._option})"
+            what = f"{taken}, and {more} more are needed"
             raise BusyError(what, self._retry_seconds)
 
 

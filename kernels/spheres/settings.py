@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number, is_whole
 
 MAX_TRACK = 128
 UNLIMITED_HITS = 2**32 - 1
+# The float32 next to 1e-5, which is below it: settings that came over the wire are float32.
+MIN_GAMMA = float(np.float32(1e-5))
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Settings:
         for name in ("max_hits", "n_track"):
             check(is_whole(getattr(self, name)), name, "a whole number", getattr(self, name))
         check(self.semantics in ("exact", "compat"), "semantics", "'exact' or 'compat'", self.semantics)
-        check(1e-5 <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
+        check(MIN_GAMMA <= self.gamma <= 1.0, "gamma", "a value in [1e-5, 1]", self.gamma)
         check(0.0 <= self.min_depth < math.inf, "min_depth", "a finite value >= 0", self.min_depth)
         check(
             self.min_depth + 1e-6 < self.max_depth < math.inf,

@@ -11,7 +11,6 @@ from lumigrad.client.errors import (
     Internal,
     InvalidArgument,
     LumigradError,
-    PeerLost,
     ResourceExhausted,
     SceneNotFound,
     StepMismatch,
@@ -35,7 +34,6 @@ from lumigrad.client.spheres import Spheres
 from lumigrad.client.target import Target
 from lumigrad.client.timings import Timings
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
-from lumigrad.client.training.group import GroupTrainer, train_together
 from lumigrad.client.voxel_grid import VoxelGrid
 from lumigrad.client.worker_info import WorkerInfo
 from lumigrad.client.world import World
@@ -52,7 +50,6 @@ __all__ = [
     "Frame",
     "Gaussians",
     "Gradients",
-    "GroupTrainer",
     "Internal",
     "InvalidArgument",
     "Loss",
@@ -62,7 +59,6 @@ __all__ = [
     "MeshReport",
     "MissingPackage",
     "Obstacle",
-    "PeerLost",
     "Rate",
     "ResourceExhausted",
     "SceneHandle",
@@ -82,5 +78,4 @@ __all__ = [
     "VoxelGrid",
     "WorkerInfo",
     "World",
-    "train_together",
 ]

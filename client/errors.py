@@ -104,15 +104,6 @@ class StepMismatch(LumigradError):
         self.actual = actual
 
 
-class PeerLost(LumigradError):
-    """A worker that trains the same model did not come to a step, which no worker has applied."""
-
-    def __init__(self, message: str, group: str, step: int) -> None:
-        super().__init__(message)
-        self.group = group
-        self.step = step
-
-
 class DeadlineExceeded(LumigradError, TimeoutError):
     """The call took longer than its time-out."""
 

@@ -17,7 +17,6 @@ from lumigrad.client.errors import (
     InvalidArgument,
     LaneLost,
     LumigradError,
-    PeerLost,
     ResourceExhausted,
     SceneNotFound,
     StepMismatch,
@@ -134,8 +133,6 @@ def _of_training(text: str, metadata: _Metadata, target: str) -> LumigradError |
                 return TrainingLost(told, detail.training_id)
             case errors_pb2.StepMismatch():
                 return StepMismatch(told, detail.expected, detail.actual)
-            case errors_pb2.PeerLost():
-                return PeerLost(told, detail.group, detail.step)
     return None
 
 

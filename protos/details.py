@@ -21,7 +21,6 @@ _KNOWN: tuple[type[Message], ...] = (
     errors_pb2.DeadlineTooNear,
     errors_pb2.DeviceMemoryShort,
     errors_pb2.LaneLost,
-    errors_pb2.PeerLost,
     errors_pb2.SceneNotFound,
     errors_pb2.StepMismatch,
     errors_pb2.TrainingHeld,

@@ -124,14 +124,6 @@ def _step_mismatch(error: errors.StepMismatchError) -> Answer:
     return Answer(grpc.StatusCode.FAILED_PRECONDITION, text, "step_mismatch", (detail,))
 
 
-def _peer_lost(error: errors.PeerLostError) -> Answer:
-    text = (
-        f"another worker of the group did not come to step {error.step}, which was not applied; go on from a snapshot"
-    )
-    detail = errors_pb2.PeerLost(group=error.group, step=error.step)
-    return Answer(grpc.StatusCode.FAILED_PRECONDITION, text, "peer_lost", (detail,))
-
-
 def _unauthenticated(error: errors.UnauthenticatedError) -> Answer:
     return Answer(grpc.StatusCode.UNAUTHENTICATED, error.why, "unauthenticated")
 
@@ -176,7 +168,6 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     errors.TrainingHeldError: _training_held,
     errors.TrainingLostError: _training_lost,
     errors.StepMismatchError: _step_mismatch,
-    errors.PeerLostError: _peer_lost,
     errors.UnauthenticatedError: _unauthenticated,
     errors.StoppingError: _stopping,
     errors.DeadlineError: _deadline,

@@ -51,7 +51,6 @@ class Config:
     )
     tokens_file: str = _option("", 'file of lines "tenant: token"; clients must send one of the tokens', kind="FILE")
     insecure: bool = _option(False, "allow a public host without encryption or without authentication")
-    peers: bool = _option(False, "let trainings span several workers, which then meet without encryption")
     log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
     trace_endpoint: str = _option("", "send traces to this OpenTelemetry collector, e.g. http://localhost:4317")
     queue_size: int = _option(64, "calls that may wait for the device")

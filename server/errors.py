@@ -98,15 +98,6 @@ class StepMismatchError(Exception):
         self.actual = actual
 
 
-class PeerLostError(Exception):
-    """Another worker that trains the same model did not come to a meeting."""
-
-    def __init__(self, group: str, step: int) -> None:
-        super().__init__(group)
-        self.group = shortened(group)
-        self.step = step
-
-
 class UnauthenticatedError(Exception):
     """The caller is nobody that the worker knows."""
 

@@ -27,8 +27,6 @@ class Limits:
     voxels: int
     queue: int
     batch_views: int
-    # Whether trainings may span several workers.
-    peers: bool
 
     @staticmethod
     def of(config: Config) -> Limits:
@@ -44,7 +42,6 @@ class Limits:
             voxels=config.max_voxels,
             queue=config.queue_size,
             batch_views=config.batch_views,
-            peers=config.peers,
         )
 
     def message(self) -> worker_pb2.Limits:

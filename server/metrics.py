@@ -30,7 +30,7 @@ _KERNEL = "kernel."
 # Of a call, beside those of its kernels.
 _STAGES = (
     *("decode", "restore", "queue", "upload", "download", "compress", "encode"),
-    *("loss", "peers", "optimize", "snapshot"),
+    *("loss", "optimize", "snapshot"),
 )
 _ENGINES = ("spheres", "gaussians", "meshes")
 # Where a call can be: its request or reply on the way, in the queue, or the device at work for it.

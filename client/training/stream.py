@@ -61,8 +61,6 @@ class TrainingStream:
         self._started = training_pb2.TrainingStarted()
         # Steps before it need not be repeated: there is a snapshot.
         self._kept_from = 0
-        # Whether a broken call is made anew: not where others must be asked first.
-        self._is_alone = True
         self.resumed = 0
 
     @property
@@ -81,20 +79,13 @@ class TrainingStream:
         with affinity.to(self.affinity):
             retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
 
-    def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
-        """Takes the training up as one of a group; requests that were on their way are forgotten."""
+    def restart(self) -> None:
+        """Takes the training up; requests that were on their way are forgotten."""
         self.close()
-        self._is_alone = False
         for waiting in (self._requests, self._expected, self._ready):
             waiting.clear()
         self._put_again()
-        start = training_pb2.TrainingStart(training_id=self._started.training_id, lease=self._started.lease)
-        if at_step is not None:
-            start.at_step = at_step
-        if peers is not None:
-            start.peers.CopyFrom(peers)
-        self.start(start)
-        return self._started
+        self.start(training_pb2.TrainingStart(training_id=self._started.training_id, lease=self._started.lease))
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
         """Takes the training up without the requests of steps from `number` on, as far as they were not made."""
@@ -122,7 +113,7 @@ class TrainingStream:
             try:
                 reply = self._live().receive()
             except (Unavailable, Cancelled) as error:
-                if not self._is_alone or (isinstance(error, Unavailable) and error.is_lasting):
+                if isinstance(error, Unavailable) and error.is_lasting:
                     raise
                 self._resume()
                 continue

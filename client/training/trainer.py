@@ -216,7 +216,7 @@ class Trainer:
                     self._finish()
                 except LumigradError:
                     # An error ended the call, not the training.
-                    self._stream.restart(None, None)
+                    self._stream.restart()
                     self._finish()
         self._stream.close()
 
@@ -248,14 +248,6 @@ class Trainer:
         while self._next < self._sent:
             self.receive_step()
         self._early.clear()
-
-    def restart(self, at_step: int | None, peers: training_pb2.Peers | None) -> training_pb2.TrainingStarted:
-        """Takes the training up anew, at a step that it has been at, in a group; for `GroupTrainer`."""
-        started = self._stream.restart(at_step, peers)
-        self._early.clear()
-        self._late.clear()
-        self._next = self._sent = int(started.step)
-        return started
 
     def send_step(
         self,

@@ -15,7 +15,6 @@ from lumigrad.v1 import density_pb2
 
 if TYPE_CHECKING:
     from lumigrad.server.training.images import Gradients, Rendered
-    from lumigrad.server.training.peers import Peers
     from lumigrad.server.training.state import TrainingState
 
 
@@ -60,14 +59,14 @@ class DensityState:
             self._was_reset = bool(tensors["was_reset"].item())
 
     def after_step(
-        self, state: TrainingState, rendered: Rendered, gradients: Gradients, peers: Peers | None
+        self, state: TrainingState, rendered: Rendered, gradients: Gradients
     ) -> tuple[density_pb2.DensityReport | None, bool]:
         """Do what is due after a step; also tells whether rows came or went."""
         if self._statistics is not None:
             self._note(self._statistics, rendered, gradients)
         report, parameters = None, state.parameters
         if self._plan.schedule.is_due(state.step):
-            report = self._move(state) if self._plan.is_mcmc else self._grow(state, peers)
+            report = self._move(state) if self._plan.is_mcmc else self._grow(state)
         if self._plan.is_reset_due(state.step):
             report = report or density_pb2.DensityReport()
             density.reset_opacities(_rows(parameters), 2 * self._plan.values["prune_opacity"])
@@ -84,11 +83,9 @@ class DensityState:
         gradient, radii = gradients.by_name[self.gradients[0]], rendered.outputs["radii"]
         density.accumulate(statistics, gradient, radii, width=camera.width, height=camera.height)
 
-    def _grow(self, state: TrainingState, peers: Peers | None) -> density_pb2.DensityReport:
+    def _grow(self, state: TrainingState) -> density_pb2.DensityReport:
         assert self._statistics is not None
         rows, statistics = _rows(state.parameters), self._statistics
-        if peers is not None:
-            statistics = _shared(statistics, peers, state.step)
         thresholds = self._plan.thresholds(state.step)
         extent, was_reset = self._plan.extent, self._was_reset
         plan = density.plan(rows, statistics, thresholds, extent=extent, after_reset=was_reset)
@@ -130,12 +127,6 @@ def _take_over(parameters: Parameters, rows: density.Parameters) -> None:
         first, second = rows.moments.get(name, (None, None))
         parameters.by_name[name] = Parameter(name, raw, raw, first, second)
     parameters.activate()
-
-
-def _shared(statistics: density.Statistics, peers: Peers, step: int) -> density.Statistics:
-    sums = peers.total({"gradient": statistics.gradient, "views": statistics.views}, step)
-    radii = peers.largest({"radii": statistics.radii}, step)["radii"]
-    return density.Statistics(sums["gradient"], sums["views"], radii)
 
 
 def _without_growth(thresholds: density.Thresholds) -> density.Thresholds:

@@ -15,7 +15,6 @@ from lumigrad.server.tenants import Tenants
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.density_state import DensityState
 from lumigrad.server.training.parameters import Parameters
-from lumigrad.server.training.peers import Peers
 from lumigrad.server.training.replies import framed
 from lumigrad.server.training.requests import Request, Requests
 from lumigrad.server.training.session import MAX_IN_FLIGHT, Session
@@ -45,20 +44,15 @@ class TrainingService:
         training = self._opened(first, runtime, call)
         with runtime.trainings.held(training, call):
             call.engine = training.state.plan.kind
-            peers = self._peers(first.message.start, runtime)
-            yield framed(_started(training, first.message.start.undelivered, peers), first)
-            session = Session(training, runtime, peers)
+            yield framed(_started(training, first.message.start.undelivered), first)
+            session = Session(training, runtime)
             for request in requests:
                 yield from session.answer(request)
                 call.renew()
 
-    def _peers(self, start: training_pb2.TrainingStart, runtime: Runtime) -> Peers | None:
-        if not start.HasField("peers"):
-            return None
-        return Peers(start.peers, runtime.transfer.device, runtime.limits.peers)
-
     def _opened(self, first: Request, runtime: Runtime, call: Call) -> Training:
         start = first.message.start
+        require(not start.HasField("peers"), "start.peers", "none: a training is on one worker", "some")
         source = start.WhichOneof("source")
         require(source is not None, "start.source", "scene or training_id", "neither")
         if source == "scene":
@@ -96,7 +90,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     return state
 
 
-def _started(training: Training, undelivered: int, peers: Peers | None) -> training_pb2.TrainReply:
+def _started(training: Training, undelivered: int) -> training_pb2.TrainReply:
     reply, state = training_pb2.TrainReply(), training.state
     started = reply.started
     started.training_id, started.lease = training.training_id, training.lease
@@ -106,6 +100,4 @@ def _started(training: Training, undelivered: int, peers: Peers | None) -> train
     started.scene.scene_id, started.scene.version = state.scene_id, state.version
     if state.snapshot_step >= 0:
         started.snapshot_step = state.snapshot_step
-    if peers is not None and not peers.rank:
-        started.rendezvous_port = peers.port
     return reply

@@ -17,7 +17,6 @@ from lumigrad.server.output_gradients import checked_gradients
 from lumigrad.server.runtime import Runtime
 from lumigrad.server.training import replies, snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
-from lumigrad.server.training.peers import Peers
 from lumigrad.server.training.publication import publish
 from lumigrad.server.training.requests import Request
 from lumigrad.server.training.step import Done, apply, step
@@ -35,11 +34,10 @@ _MOST_PENDING = 4
 class Session:
     """Answers the requests of one call."""
 
-    def __init__(self, training: Training, runtime: Runtime, peers: Peers | None) -> None:
+    def __init__(self, training: Training, runtime: Runtime) -> None:
         self._training = training
         self._state = training.state
         self._runtime = runtime
-        self._peers = peers
         # Steps whose images were sent, by number.
         self._pending: OrderedDict[int, Rendered] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
@@ -81,8 +79,8 @@ class Session:
         cost = self._admitted(planned.forward_bytes(device) + planned.backward_bytes(device), request)
 
         def work() -> tuple[Done, Mapping[str, Array] | None]:
-            rendered, done = step(state, planned, self._peers, request.part)
-            state.chosen += 0 if asked.views else self._workers * len(views)
+            rendered, done = step(state, planned, request.part)
+            state.chosen += 0 if asked.views else len(views)
             return done, self._download(rendered, names, request) if names else None
 
         done, images = self._runtime.executor.run(work, request.part, cost)
@@ -102,7 +100,7 @@ class Session:
 
         def work() -> tuple[Rendered, Mapping[str, Array]]:
             rendered = render(state, planned, request.part)
-            state.chosen += 0 if asked.views else self._workers * len(views)
+            state.chosen += 0 if asked.views else len(views)
             return rendered, self._download(rendered, names, request)
 
         rendered, images = self._runtime.executor.run(work, request.part, cost)
@@ -125,7 +123,7 @@ class Session:
         def work() -> Done:
             with request.part.times.stage("upload"):
                 upstream = upload()
-            return apply(self._state, rendered, upstream, None, self._peers, request.part)
+            return apply(self._state, rendered, upstream, None, request.part)
 
         cost = self._admitted(rendered.planned.backward_bytes(self._runtime.transfer.device), request)
         done = self._runtime.executor.run(work, request.part, cost)
@@ -190,13 +188,7 @@ class Session:
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
         is_fit = asked.batch == 1 or state.views.is_uniform
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
-        # Workers that train together take turns in one sequence.
-        rank = 0 if self._peers is None else self._peers.rank
-        return state.views.chosen(state.plan.message.seed, state.chosen + rank * asked.batch, asked.batch)
-
-    @property
-    def _workers(self) -> int:
-        return 1 if self._peers is None else self._peers.size
+        return state.views.chosen(state.plan.message.seed, state.chosen, asked.batch)
 
     def _require_settled(self, field: str) -> None:
         require(not self._pending, field, "no step that waits for its gradients", len(self._pending))

@@ -21,7 +21,7 @@ from lumigrad.server.training.views import Views
 from lumigrad.v1 import snapshot_pb2
 
 _KIND = "training"
-# The last two are kept: of workers that train together one may have come a snapshot further than the others.
+# The last two are kept: a client may go back to the one before the newest.
 _KEPT = 2
 
 

@@ -11,8 +11,6 @@ import torch
 from lumigrad.kernels.training import GradientStatistics
 from lumigrad.server.call import Call
 from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered, differentiate, losses, render
-from lumigrad.server.training.meeting import averaged
-from lumigrad.server.training.peers import Peers
 from lumigrad.server.training.spec import EXPOSURES, POSES
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import density_pb2
@@ -34,14 +32,14 @@ class Done:
     discarded: bool = False
 
 
-def step(state: TrainingState, planned: Planned, peers: Peers | None, call: Call) -> tuple[Rendered, Done]:
+def step(state: TrainingState, planned: Planned, call: Call) -> tuple[Rendered, Done]:
     """A step with the training's own loss, whose outputs are among those that are planned."""
     loss = state.plan.loss
     assert loss is not None
     rendered = render(state, planned, call)
     with call.times.stage("loss"):
         found = losses(loss, state, rendered)
-    return rendered, apply(state, rendered, found.upstream, found, peers, call)
+    return rendered, apply(state, rendered, found.upstream, found, call)
 
 
 def apply(
@@ -49,7 +47,6 @@ def apply(
     rendered: Rendered,
     upstream: Mapping[str, torch.Tensor],
     loss: Losses | None,
-    peers: Peers | None,
     call: Call,
 ) -> Done:
     """Differentiate what was rendered, and change the parameters: as a whole or not at all."""
@@ -58,21 +55,16 @@ def apply(
         return Done(rendered.views, loss, state.parameters.count, 0, {}, None, discarded=True)
     gradients = differentiate(state, rendered, upstream, call)
     terms = _regularise(state, gradients) if loss is not None else {}
-    if peers is not None:
-        with call.times.stage("peers"):
-            gradients, loss = averaged(state, gradients, loss, peers)
     call.check()
     if loss is not None and state.plan.loss is not None:
         weights = state.plan.loss.weights
         regularised = sum(weights[name] * value for name, value in terms.items())
         loss = Losses(loss.total + regularised, {**loss.terms, **terms}, loss.upstream)
     with call.times.stage("optimize"):
-        return _change(state, rendered, gradients, loss, peers)
+        return _change(state, rendered, gradients, loss)
 
 
-def _change(
-    state: TrainingState, rendered: Rendered, gradients: Gradients, loss: Losses | None, peers: Peers | None
-) -> Done:
+def _change(state: TrainingState, rendered: Rendered, gradients: Gradients, loss: Losses | None) -> Done:
     optimizer, at = state.plan.optimizer, state.step
     rows = gradients.touched.bool() if optimizer.visible_only else None
     statistics = state.parameters.step(gradients.by_name, optimizer, at, rows)
@@ -85,7 +77,7 @@ def _change(
     visible = int(gradients.touched.count_nonzero())
     report = None
     if state.density is not None:
-        report, has_changed = state.density.after_step(state, rendered, gradients, peers)
+        report, has_changed = state.density.after_step(state, rendered, gradients)
         state.generation += has_changed
     state.step += 1
     return Done(rendered.views, loss, state.parameters.count, visible, statistics, report)

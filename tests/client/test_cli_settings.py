@@ -74,10 +74,10 @@ def test_the_environment_comes_before_the_file(tmp_path: Path, monkeypatch: pyte
 
 
 def test_flags_can_be_unset(tmp_path: Path):
-    write(tmp_path, "[worker]\ntls = true\n[top]\njson = true\n[serve]\npeers = true\nno-spare = true\n")
+    write(tmp_path, "[worker]\ntls = true\n[top]\njson = true\n[serve]\ninsecure = true\nno-spare = true\n")
     assert tls_of(parsed("info")) is True and tls_of(parsed("info", "--no-tls")) is False
     assert parsed("top").json is True and parsed("top", "--no-json").json is False
-    assert parsed("serve").peers is True and parsed("serve", "--no-peers").peers is False
+    assert parsed("serve").insecure is True and parsed("serve", "--no-insecure").insecure is False
     assert parsed("serve").no_spare is True and parsed("serve", "--spare").no_spare is False
 
 

@@ -18,12 +18,13 @@ _EPS32 = np.float32(EPS)
 
 @dataclass(frozen=True)
 class RendererLimits:
-    """What the constructor fixes."""
+    """What the constructor fixes; attributes are named as those of the original's native renderer."""
 
     width: int
     height: int
     max_num_balls: int
     orthogonal: bool
+    right_handed: bool
     background_normalized_depth: float
     n_channels: int
     n_track: int

@@ -18,6 +18,7 @@ from lumigrad.client.compat.pulsar.checks import (
 )
 from lumigrad.client.compat.pulsar.constants import EPS, MAX_UINT
 from lumigrad.client.compat.pulsar.errors import pulsar_refusals
+from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.torch.function import SphereCall, render_remotely
@@ -64,21 +65,22 @@ class Renderer(torch.nn.Module):
             target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
         """
         super().__init__()
-        self._limits = RendererLimits(
-            width, height, max_num_balls, orthogonal_projection, background_normalized_depth, n_channels, n_track
-        )
-        self._limits.check()
-        self._right_handed = right_handed_system
+        # Named as in the original: PyTorch3D's PulsarPointsRenderer reads it.
+        self._renderer = RendererLimits(
+            width, height, max_num_balls, orthogonal_projection, right_handed_system, background_normalized_depth,
+            n_channels, n_track,
+        )  # fmt: skip
+        self._renderer.check()
         self._target = target
         # Says where the module is: inputs must be there, results will be.
         self.register_buffer("device_tracker", torch.zeros(1))
 
     def extra_repr(self) -> str:
         """The line that print(module) shows."""
-        limits = self._limits
+        limits = self._renderer
         return (
             f"width={limits.width}, height={limits.height}, max_num_balls={limits.max_num_balls}, "
-            f"orthogonal_projection={limits.orthogonal}, right_handed_system={self._right_handed}, "
+            f"orthogonal_projection={limits.orthogonal}, right_handed_system={limits.right_handed}, "
             f"n_channels={limits.n_channels}, n_track={limits.n_track}, device={self.device_tracker.device}, "
             f"target={self._target}"
         )
@@ -130,7 +132,7 @@ class Renderer(torch.nn.Module):
             float(percent_allowed_difference), int(max_n_hits), int(mode),
         )  # fmt: skip
         notices.on_forward(arguments)
-        check_forward(arguments, self._limits, self.device_tracker.device)
+        check_forward(arguments, self._renderer, self.device_tracker.device)
         with pulsar_refusals():
             call = self._call(arguments, return_forward_info, first_R_then_T)
             results = [render_remotely(call, element) for element in _elements(arguments)]
@@ -170,8 +172,20 @@ class Renderer(torch.nn.Module):
         """Depth of the closest sphere, scene units, -1 for none: [..., H, W] from forward info [..., H, W, 3 + 2 T]."""
         return result_info.detach()[..., 4]
 
+    @staticmethod
+    def _transform_cam_params(
+        cam_params: torch.Tensor,
+        width: int,
+        height: int,
+        orthogonal: bool,
+        right_handed: bool,
+        first_R_then_T: bool = False,
+    ) -> Vectors:
+        """The camera in world coordinates; see `camera_vectors`."""
+        return camera_vectors(cam_params, width, height, orthogonal, right_handed, first_R_then_T)
+
     def _call(self, arguments: ForwardArguments, with_info: bool, first_r_then_t: bool) -> SphereCall:
-        limits = self._limits
+        limits = self._renderer
         # float32 rounds values close to 1 up to it, and 1 is refused.
         allowed = min(np.float32(arguments.percent_allowed_difference), np.float32(1.0) - np.float32(EPS))
         settings = SphereSettings(
@@ -193,7 +207,7 @@ class Renderer(torch.nn.Module):
                 limits.width,
                 limits.height,
                 orthogonal=limits.orthogonal,
-                right_handed=self._right_handed,
+                right_handed=limits.right_handed,
                 first_r_then_t=first_r_then_t,
             )
 

@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test bench soak typed lint docs format sanitize dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
+.PHONY: setup emulation demo test test-all bench soak typed lint docs format sanitize dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -34,10 +34,14 @@ emulation: $(VENV)/.installed
 demo: setup
 	$(BIN)/python examples/demo.py
 
-# Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle".
+# Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle". Where a test has many combinations of parameters,
+# `make test` runs some in which all pairs of values occur, and `make test-all` all of them.
 TESTS ?=
 test: setup emulation
 	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest $(TESTS)
+
+test-all: setup emulation
+	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest --whole $(TESTS)
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks.spheres

@@ -11,6 +11,8 @@ import torch
 
 from support import engines, gaussian_engines, mesh_engines, training_engines
 
+pytest_plugins = ("support.covering",)
+
 # Their processes, sockets and clocks share the machine with whatever else it does: a test there that fails has two more
 # tries, and the summary names it ("R"). The kernels' and the contract's tests have one.
 _OVER_PROCESSES = [Path(__file__).parent / room for room in ("client", "server", "faults", "end_to_end", "deploy")]

@@ -19,6 +19,8 @@ _OVER_PROCESSES = [Path(__file__).parent / room for room in ("client", "server",
 
 
 def pytest_configure() -> None:
+    # References are made of many small operations, and two threads would wait for each other at each of them.
+    torch.set_num_threads(1)
     # A shell has what it starts in the background ignore Ctrl-C, and so would every process that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

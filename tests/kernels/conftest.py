@@ -30,15 +30,6 @@ def cuda(request: pytest.FixtureRequest) -> CudaDevice:
     return device
 
 
-@pytest.fixture
-def one_torch_thread() -> Iterator[None]:
-    """Small operations by the thousand: a busy machine makes torch's threads wait for each other at each of them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(
     params=[
         pytest.param(name, marks=pytest.mark.gpu if name == "gpu" else ())

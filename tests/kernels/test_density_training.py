@@ -104,7 +104,7 @@ def relocation_and_noise(training: Training, step: int) -> None:
         training.statistics = Statistics.zeros(training.parameters)
 
 
-def test_growth_finds_what_few_gaussians_cannot(one_torch_thread: None) -> None:
+def test_growth_finds_what_few_gaussians_cannot() -> None:
     target = picture()
     few = Training(target, nothing).run()
     assert few.losses[-1] < 0.7 * few.losses[0]
@@ -114,7 +114,7 @@ def test_growth_finds_what_few_gaussians_cannot(one_torch_thread: None) -> None:
         assert grown.losses[-1] < 0.7 * few.losses[-1], control.__name__
 
 
-def test_trainings_can_be_repeated_to_the_bit(one_torch_thread: None) -> None:
+def test_trainings_can_be_repeated_to_the_bit() -> None:
     target = picture()
     for control in (clones_and_splits, relocation_and_noise):
         first, second = (Training(target, control).run() for _ in range(2))

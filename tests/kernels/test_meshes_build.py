@@ -21,7 +21,6 @@ from support.mesh_obstacles import Obstacle, Sight, survey
 from support.mesh_runs import mesh_of, run
 from support.mesh_spheres import Crowd, random_of
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 OUTPUTS = ("cost", "distance", "normal", "closest")
 SHAPES = {
     "box": shapes.box(),

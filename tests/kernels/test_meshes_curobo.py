@@ -13,7 +13,6 @@ from support.mesh_marks import curobo
 from support.mesh_runs import run
 from support.mesh_spheres import random_of
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 CASES = {case.name: case for case in curobo_cases()}
 
 

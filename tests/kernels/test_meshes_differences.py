@@ -17,7 +17,6 @@ from support.mesh_reference import ExactScene
 from support.mesh_runs import run
 from support.mesh_spheres import Crowd, random_of
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 # Metres. What is cut off or chosen otherwise within MARGIN is left out of the loss.
 STEP, MARGIN = 3e-4, 2e-3
 # Few edges, so that most closest points stay where they are.

@@ -13,7 +13,6 @@ from support.mesh_marks import DIRECTION, DISTANCE, GRADIENT, exact, size_of, up
 from support.mesh_obstacles import ANY
 from support.mesh_runs import DISTANCES, OUTPUTS, run
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 CASES = {case.name: case for case in exact_cases()}
 BOTH = ("cost", "distance")
 SEVERAL = ["all kinds", "three", "worlds", "limited", "radii"]

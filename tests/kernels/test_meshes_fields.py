@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 import torch
 
 from lumigrad.kernels.meshes import Instance, World
@@ -18,7 +17,6 @@ from support.mesh_runs import run, world_of
 from support.mesh_shapes import ell
 from support.mesh_spheres import Crowd
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 BOX = (0.1, -0.05, 0.02, 0.8, 0.3, -0.4, 0.331662479)
 EDGES, SIZE = (0.9, 0.72, 0.6), 0.06
 

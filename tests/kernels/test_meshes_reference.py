@@ -22,7 +22,6 @@ from support.mesh_spheres import random_of
 from support.mesh_sweep import samples_of
 from support.mesh_triangles import closest
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 ORACLE_FILES = oracle.files("meshes")
 needs_oracle = pytest.mark.skipif(not ORACLE_FILES, reason=oracle.ABSENT)
 CASES = {case.name: case for case in exact_cases()}

@@ -18,7 +18,6 @@ from support.mesh_obstacles import Obstacle
 from support.mesh_runs import run, with_options
 from support.mesh_spheres import Crowd, random_of, reversed_in_time
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 PATH = Crowd(batches=4, horizon=6, count=16, step=0.3)
 SWEPT = {"activation_distance": 0.02, "sweep": True}
 

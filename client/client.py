@@ -69,7 +69,8 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                 that the name stands for, which is looked up again every few seconds; or a function without arguments
                 that tells them, and is asked as often. None: LUMIGRAD_TARGET, else localhost:50051.
             timeout_s: default time-out of a call, its repetitions included, seconds.
-            retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all.
+            retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all. A worker that has no
+                room just now is waited for until the call's time-out, unless this is 0.
             token: sent as a bearer token with each call; None: LUMIGRAD_TOKEN, else none.
             tls: True, or the path of a PEM file with the certificate authorities to trust; False: plain text; None:
                 LUMIGRAD_TLS, which is 1 or such a path, else plain text.

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from lumigrad.client import affinity, cancellation, tracing
 from lumigrad.client.access import Access
 from lumigrad.client.channel import open_channel
-from lumigrad.client.errors import Internal, LaneLost, LumigradError
+from lumigrad.client.errors import Cancelled, Internal, LaneLost, LumigradError
 from lumigrad.client.lane_trip import StreamTrip
 from lumigrad.client.lanes import Lanes
 from lumigrad.client.retry import Deadline, retry_unavailable
@@ -218,6 +218,10 @@ class Connection:
         try:
             return call(left)
         except grpc.RpcError as error:
+            # Whoever stops waiting, or closes the client, has cancelled the call.
+            cancellation.check()
+            if self._closed:
+                raise Cancelled(f"the client was closed during a call to {self.target}") from error
             raise exception_of(error, self.target, deadline.timeout_s) from error
         except ProtocolError as error:
             raise Internal(f"the worker at {self.target} broke the contract: {error}") from error

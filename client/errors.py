@@ -127,7 +127,16 @@ class Unauthenticated(LumigradError, PermissionError):
 
 
 class Cancelled(LumigradError):
-    """The call was cancelled, here or by the worker."""
+    """The call was cancelled, here or by the worker.
+
+    Attributes:
+        is_foreign: neither this program nor the worker asked for it: something in between ended the call before it was
+            begun.
+    """
+
+    def __init__(self, message: str, *, is_foreign: bool = False) -> None:
+        super().__init__(message)
+        self.is_foreign = is_foreign
 
 
 class Internal(LumigradError):

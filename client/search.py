@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from lumigrad.client.errors import DeadlineExceeded, ResourceExhausted, SceneNotFound, Unavailable
+from lumigrad.client.errors import Cancelled, DeadlineExceeded, ResourceExhausted, SceneNotFound, Unavailable
 from lumigrad.client.retry import Deadline, retry_unavailable
 from lumigrad.client.ring import ranked
 from lumigrad.client.wish import Wish
@@ -25,7 +25,7 @@ class Search:
         self._wish = wish
         # In this round; another one begins, after a pause, when everybody has been asked.
         self._asked: set[Worker] = set()
-        self._missed: Unavailable | None = None
+        self._missed: Unavailable | Cancelled | None = None
         self._failures: dict[str, Unavailable] = {}
         self._busy: ResourceExhausted | None = None
         self._spills = 0
@@ -59,10 +59,17 @@ class Search:
             except DeadlineExceeded:
                 worker.health.suspect()
                 raise
+            except Cancelled as error:
+                self._missed = error
+                raise
             except ResourceExhausted as error:
                 self._busy = self._busy or error
                 if error.retry_after_s is None or not self._may_spill():
-                    raise self._busy from None
+                    busy, self._busy = self._busy, None
+                    # After a pause another round begins, with the worker that the call prefers.
+                    self._asked.clear()
+                    self._spills = 0
+                    raise busy from None
                 self._spills += 1
             except SceneNotFound:
                 # There is no copy of it here that could be put: it may be on another worker.

@@ -60,6 +60,9 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     if _was_lost(call):
         text = f"the worker at {target} was lost while it was at the call ({text}); its log may say why"
         return Unavailable(text, was_begun=True)
+    if call.code() is grpc.StatusCode.CANCELLED:
+        # A worker that ends a call which takes too long has begun it.
+        return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=not call.initial_metadata())
     translate = _TRANSLATIONS.get(call.code())
     if translate is not None:
         return translate(text, call.trailing_metadata() or (), target, timeout_s)
@@ -162,10 +165,6 @@ def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) 
     return Unavailable(f"no worker at {target} ({text}); start one with `lumigrad serve`, or {remedies.TARGET}")
 
 
-def _cancelled(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    return Cancelled(f"the call to {target} was cancelled: {text}")
-
-
 def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
     return Unauthenticated(f"the worker at {target} refused the caller: {text}; {remedies.TOKEN}")
 
@@ -178,7 +177,6 @@ _TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str, float], Lumi
     grpc.StatusCode.FAILED_PRECONDITION: _failed_precondition,
     grpc.StatusCode.DEADLINE_EXCEEDED: _deadline_exceeded,
     grpc.StatusCode.UNAVAILABLE: _unavailable,
-    grpc.StatusCode.CANCELLED: _cancelled,
     grpc.StatusCode.UNAUTHENTICATED: _unauthenticated,
     grpc.StatusCode.PERMISSION_DENIED: _unauthenticated,
 }

@@ -172,6 +172,91 @@ def test_unavailable_is_repeated_with_growing_delays_until_it_works(scripted):
         assert nominal / 2 <= delay < nominal + 0.5
 
 
+def test_a_worker_without_room_is_waited_for_as_it_says(scripted):
+    servicer, target = scripted
+
+    def behavior(context: Any) -> worker_pb2.InfoReply:
+        if len(servicer.calls) < 4:
+            refuse(context, details.retry_info(0.3))
+        return worker_pb2.InfoReply(version="4th")
+
+    def refuse(context: Any, *messages: Any) -> None:
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        context.set_trailing_metadata([details.pack(code.value[0], "full", messages)])
+        context.abort(code, "full")
+
+    servicer.behavior = behavior
+    with Client(target, timeout_s=20, retry_s=0.2) as client:
+        assert client.info().version == "4th"
+        delays = [later - earlier for earlier, later in zip(servicer.calls, servicer.calls[1:], strict=False)]
+        assert all(delay >= 0.3 for delay in delays)
+        # There will be room only when the call's time is over: the error comes now.
+        servicer.calls.clear()
+        servicer.behavior = lambda context: refuse(context, details.retry_info(30.0))
+        began = time.monotonic()
+        with pytest.raises(lumigrad.ResourceExhausted):
+            client.info(timeout_s=20)
+        assert time.monotonic() - began < 10 and len(servicer.calls) == 1
+        # A call that never fits does not do so later.
+        servicer.behavior = refuse
+        with pytest.raises(lumigrad.ResourceExhausted):
+            client.info()
+    assert len(servicer.calls) == 2
+
+
+def test_a_call_that_was_cancelled_on_its_way_is_repeated(scripted):
+    servicer, target = scripted
+
+    def behavior(context: Any) -> worker_pb2.InfoReply:
+        if len(servicer.calls) < 4:
+            # As a proxy does, or a worker that is under attack: nothing was said before.
+            context.cancel()
+        return worker_pb2.InfoReply(version="4th")
+
+    servicer.behavior = behavior
+    for targets in (target, [target, "127.0.0.1:1"]):
+        servicer.calls.clear()
+        with Client(targets, timeout_s=20) as client:
+            assert client.info().version == "4th"
+        assert len(servicer.calls) == 4
+
+
+def test_a_call_that_the_worker_ends_is_not_repeated(scripted):
+    servicer, target = scripted
+
+    def behavior(context: Any) -> worker_pb2.InfoReply:
+        # As a worker does with a call that took too long.
+        context.send_initial_metadata((("request", "1"),))
+        context.cancel()
+        return worker_pb2.InfoReply()
+
+    servicer.behavior = behavior
+    with Client(target, timeout_s=20) as client, pytest.raises(lumigrad.Cancelled):
+        client.info()
+    assert len(servicer.calls) == 1
+
+
+def test_a_call_under_way_when_the_client_is_closed_is_not_repeated(scripted):
+    servicer, target = scripted
+    begun, released = threading.Event(), threading.Event()
+
+    def behavior(_: Any) -> worker_pb2.InfoReply:
+        begun.set()
+        released.wait(20)
+        return worker_pb2.InfoReply()
+
+    servicer.behavior = behavior
+    client = Client(target, timeout_s=20)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(client.info)
+        assert begun.wait(20)
+        client.close()
+        with pytest.raises(lumigrad.Cancelled, match="the client was closed"):
+            call.result(20)
+        released.set()
+    assert len(servicer.calls) == 1
+
+
 def test_repetitions_end_with_the_time_for_them(scripted):
     servicer, target = scripted
     servicer.fail(grpc.StatusCode.UNAVAILABLE)

@@ -139,7 +139,7 @@ def test_who_waits_counts_and_clients_hear_when_to_come_back(tmp_path: Path) -> 
         raw = RawClient(process.target)
         scene_id = raw.put(sphere_cloud(700_000)).scene.scene_id
         with pytest.raises(ResourceExhausted, match=r"too little is free; .*; try again in 1 s") as error:
-            client.render(cloud(), cameras)
+            client.render(cloud(), cameras, timeout_s=0.9)
         assert error.value.retry_after_s == 1.0
         raw.scene_stub.Delete(scene_pb2.DeleteRequest(scene_id=scene_id), timeout=10)
         client.render(cloud(), cameras)
@@ -151,9 +151,10 @@ def test_a_leak_ends_the_worker_and_the_next_one_serves(tmp_path: Path) -> None:
         handle = client.put(cloud())
         expected = client.render(handle, CAMERA).color
         faults.arm("shortages")
-        for _ in range(5):
-            with pytest.raises(ResourceExhausted):
-                client.render(handle, CAMERA)
+        with Client(process.target, retry_s=0.0) as impatient:
+            for _ in range(5):
+                with pytest.raises(ResourceExhausted):
+                    impatient.render(handle, CAMERA)
         faults.disarm("shortages")
         process.wait_for_log("5 calls in a row found no memory that should have been there: it leaks")
         process.wait_for_log("worker ended device=cpu code=6 reason=out_of_memory")

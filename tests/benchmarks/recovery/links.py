@@ -92,9 +92,13 @@ def _lost_lane() -> Iterator[Incident]:
 @contextmanager
 def _full() -> Iterator[Incident]:
     """A queue full of calls, which are then given up."""
-    with worker("--device", "cpu", "--queue-size", str(_QUEUE)) as process, Client(process.target) as client:
+    with (
+        worker("--device", "cpu", "--queue-size", str(_QUEUE)) as process,
+        Client(process.target) as client,
+        Client(process.target, retry_s=0.0) as impatient,
+    ):
         raw = RawClient(process.target)
-        slow, call = SlowRender(raw), renders(client)
+        slow, call, call_once = SlowRender(raw), renders(client), renders(impatient)
 
         def ready() -> None:
             wait_for(process, "lumigrad_calls_in_progress", 0)
@@ -107,7 +111,7 @@ def _full() -> Iterator[Incident]:
                 slow.start()
             wait_for(process, "lumigrad_queue_depth", _QUEUE)
             try:
-                call()
+                call_once()
             except ResourceExhausted:
                 return
             raise AssertionError("the queue is not full")

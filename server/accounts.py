@@ -32,14 +32,14 @@ class Account:
             limit: What all tenants together may take.
             option: The option of `lumigrad serve` that sets `limit`.
             share: What one tenant may take; None: all of it.
-            share_option: The option that sets `share`.
+            share_option: The option that sets `share`, if it is less than `limit`.
             retry_seconds: When a caller that was refused should try again.
         """
         self.resource = resource
         self.limit = limit
         self.share = limit if share is None else min(share, limit)
         self._option = option
-        self._share_option = share_option or option
+        self._share_option = share_option if self.share < limit else option
         self._retry_seconds = retry_seconds
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()
@@ -61,18 +61,30 @@ class Account:
         reservation.resize(amount)
         return reservation
 
-    def _change(self, tenant: str, by: int) -> None:
+    def tenants(self) -> dict[str, int]:
+        """What each tenant has reserved now; without those who have nothing."""
         with self._lock:
-            if by > 0:
-                self._check(tenant, by)
-            self._total += by
-            self._taken[tenant] += by
+            return dict(self._taken)
+
+    def check(self, amount: int) -> None:
+        """Refuse what no tenant may ever have: to try again later would not help."""
+        if amount > self.share:
+            what = f"{amount} {self.resource} are needed, of which there are {self.share} at the most"
+            raise BusyError(f"{what} ({self._share_option})", None)
+
+    def _change(self, tenant: str, old: int, new: int) -> None:
+        with self._lock:
+            if new > old:
+                self.check(new)
+                self._check_free(tenant, new - old)
+            self._total += new - old
+            self._taken[tenant] += new - old
             if not self._taken[tenant]:
                 del self._taken[tenant]
 
-    def _check(self, tenant: str, more: int) -> None:
+    def _check_free(self, tenant: str, more: int) -> None:
         own = self._taken[tenant]
-        if own + more > self.share:
+        if self.share < self.limit and own + more > self.share:
             what = f"you have {own} of {self.share} {self.resource} ({self._share_option}), and asked for {more} more"
             raise BusyError(what, self._retry_seconds)
         if self._total + more > self.limit:
@@ -104,13 +116,13 @@ class Reservation:
         """
         with self._lock:
             if not self._is_released:
-                self._account._change(self._tenant, amount - self._amount)
+                self._account._change(self._tenant, self._amount, amount)
                 self._amount = amount
 
     def release(self) -> None:
         """Give everything back."""
         with self._lock:
             if not self._is_released:
-                self._account._change(self._tenant, -self._amount)
+                self._account._change(self._tenant, self._amount, 0)
                 self._amount = 0
             self._is_released = True

@@ -57,6 +57,8 @@ def _kernel_argument(error: ArgumentError) -> Answer:
 
 
 def _busy(error: errors.BusyError) -> Answer:
+    if error.retry_seconds is None:
+        return Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, error.what, "busy")
     retry = details.retry_info(error.retry_seconds)
     return Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{error.what}; try again later", "busy", (retry,))
 

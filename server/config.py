@@ -58,6 +58,9 @@ class Config:
     batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
     max_payload_mib: int = _option(1024, "payload of one request or reply")
     transit_mib: int = _option(8192, "payloads of all calls in progress together, requests and replies")
+    tenant_transit_mib: int = _option(
+        0, "of those payloads, bytes of one tenant's; 0: a quarter, but at least twice a payload; all without tenants"
+    )
     lane_mib: int = _option(2048, "shared memory for the payloads of clients on this machine; 0: none")
     max_pixels: int = _option(1 << 26, "pixels of one call, all its cameras together")
     max_primitives: int = _option(1 << 24, "primitives of one scene")
@@ -109,6 +112,11 @@ class Config:
             raise ConfigError(
                 f"--transit-mib: expected at least twice --max-payload-mib = {self.max_payload_mib}, so that every "
                 f"call that is allowed can be served, got {self.transit_mib}"
+            )
+        if self.tenant_transit_mib and not 2 * self.max_payload_mib <= self.tenant_transit_mib <= self.transit_mib:
+            raise ConfigError(
+                f"--tenant-transit-mib: expected 0, or at least twice --max-payload-mib = {self.max_payload_mib} and "
+                f"at most --transit-mib = {self.transit_mib}, got {self.tenant_transit_mib}"
             )
         self._check_trace_endpoint()
         if self.spool and self.spool_mib < self.max_payload_mib:
@@ -173,6 +181,13 @@ class Config:
     def has_tenants(self) -> bool:
         """Whether callers are told apart."""
         return bool(self.tokens_file or self.tls_client_ca)
+
+    @property
+    def transit_share_mib(self) -> int:
+        """What one tenant may have of the payloads of calls in progress."""
+        if not self.has_tenants:
+            return self.transit_mib
+        return self.tenant_transit_mib or min(self.transit_mib, max(self.transit_mib // 4, 2 * self.max_payload_mib))
 
     @property
     def is_loopback(self) -> bool:

@@ -18,7 +18,8 @@ class InvalidArgumentError(ValueError):
 class BusyError(Exception):
     """There is no room for the call just now."""
 
-    def __init__(self, what: str, retry_seconds: float) -> None:
+    def __init__(self, what: str, retry_seconds: float | None) -> None:
+        """Without `retry_seconds` there never will be."""
         super().__init__(what)
         self.what = what
         self.retry_seconds = retry_seconds

@@ -1,38 +1,28 @@
-"""Memory for the payloads of calls in progress, requests and replies, within one budget."""
+"""Memory for the payloads of calls in progress, requests and replies, within one account."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from lumigrad.server.accounts import Account
 from lumigrad.server.call import Call
-from lumigrad.server.errors import BusyError
-
-_RETRY_SECONDS = 0.5
 
 
 class Transit:
     """Counts payload bytes from the time they are certain to come until their call ends."""
 
-    def __init__(self, limit_bytes: int, allocate: Callable[[int], memoryview]) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:
+        self.account = account
         self._allocate = allocate
-        self._lock = threading.Lock()
-        self._bytes = 0
 
     @property
     def bytes(self) -> int:
         """What is reserved now."""
-        return self._bytes
+        return self.account.taken
 
     def reserve(self, nbytes: int, call: Call) -> None:
-        """Count a call's bytes until it ends; refuse them if others take the room."""
-        with self._lock:
-            if self._bytes + nbytes > self._limit_bytes:
-                taken = f"payloads of calls in progress take {self._bytes} of {self._limit_bytes} bytes"
-                raise BusyError(taken, _RETRY_SECONDS)
-            self._bytes += nbytes
-        call.on_end(lambda: self._release(nbytes))
+        """Count a call's bytes until it ends; BusyError if there is no room for them."""
+        call.on_end(self.account.reserve(call.tenant, nbytes).release)
 
     def allocator(self, call: Call) -> Callable[[int], memoryview]:
         """What gives a call a buffer for its upload."""
@@ -42,7 +32,3 @@ class Transit:
             return self._allocate(length)
 
         return allocate
-
-    def _release(self, nbytes: int) -> None:
-        with self._lock:
-            self._bytes -= nbytes

@@ -23,6 +23,7 @@ from lumigrad.protos.service import (
     method_handlers,
 )
 from lumigrad.server import logs
+from lumigrad.server.accounts import Account
 from lumigrad.server.call_threads import CallThreads
 from lumigrad.server.capacity import free_bytes
 from lumigrad.server.certificates import Certificates
@@ -245,7 +246,14 @@ class Worker:
 
 def _machine(config: Config, chosen: torch.device) -> Machine:
     transfer = Transfer(chosen)
-    transit = Transit(config.transit_mib * MIB, transfer.allocate)
+    payloads = Account(
+        "bytes of payloads in progress",
+        config.transit_mib * MIB,
+        "--transit-mib",
+        share=config.transit_share_mib * MIB,
+        share_option="--tenant-transit-mib",
+    )
+    transit = Transit(payloads, transfer.allocate)
     capacity = config.device_memory_mib * MIB or free_bytes(chosen)
     memory = DeviceMemory(chosen, capacity, transit if chosen.type == "cpu" else None)
     return Machine(

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from lumigrad.server.call import Call
-from lumigrad.server.timings import StageTimes
+from lumigrad.server.errors import CancelledError
 
 
 class Part(Call):
     """What is done for one message of a stream."""
 
     def __init__(self, whole: Call, operation: str) -> None:
-        # Not the base's: everything that it would read from gRPC is the whole call's.
-        self.__dict__.update(whole.__dict__)
-        self.times = StageTimes()
+        super().__init__(whole.method, whole._context)
+        self.request_id = whole.request_id
+        self.tenant = whole.tenant
+        self.priority = whole.priority
+        self.tell_stages = whole.tell_stages
+        self.engine = whole.engine
         self.operation = operation
         self._whole = whole
+        # Of what follows: several threads work on one part.
+        self._lock = threading.Lock()
         self._at_end: list[Callable[[], None]] = []
         self._has_ended = False
 
@@ -27,20 +33,23 @@ class Part(Call):
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when this part ends, or the whole call; at once if it has."""
-        if self._has_ended:
-            callback()
-        else:
-            self._at_end.append(callback)
+        with self._lock:
+            if not self._has_ended:
+                self._at_end.append(callback)
+                return
+        callback()
 
     def cancel(self, why: str) -> None:
         """End the whole call from this side."""
         self._whole.cancel(why)
 
     def end(self) -> None:
-        """Let go of everything."""
-        if not self._has_ended:
-            self.tell_stages(self.engine, self.operation, self.times.milliseconds)
-        self._has_ended = True
+        """Let go of everything; no harm if it has ended."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended = True
+        self.tell_stages(self.engine, self.operation, self.times.milliseconds)
         while self._at_end:
             self._at_end.pop()()
 
@@ -50,21 +59,30 @@ class Parts:
 
     def __init__(self, whole: Call) -> None:
         self._whole = whole
+        self._lock = threading.Lock()
         self._open: set[Part] = set()
+        self._has_ended = False
         whole.on_end(self.end)
 
     def begin(self, operation: str) -> Part:
-        """A further part."""
+        """A further part; CancelledError if the call has ended, for nobody would end it."""
         part = Part(self._whole, operation)
-        self._open.add(part)
+        with self._lock:
+            if self._has_ended:
+                raise CancelledError
+            self._open.add(part)
         return part
 
     def close(self, part: Part) -> None:
         """End one."""
-        self._open.discard(part)
+        with self._lock:
+            self._open.discard(part)
         part.end()
 
     def end(self) -> None:
-        """End all of them."""
-        for part in list(self._open):
-            self.close(part)
+        """End all of them, and begin no more."""
+        with self._lock:
+            self._has_ended = True
+            parts, self._open = self._open, set()
+        for part in parts:
+            part.end()

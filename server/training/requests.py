@@ -51,8 +51,13 @@ class Requests:
         self._parts = Parts(call)
         self._call = call
         self._waiting: queue.Queue[Request | BaseException | None] = queue.Queue(_MOST_WAITING)
-        self._has_ended = threading.Event()
-        call.on_end(self._has_ended.set)
+        self._changed = threading.Condition()
+        # Requests that were read and are not answered yet.
+        self._unanswered = 0
+        # By step, bytes that its gradients may have.
+        self._expected: dict[int, int] = {}
+        self._has_ended = False
+        call.on_end(self._end)
         threading.Thread(target=self._read, name="training requests", daemon=True).start()
 
     def __iter__(self) -> Iterator[Request]:
@@ -68,6 +73,13 @@ class Requests:
                 yield request
             finally:
                 self._parts.close(request.part)
+                self._answered()
+
+    def expect(self, number: int, nbytes: int) -> None:
+        """Let the gradients of a step come, with a payload of so many bytes at the most."""
+        with self._changed:
+            self._expected[number] = nbytes
+            self._changed.notify_all()
 
     def _next(self) -> Request | None:
         while True:
@@ -87,6 +99,8 @@ class Requests:
         try:
             for frame in self._frames:
                 self._put(self._complete(frame))
+                if self._has_ended:
+                    return
             self._put(None)
         except BaseException as error:
             self._put(error)
@@ -97,9 +111,11 @@ class Requests:
             raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
         self._call.renew()
         part = self._parts.begin(str(message.WhichOneof("kind")))
-        runtime = self._runtime
-        allocate = runtime.transit.allocator(part)
-        assembler = PayloadAssembler(message.payload_bytes, runtime.limits.payload_bytes, allocate)
+        limit_bytes = self._payload_limit(message)
+        if limit_bytes is None:
+            # There is no such step, as whoever answers it will say; what follows is of no use.
+            return Request(message, PayloadReader(), part)
+        assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.transit.allocator(part))
         assembler.add(first.data)
         while not assembler.is_full:
             frame = next(self._frames, None)
@@ -111,8 +127,35 @@ class Requests:
             assembler.add(frame.data)
         return Request(message, PayloadReader(assembler.finish()), part)
 
+    def _payload_limit(self, message: training_pb2.TrainRequest) -> int | None:
+        """Bytes that the payload of a request may have: only gradients have one, of a step that waits for them.
+
+        Whether a step does is known once it, or everything before, has been answered. None: it does not.
+        """
+        if message.WhichOneof("kind") != "gradients":
+            if message.payload_bytes:
+                raise InvalidArgumentError("payload_bytes", "0: only gradients have a payload", message.payload_bytes)
+            return 0
+        number = message.gradients.number
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._expected or not self._unanswered or self._has_ended)
+            known = self._expected.pop(number, None)
+        return None if known is None else min(known, self._runtime.limits.payload_bytes)
+
+    def _answered(self) -> None:
+        with self._changed:
+            self._unanswered -= 1
+            self._changed.notify_all()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
     def _put(self, request: Request | BaseException | None) -> None:
-        while not self._has_ended.is_set():
+        with self._changed:
+            self._unanswered += 1
+        while not self._has_ended:
             try:
                 self._waiting.put(request, timeout=_LOOK_SECONDS)
                 return

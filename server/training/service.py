@@ -37,7 +37,8 @@ class TrainingService:
         """Begin a training, or take one up, and do what is asked of it."""
         runtime = self._tenants.of(call)
         call.operation = "train"
-        requests = iter(Requests(frames, runtime, call))
+        received = Requests(frames, runtime, call)
+        requests = iter(received)
         first = next(requests, None)
         require(first is not None and first.kind == "start", "kind", "start first", first and first.kind)
         assert first is not None
@@ -45,7 +46,7 @@ class TrainingService:
         with runtime.trainings.held(training, call):
             call.engine = training.state.plan.kind
             yield framed(_started(training, first.message.start.undelivered), first)
-            session = Session(training, runtime)
+            session = Session(training, runtime, received.expect)
             for request in requests:
                 yield from session.answer(request)
                 call.renew()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
-from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server.arrivals import shapes_of, uploader
+from lumigrad.server.arrivals import Shapes, shapes_of, uploader
 from lumigrad.server.errors import StepMismatchError
 from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
@@ -34,10 +35,12 @@ _MOST_PENDING = 4
 class Session:
     """Answers the requests of one call."""
 
-    def __init__(self, training: Training, runtime: Runtime) -> None:
+    def __init__(self, training: Training, runtime: Runtime, expect: Callable[[int, int], None]) -> None:
+        """`expect` hears of each step that waits for gradients, and how many bytes these may have."""
         self._training = training
         self._state = training.state
         self._runtime = runtime
+        self._expect = expect
         # Steps whose images were sent, by number.
         self._pending: OrderedDict[int, Rendered] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
@@ -106,6 +109,7 @@ class Session:
         rendered, images = self._runtime.executor.run(work, request.part, cost)
         self._pending[asked.number] = rendered
         state.pending_bytes += rendered.state.bytes
+        self._expect(asked.number, sum(4 * prod(shape) + ALIGNMENT for shape in _gradient_shapes(rendered).values()))
         yield from replies.images(views, images, request)
 
     def _gradients(self, request: Request) -> Replies:
@@ -114,10 +118,8 @@ class Session:
         if brought.number != oldest:
             raise StepMismatchError(self._state.step if oldest is None else oldest, brought.number)
         rendered = self._pending[brought.number]
-        shapes = {name: list(shape) for name, shape in shapes_of(rendered.outputs).items()}
-        shapes = {name: shape for name, shape in shapes.items() if name in rendered.planned.plan.upstream_shapes}
         field = "gradients.output_gradients"
-        tensors = checked_gradients(brought.output_gradients, shapes, field)
+        tensors = checked_gradients(brought.output_gradients, _gradient_shapes(rendered), field)
         upload = uploader(tensors, request.payload, self._runtime.transfer, field)
 
         def work() -> Done:
@@ -208,3 +210,9 @@ class Session:
         reply.snapshotted = self._snapshot_if_due(request)
         self._state.told.append(reply)
         return replies.framed(training_pb2.TrainReply(done=reply), request)
+
+
+def _gradient_shapes(rendered: Rendered) -> Shapes:
+    """Of what a client may bring for a step."""
+    known = rendered.planned.plan.upstream_shapes
+    return {name: shape for name, shape in shapes_of(rendered.outputs).items() if name in known}

@@ -64,7 +64,9 @@ def test_payloads_beyond_all_the_room_are_refused_until_there_is_some(
     wait_for(process, "lumigrad_transit_bytes", 2 * header.payload_bytes)
     error = failure(lambda: client.put(LARGE))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert error.details().startswith(f"payloads of calls in progress take {2 * header.payload_bytes} of {16 * MIB}")
+    assert error.details().startswith(
+        f"{2 * header.payload_bytes} of {16 * MIB} bytes of payloads in progress are taken (--transit-mib)"
+    )
     assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToTimedelta().total_seconds() > 0
     # Small calls still pass.
     client.render(spec_of(opencv_camera(16, 16)), cloud=sphere_cloud(3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +12,6 @@ from support import engines, gaussian_engines, mesh_engines, training_engines
 
 pytest_plugins = ("support.covering",)
 
-# Their processes, sockets and clocks share the machine with whatever else it does: a test there that fails has two more
-# tries, and the summary names it ("R"). The kernels' and the contract's tests have one.
-_OVER_PROCESSES = [Path(__file__).parent / room for room in ("client", "server", "faults", "end_to_end", "deploy")]
-
 
 def pytest_configure() -> None:
     # References are made of many small operations, and two threads would wait for each other at each of them.
@@ -24,12 +19,6 @@ def pytest_configure() -> None:
     # A shell has what it starts in the background ignore Ctrl-C, and so would every process that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(room in item.path.parents for room in _OVER_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1))
 
 
 def _machines(names: Iterable[str]) -> list[object]:

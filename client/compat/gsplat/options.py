@@ -9,7 +9,7 @@ What is refused is not a part of it:
   other gradients.
 - `distributed`: Gaussians split over the ranks of a trainer; a worker holds all of a scene.
 - `extra_signals`: a second set of channels with weights of the first; more channels of `colors` are the same sums.
-- `renderer_config`: a choice among gsplat's own renderers.
+- `renderer_config`: a choice among gsplat's own renderers; the default one may be named.
 
 Ignoring such an option would return a picture and gradients that look right and are not what was asked for, so each
 raises NotImplementedError: the option exists in gsplat, and the argument is not wrong. Values that gsplat does not know
@@ -28,6 +28,10 @@ RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 _HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
 _CAMERA_MODELS = ("pinhole", "ortho", "fisheye")
 _RASTERIZE_MODES = ("classic", "antialiased")
+
+# The defaults of gsplat, which need not be installed here: RollingShutterType.GLOBAL, and a class.
+_GLOBAL_SHUTTER = 4
+_DEFAULT_RENDERER = "RendererConfig_MixedBatch"
 
 _UNDISTORT = (
     "undistort the pictures, or render pinholes with lumigrad.client.torch.render_gaussians(..., distortion=...)"
@@ -87,15 +91,18 @@ _ADVICE = {
     "ut_params": _ON_PLANE,
     "extra_signals": _AS_CHANNELS,
     "extra_signals_sh_degree": _AS_CHANNELS,
-    "renderer_config": "leave it out: there is one renderer",
+    "renderer_config": f"leave it out, or pass {_DEFAULT_RENDERER}(): there is one renderer",
 }
 
 
 def _is_default(name: str, value: Any) -> bool:
     if name == "global_z_order":
         return bool(value)
-    # A member of gsplat's RollingShutterType.
-    return value is None or value is False or (name == "rolling_shutter" and getattr(value, "name", "") == "GLOBAL")
+    if name == "rolling_shutter" and value is not None:
+        return getattr(value, "name", "") == "GLOBAL" or bool(value == _GLOBAL_SHUTTER)
+    if name == "renderer_config" and type(value).__name__ == _DEFAULT_RENDERER:
+        return True
+    return value is None or value is False
 
 
 def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> None:

@@ -84,7 +84,7 @@ def rasterization(
     Args:
         means: [.., N, 3] centres, scene units.
         quats: [.., N, 4] rotations (w, x, y, z), of any length.
-        scales: [.., N, 3] standard deviations, scene units.
+        scales: [.., N, 3] standard deviations, scene units; of negative ones the absolute values count.
         opacities: [.., N] in [0, 1].
         colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D] or [.., N, K, D] coefficients. May be
             None if only the depth is rendered.
@@ -125,7 +125,7 @@ def rasterization(
         ut_params: see rays.
         extra_signals: see rays.
         extra_signals_sh_degree: see rays.
-        renderer_config: see rays.
+        renderer_config: see rays; gsplat's default may be named.
         target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
 
     Returns:
@@ -142,6 +142,8 @@ def rasterization(
         ut_params, extra_signals, extra_signals_sh_degree, renderer_config,
     ).refuse()  # fmt: skip
     check_modes(render_mode, camera_model, rasterize_mode)
+    # gsplat sees their squares only, and optimisers that step them without an activation cross 0.
+    scales = scales.abs() if isinstance(scales, torch.Tensor) else scales
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = _no_colors(means), None, None
     # A scene holds its harmonics once, so that they are uploaded once whatever the number of cameras.

@@ -225,3 +225,57 @@ def test_refusals_name_the_setting(rasterizer, change, text):
 def test_other_semantics_are_refused(rasterizer):
     with pytest.raises(InvalidArgument, match=r'^semantics: expected one of "inria_depth", "inria_exact", got .exact.'):
         rasterizer(semantics="exact")
+
+
+def test_two_results_are_the_first_two_of_three(rasterizer):
+    color, radii, _ = rasterizer()(**scene())
+    tensors = scene()
+    two = rasterizer(depth=False)(**tensors)
+    assert len(two) == 2 and torch.equal(two[0], color) and torch.equal(two[1], radii)
+    two[0].sum().backward()
+    assert all(tensor.grad is not None for tensor in tensors.values())
+
+
+def test_opacities_and_backgrounds_may_have_axes_of_one(rasterizer):
+    expected = rasterizer()(**scene())[0]
+    for shape in ((1, COUNT, 1), (COUNT,), (1, COUNT)):
+        tensors = scene()
+        tensors["opacities"] = tensors["opacities"].detach().reshape(shape).requires_grad_()
+        found = rasterizer(settings(bg=settings().bg[None]))(**tensors)[0]
+        assert torch.equal(found, expected)
+        found.sum().backward()
+        assert tensors["opacities"].grad.shape == shape and tensors["opacities"].grad.any()
+    with pytest.raises(InvalidArgument, match=r"^opacities: expected shape \[40\], got \[20, 2\]"):
+        rasterizer()(**{**scene(), "opacities": torch.ones(COUNT // 2, 2)})
+
+
+def test_a_number_is_the_background_of_all_channels(rasterizer):
+    grey = torch.full((2, 3), 0.4, requires_grad=True)
+    expected = rasterizer(settings(bg=torch.full((3,), 0.4)))(**scene())[0]
+    for number in (torch.tensor(0.4), grey[0, 0]):
+        assert torch.equal(rasterizer(settings(bg=number))(**scene())[0], expected)
+    rasterizer(settings(bg=grey[0, 0]))(**scene())[0].sum().backward()
+    assert grey.grad is not None and grey.grad[0, 0] > 0
+    coloured = torch.tensor([[0.1, 0.2, 0.3]])
+    with pytest.raises(
+        InvalidArgument, match=r"^raster_settings.bg: expected shape \[3\], got one number out of a ten"
+    ):
+        rasterizer(settings(bg=coloured[0, 0]))(**scene())
+
+
+def test_a_program_with_two_results_and_leading_axes_runs(rasterizer):
+    """As gsplat's rasterization_inria_wrapper calls the original."""
+    tensors, background = scene(), torch.tensor([[[0.1, 0.2, 0.3]]])
+    module = rasterizer(raster_settings=settings(bg=background[0, 0]), depth=False)
+    picture, _ = module(
+        means3D=tensors["means3D"],
+        means2D=torch.zeros_like(tensors["means3D"], requires_grad=True),
+        shs=None,
+        colors_precomp=tensors["shs"][:, 0],
+        opacities=tensors["opacities"][None],
+        scales=tensors["scales"],
+        rotations=tensors["rotations"],
+        cov3D_precomp=None,
+    )
+    picture.permute(1, 2, 0).square().mean().backward()
+    assert all(tensors[name].grad.any() for name in ("means3D", "shs", "opacities", "scales", "rotations"))

@@ -54,10 +54,10 @@ def inria_inputs(
     """Tensors by the names of `INPUTS`, on the CPU.
 
     Args:
-        settings: has the camera and the background.
+        settings: has the camera and the background; one number is the background of all channels.
         camera_gradients: whether the camera gets gradients, which in the original it does not.
         means3D: see `GaussianRasterizer.forward`, as all that follow.
-        opacities: a last axis of 1 is left out.
+        opacities: axes of 1 are left out.
         shs: cut to the degree in use.
         colors_precomp: instead of shs.
         scales: with rotations.
@@ -65,9 +65,8 @@ def inria_inputs(
         cov3D_precomp: instead of both.
     """
     _check_alternatives(shs, colors_precomp, scales, rotations, cov3D_precomp)
-    flat = on_host("opacities", opacities)
     inputs: dict[str, torch.Tensor | None] = dict.fromkeys(INPUTS)
-    inputs["opacities"] = flat[:, 0] if flat.ndim == 2 and flat.shape[1] == 1 else flat
+    inputs["opacities"] = _row(on_host("opacities", opacities))
     scene = {
         "means": means3D,
         "quats": rotations,
@@ -77,7 +76,9 @@ def inria_inputs(
         "colors": colors_precomp,
     }
     inputs |= {name: None if value is None else on_host(_ARGUMENTS[name], value) for name, value in scene.items()}
-    inputs["background"] = on_host("raster_settings.bg", settings.bg)
+    of_channels = inputs["colors"] if shs is None else inputs["sh"]
+    assert of_channels is not None
+    inputs["background"] = _background(settings.bg, of_channels.shape[-1] if of_channels.ndim else 0)
     for name, field in (("view", "viewmatrix"), ("projection", "projmatrix"), ("position", "campos")):
         tensor = on_host(f"raster_settings.{field}", getattr(settings, field), torch.float64)
         inputs[name] = tensor if camera_gradients else tensor.detach()
@@ -108,6 +109,26 @@ def _check_alternatives(shs: Any, colors_precomp: Any, scales: Any, rotations: A
     if (scales is None) == (cov3D_precomp is None):
         given = "neither" if scales is None else "both"
         raise InvalidArgument.of("cov3D_precomp", f"expected either scales and rotations or cov3D_precomp, got {given}")
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    """A vector, if all axes but one are 1; other tensors as they are."""
+    return tensor.reshape(-1) if tensor.numel() in tensor.shape else tensor
+
+
+def _background(bg: Any, channels: int) -> torch.Tensor:
+    tensor = on_host("raster_settings.bg", bg)
+    if tensor.ndim:
+        return _row(tensor)
+    # gsplat's wrapper of the original cuts one number out of backgrounds [C, 3], and means the colour it begins.
+    whole = bg._base if isinstance(bg, torch.Tensor) else None
+    if whole is not None and not (whole == bg).all():
+        raise InvalidArgument.of(
+            "raster_settings.bg",
+            f"expected shape [{channels}], got one number out of a tensor {list(whole.shape)} of several; "
+            "give gsplat's rasterization_inria_wrapper backgrounds of shape [1, C, 3]",
+        )
+    return tensor.expand(channels)
 
 
 def _active(shs: torch.Tensor | None, degree: int) -> torch.Tensor | None:

@@ -22,7 +22,7 @@ from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw
 # The original draws nothing that is closer, scene units.
 _NEAR = 0.2
 Semantics = Literal["inria_depth", "inria_exact"]
-Results = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Results = tuple[torch.Tensor, ...]
 
 
 class GaussianRasterizer(torch.nn.Module):
@@ -35,6 +35,7 @@ class GaussianRasterizer(torch.nn.Module):
         *,
         semantics: Semantics = "inria_depth",
         inverse_depth: bool = False,
+        depth: bool = True,
     ) -> None:
         """Takes settings; the worker is called by `forward` only.
 
@@ -45,6 +46,7 @@ class GaussianRasterizer(torch.nn.Module):
                 "inria_exact" for true derivatives, also of the camera's matrices and position.
             inverse_depth: the third result is [1, H, W], 1 / Z weighted and summed, as in the original since October
                 2024, instead of depth and transmittance.
+            depth: False leaves the third result out, for callers of the first versions, which had two.
         """
         super().__init__()
         if semantics not in get_args(Semantics):
@@ -53,7 +55,9 @@ class GaussianRasterizer(torch.nn.Module):
         self.raster_settings = raster_settings
         self._target = target
         self._semantics: Semantics = semantics
-        self._inverse_depth = inverse_depth
+        self._depths: tuple[str, ...] = ()
+        if depth:
+            self._depths = ("inverse_depth",) if inverse_depth else ("depth", "transmittance")
 
     def markVisible(self, positions: torch.Tensor) -> torch.Tensor:
         """Which of the positions [N, 3] are in front of the near plane: bool [N]."""
@@ -80,7 +84,7 @@ class GaussianRasterizer(torch.nn.Module):
             means3D: [N, 3] centres, world frame, scene units.
             means2D: [N, 3], whose values do not matter: it gets the gradient of the projected centres, in normalised
                 device coordinates, z 0. May be None.
-            opacities: [N, 1] or [N] in [0, 1].
+            opacities: [N, 1] or [N] in [0, 1], with any axes of 1.
             shs: [N, K, 3] coefficients of spherical harmonics.
             colors_precomp: [N, 3] instead of shs.
             scales: [N, 3] standard deviations, scene units.
@@ -88,9 +92,9 @@ class GaussianRasterizer(torch.nn.Module):
             cov3D_precomp: [N, 6] xx xy xz yy yz zz, instead of scales and rotations.
 
         Returns:
-            The picture [3, H, W]; int32 [N] radii, pixels, 0 for what was not drawn; and [2, H, W]: the accumulated
-            depth (camera-space Z, weighted and summed, not divided by anything) and the final transmittance (the share
-            of the background: 1 - alpha).
+            The picture [3, H, W]; int32 [N] radii, pixels, 0 for what was not drawn; and, unless `depth` is False,
+            [2, H, W]: the accumulated depth (camera-space Z, weighted and summed, not divided by anything) and the
+            final transmittance (the share of the background: 1 - alpha).
         """
         settings = self.raster_settings
         with inria_refusals():
@@ -107,7 +111,6 @@ class GaussianRasterizer(torch.nn.Module):
             )
             centres = centres_of(means2D, len(means3D), settings)
             needed = [tensor for tensor in (*inputs.values(), centres) if tensor is not None and tensor.requires_grad]
-            depths = ("inverse_depth",) if self._inverse_depth else ("depth", "transmittance")
             call = GaussianCall(
                 client=default_client(self._target),
                 settings=GaussianSettings(
@@ -121,7 +124,7 @@ class GaussianRasterizer(torch.nn.Module):
                 cameras=InriaMatrices(settings.image_width, settings.image_height, settings.tanfovx, settings.tanfovy),
                 batch=(),
                 slices=(),
-                outputs=("color", *depths, "radii"),
+                outputs=("color", *self._depths, "radii"),
                 retain=torch.is_grad_enabled() and bool(needed),
             )
             frame = call.render(inputs)
@@ -130,4 +133,5 @@ class GaussianRasterizer(torch.nn.Module):
         images = draw(Rendering(call, frame, layout), centres, None, inputs)
         color = images["color"][0].permute(2, 0, 1).contiguous()
         radii = torch.from_numpy(frame.radii)[0, :, 0].contiguous()
-        return color.to(device), radii.to(device), torch.cat([images[name] for name in depths]).to(device)
+        third = (torch.cat([images[name] for name in self._depths]).to(device),) if self._depths else ()
+        return color.to(device), radii.to(device), *third

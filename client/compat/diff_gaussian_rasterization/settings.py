@@ -15,7 +15,7 @@ class GaussianRasterizationSettings(NamedTuple):
         image_width: pixels.
         tanfovx: tangent of half the horizontal field of view.
         tanfovy: tangent of half the vertical one.
-        bg: [3] background.
+        bg: [3] background, or one number for all channels.
         scale_modifier: factor on all scales.
         viewmatrix: [4, 4] world to camera, for row vectors.
         projmatrix: [4, 4] world to normalised device coordinates, for row vectors; float64 is kept.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ _OF_GAUSSIANS = (
 )
 _OF_BOTH = ("background", "semantics")
 _MOST = 1 << 40
+_START_ID_BYTES = 16
 
 
 class TrainingCalls:
@@ -147,6 +149,8 @@ class TrainingCalls:
         return first_with(self._workers, resume, TrainingLost, self._workers.deadline(timeout_s))
 
     def _begin(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, timeout_s: float) -> Trainer:
+        start_id = secrets.token_hex(_START_ID_BYTES)
+
         def begin(worker: Worker) -> Trainer:
             def put_targets() -> None:
                 views.put(worker.store, self._workers.deadline(timeout_s))
@@ -155,7 +159,8 @@ class TrainingCalls:
             put_targets()
 
             def start(reference: scene_pb2.SceneRef) -> None:
-                stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=views.messages()))
+                messages = views.messages()
+                stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=messages, start_id=start_id))
 
             worker.store.with_reference(handle, start, deadline)
             return Trainer(stream, worker.store, views.has_targets, timeout_s, spec.snapshot_every)

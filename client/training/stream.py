@@ -74,7 +74,7 @@ class TrainingStream:
         return sum(request.payload.length for request in self._requests)
 
     def start(self, start: training_pb2.TrainingStart) -> None:
-        """Begins a training, or takes one up."""
+        """Begins a training, or takes one up; a new one has a `start_id`, for the start is repeated if need be."""
         deadline = Deadline(self._timeout_s)
         with affinity.to(self.affinity):
             retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
@@ -85,7 +85,7 @@ class TrainingStream:
         for waiting in (self._requests, self._expected, self._ready):
             waiting.clear()
         self._put_again()
-        self.start(training_pb2.TrainingStart(training_id=self._started.training_id, lease=self._started.lease))
+        self.start(self._again())
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
         """Takes the training up without the requests of steps from `number` on, as far as they were not made."""
@@ -161,13 +161,16 @@ class TrainingStream:
         self.close()
         self._put_again()
         undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
-        start = training_pb2.TrainingStart(
-            training_id=self._started.training_id,
-            lease=self._started.lease,
-            undelivered=self._started.step if undelivered is None else undelivered,
-        )
+        start = self._again()
+        start.undelivered = self._started.step if undelivered is None else undelivered
         self.start(start)
         self._repeat()
+
+    def _again(self) -> training_pb2.TrainingStart:
+        """Takes the training up, unless another client has done so since."""
+        return training_pb2.TrainingStart(
+            training_id=self._started.training_id, lease=self._started.lease, holder=self._started.holder
+        )
 
     def _put_again(self) -> None:
         with affinity.to(self.affinity):

@@ -10,7 +10,7 @@ from typing import Any
 
 from lumigrad.client import affinity
 from lumigrad.client.arguments import names, whole_number
-from lumigrad.client.errors import InvalidArgument, LumigradError
+from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import Scene, SceneHandle
@@ -214,6 +214,9 @@ class Trainer:
             with suppress(LumigradError):
                 try:
                     self._finish()
+                except (TrainingHeld, TrainingLost):
+                    # It is another client's to end.
+                    raise
                 except LumigradError:
                     # An error ended the call, not the training.
                     self._stream.restart()

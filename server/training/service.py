@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
-from lumigrad.server.errors import TrainingLostError
+from lumigrad.server.errors import TrainingHeldError, TrainingLostError
 from lumigrad.server.limits import require
 from lumigrad.server.recall import stored_scene
 from lumigrad.server.runtime import Runtime
@@ -26,6 +27,8 @@ from lumigrad.v1 import training_pb2
 
 Frames = Iterator[Frame[training_pb2.TrainRequest]]
 
+_MAX_START_ID = 64
+
 
 class TrainingService:
     """The methods of `lumigrad.v1.TrainingService`."""
@@ -42,8 +45,7 @@ class TrainingService:
         first = next(requests, None)
         require(first is not None and first.kind == "start", "kind", "start first", first and first.kind)
         assert first is not None
-        training = self._opened(first, runtime, call)
-        with runtime.trainings.held(training, call):
+        with _held(first, runtime, call) as training:
             call.engine = training.state.plan.kind
             yield framed(_started(training, first.message.start.undelivered), first)
             session = Session(training, runtime, received.expect)
@@ -51,28 +53,44 @@ class TrainingService:
                 yield from session.answer(request)
                 call.renew()
 
-    def _opened(self, first: Request, runtime: Runtime, call: Call) -> Training:
-        start = first.message.start
-        require(not start.HasField("peers"), "start.peers", "none: a training is on one worker", "some")
-        source = start.WhichOneof("source")
-        require(source is not None, "start.source", "scene or training_id", "neither")
-        if source == "scene":
-            return runtime.trainings.add(_begun(start, runtime, first), call)
-        training = runtime.trainings.find(start.training_id, start.lease)
-        at_step = start.at_step if start.HasField("at_step") else None
-        if training is not None and at_step in (None, training.state.step):
-            return training
-        state = snapshots.read(start.training_id, start.lease, at_step, runtime, first.part)
-        if state is None:
-            raise TrainingLostError(start.training_id)
-        if training is not None:
-            runtime.trainings.forget(training)
-        return runtime.trainings.add(state, call, start.training_id, start.lease)
+
+@contextmanager
+def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training]:
+    """The training that a start names or begins, in the hands of its call."""
+    start, trainings = first.message.start, runtime.trainings
+    source = start.WhichOneof("source")
+    require(source is not None, "start.source", "scene or training_id", "neither")
+    require(not start.HasField("peers"), "start.peers", "none: a training is on one worker", "some")
+    length = len(start.start_id)
+    require(length <= _MAX_START_ID, "start.start_id", f"at most {_MAX_START_ID} characters", length)
+    if source == "scene":
+        with trainings.begin(start.scene.scene_id, start.start_id, call) as training:
+            if not training.is_made:
+                trainings.keep(training, _begun(start, runtime, first))
+            yield training
+        return
+    at_step = start.at_step if start.HasField("at_step") else None
+    with trainings.take_up(start.training_id, start.lease, start.holder, call) as training:
+        if not training.is_made or at_step not in (None, training.state.step):
+            trainings.keep(training, _restored(start, at_step, training, runtime, first))
+        yield training
+
+
+def _restored(
+    start: training_pb2.TrainingStart, at_step: int | None, training: Training, runtime: Runtime, first: Request
+) -> TrainingState:
+    found = snapshots.read(start.training_id, start.lease, at_step, runtime, first.part)
+    if found is None:
+        raise TrainingLostError(start.training_id)
+    state, holder = found
+    if 0 < start.holder < holder:
+        raise TrainingHeldError(state.scene_id)
+    training.holder_number = max(training.holder_number, holder + (start.holder == 0))
+    return state
 
 
 def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) -> TrainingState:
     require(start.scene.version > 0, "start.scene.version", "the version that the training builds on", 0)
-    runtime.trainings.check_free(start.scene.scene_id)
     scene = stored_scene(runtime, first.part, start.scene.scene_id, start.scene.version)
     shapes = scene.content.outline.shapes
     plan = TrainingPlan.of(copy.deepcopy(start.spec), scene.kind, shapes, runtime.limits, "start.spec")
@@ -95,6 +113,7 @@ def _started(training: Training, undelivered: int) -> training_pb2.TrainReply:
     reply, state = training_pb2.TrainReply(), training.state
     started = reply.started
     started.training_id, started.lease = training.training_id, training.lease
+    started.holder = training.holder_number
     started.step, started.count, started.max_in_flight = state.step, state.parameters.count, MAX_IN_FLIGHT
     started.has_loss = state.plan.loss is not None and state.views.has_targets
     started.done.extend(done for done in state.told if done.number >= undelivered)

@@ -59,6 +59,9 @@ class Session:
         answer = self._answers.get(request.kind)
         require(answer is not None, "kind", f"one of {', '.join(self._answers)}", request.kind)
         assert answer is not None
+        # A request that came before the training was taken up by another call is not done any more.
+        request.part.check()
+        self._runtime.trainings.check_kept(self._training)
         yield from answer(request)
 
     def _step(self, request: Request) -> Replies:
@@ -164,8 +167,9 @@ class Session:
 
     def _finish(self, request: Request) -> Replies:
         self._require_settled("finish")
-        self._runtime.trainings.forget(self._training)
+        # In this order: whoever finds no training looks for a snapshot of it.
         snapshots.forget(self._training, self._runtime)
+        self._runtime.trainings.forget(self._training)
         reply = training_pb2.TrainReply()
         reply.finished.SetInParent()
         yield replies.framed(reply, request)

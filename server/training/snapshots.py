@@ -50,6 +50,7 @@ def write(training: Training, runtime: Runtime, call: Call) -> int:
             chosen=state.chosen,
             tensors=named_tensors(arrays, payload),
             told=state.told,
+            holder=training.holder_number,
         )
         message.scene.scene_id, message.scene.version = state.scene_id, state.version
         name = _name(training.training_id, state.snapshots % _KEPT)
@@ -60,8 +61,10 @@ def write(training: Training, runtime: Runtime, call: Call) -> int:
     return payload.length
 
 
-def read(training_id: str, lease: str, at_step: int | None, runtime: Runtime, call: Call) -> TrainingState | None:
-    """The newest snapshot, or that of a step, or the last before it; None: there is none.
+def read(
+    training_id: str, lease: str, at_step: int | None, runtime: Runtime, call: Call
+) -> tuple[TrainingState, int] | None:
+    """The newest snapshot, or that of a step, or the last before it, and its holder's number; None: there is none.
 
     A wrong lease is answered as a wrong name.
     """
@@ -100,7 +103,7 @@ def read(training_id: str, lease: str, at_step: int | None, runtime: Runtime, ca
     state.told.extend(message.told)
     state.snapshot_step = state.step
     state.snapshots = 1 + slot
-    return state
+    return state, message.holder
 
 
 def forget(training: Training, runtime: Runtime) -> None:

@@ -6,7 +6,7 @@ import hmac
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,18 +23,51 @@ _RETURN_SECONDS = 60.0
 # For the call that has a training to let go of it: it is between two parts of its work soon.
 _HANDOVER_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
+# How often a call that waits for a training looks whether it is still wanted.
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(eq=False)
 class Training:
-    """A training on this worker."""
+    """A training on this worker, or one that its holder is just making.
+
+    Attributes:
+        start_id: What the client that began it calls its start; empty: nothing.
+        scene_id: Of the scene that is trained; empty until a snapshot has told.
+        holder: The call that has it now.
+        holder_number: How many callers have had it.
+        used: When the last one let go of it, by the monotonic clock.
+    """
 
     training_id: str
     lease: str
-    state: TrainingState
-    # Whose it is now.
+    start_id: str = ""
+    scene_id: str = ""
     holder: Call | None = None
+    holder_number: int = 0
     used: float = field(default_factory=time.monotonic)
+    _state: TrainingState | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has a state."""
+        return self._state is not None
+
+    @property
+    def state(self) -> TrainingState:
+        """What is trained; only of one that is made."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        return 0 if self._state is None else self._state.bytes
+
+    def replace(self, state: TrainingState | None) -> TrainingState | None:
+        """Go on with another state; returns the one before."""
+        before, self._state = self._state, state
+        return before
 
 
 class TrainingStore:
@@ -54,50 +87,62 @@ class TrainingStore:
     @property
     def bytes(self) -> int:
         """The size of all of them."""
-        return sum(training.state.bytes for training in list(self._trainings.values()))
+        return sum(training.bytes for training in list(self._trainings.values()))
 
-    def check_free(self, scene_id: str) -> None:
-        """Raise if another client trains a scene."""
-        with self._changed:
-            present = self._of_scene(scene_id)
-            if present is not None and (present.holder is not None or _idle(present) < _RETURN_SECONDS):
-                raise TrainingHeldError(scene_id)
+    @contextmanager
+    def begin(self, scene_id: str, start_id: str, call: Call) -> Iterator[Training]:
+        """Have a new training of a scene in the hands of a call, which makes its state.
 
-    def add(self, state: TrainingState, call: Call, training_id: str = "", lease: str = "") -> Training:
-        """Keep a training, in the hands of a call; one of the same scene that nobody has come back to ends."""
-        self.check_free(state.scene_id)
-        training = Training(training_id or uuid.uuid4().hex, lease or uuid.uuid4().hex, state, call)
+        One that was begun with the same `start_id` is taken up instead. TrainingHeldError if another client trains the
+        scene.
+        """
+
+        def found() -> Training | None:
+            return next((t for t in self._trainings.values() if start_id and t.start_id == start_id), None)
+
+        def made() -> Training:
+            self._others(scene_id, None)
+            return Training(uuid.uuid4().hex, uuid.uuid4().hex, start_id, scene_id)
+
+        with self._held(found, made, 0, call) as training:
+            yield training
+
+    @contextmanager
+    def take_up(self, training_id: str, lease: str, holder: int, call: Call) -> Iterator[Training]:
+        """Have a training in the hands of a call; the call that had it before is cancelled, and lets go first.
+
+        One that is not here has no state, which is for its new holder to make from a snapshot. A wrong lease is
+        answered as a wrong name. `holder` is the number of the holder that the caller was, 0 if it was none:
+        TrainingHeldError if there has been another since.
+        """
+
+        def found() -> Training | None:
+            training = self._trainings.get(training_id)
+            if training is not None and not hmac.compare_digest(training.lease.encode(), lease.encode()):
+                raise TrainingLostError(training_id)
+            return training
+
+        with self._held(found, lambda: Training(training_id, lease, holder_number=holder), holder, call) as training:
+            yield training
+
+    def keep(self, training: Training, state: TrainingState) -> None:
+        """Give a training the state that its holder has made; one of its scene that nobody came back to ends."""
         with self._changed:
-            abandoned = self._of_scene(state.scene_id)
-            if abandoned is not None:
+            self._check_kept(training)
+            for abandoned in self._others(state.scene_id, training):
                 del self._trainings[abandoned.training_id]
-            self._trainings[training.training_id] = training
+            training.scene_id = state.scene_id
+            before = training.replace(state)
         try:
             self.settle()
         except BusyError:
-            self.forget(training)
+            training.replace(before)
             raise
-        return training
 
-    def find(self, training_id: str, lease: str) -> Training | None:
-        """The training of a name, if it is here; a wrong lease is answered as a wrong name."""
+    def check_kept(self, training: Training) -> None:
+        """Raise a TrainingLostError if a training is not here any more, or another one of its name is."""
         with self._changed:
-            training = self._trainings.get(training_id)
-        if training is not None and not hmac.compare_digest(training.lease.encode(), lease.encode()):
-            raise TrainingLostError(training_id)
-        return training
-
-    @contextmanager
-    def held(self, training: Training, call: Call) -> Iterator[None]:
-        """Have a training in the hands of a call; whoever had it before is sent away first."""
-        self._take(training, call)
-        try:
-            yield
-        finally:
-            with self._changed:
-                training.holder = None
-                training.used = time.monotonic()
-                self._changed.notify_all()
+            self._check_kept(training)
 
     def settle(self) -> None:
         """Make room after a training came or grew; BusyError if all that there are are in use."""
@@ -117,9 +162,10 @@ class TrainingStore:
             return True
 
     def forget(self, training: Training) -> None:
-        """Drop one; no harm if it has gone."""
+        """Drop one; no harm if it has gone, or another one of its name is here."""
         with self._changed:
-            self._trainings.pop(training.training_id, None)
+            if self._trainings.get(training.training_id) is training:
+                del self._trainings[training.training_id]
 
     def clear(self) -> None:
         """Drop all."""
@@ -133,20 +179,50 @@ class TrainingStore:
                 if training.holder is None and _idle(training) > self._idle_seconds:
                     del self._trainings[training.training_id]
 
-    def _take(self, training: Training, call: Call) -> None:
+    @contextmanager
+    def _held(
+        self, found: Callable[[], Training | None], made: Callable[[], Training], holder: int, call: Call
+    ) -> Iterator[Training]:
         with self._changed:
-            if training.holder is call:
-                return
-            if training.holder is not None:
-                training.holder.cancel("the training was taken up by another call")
-            if not self._changed.wait_for(lambda: training.holder is None, _HANDOVER_SECONDS):
-                raise TrainingHeldError(training.state.scene_id)
-            if training.training_id not in self._trainings:
-                raise TrainingLostError(training.training_id)
+            training = self._released(found, holder, call) or made()
             training.holder = call
+            training.holder_number += holder == 0
+            self._trainings[training.training_id] = training
+        try:
+            yield training
+        finally:
+            with self._changed:
+                training.holder = None
+                training.used = time.monotonic()
+                if not training.is_made:
+                    self.forget(training)
+                self._changed.notify_all()
 
-    def _of_scene(self, scene_id: str) -> Training | None:
-        return next((t for t in self._trainings.values() if t.state.scene_id == scene_id), None)
+    def _released(self, found: Callable[[], Training | None], holder: int, call: Call) -> Training | None:
+        """What `found` gives, once the call that had it has let go; None: there is nothing."""
+        until = time.monotonic() + _HANDOVER_SECONDS
+        while (training := found()) is not None:
+            if 0 < holder < training.holder_number:
+                raise TrainingHeldError(training.scene_id)
+            if training.holder is None:
+                break
+            training.holder.cancel("the training was taken up by another call")
+            if time.monotonic() > until:
+                raise TrainingHeldError(training.scene_id)
+            self._changed.wait(_LOOK_SECONDS)
+            call.check()
+        return training
+
+    def _others(self, scene_id: str, own: Training | None) -> list[Training]:
+        """The other trainings of a scene, if nobody has them nor may come back; else a TrainingHeldError."""
+        others = [t for t in self._trainings.values() if t.scene_id == scene_id and t is not own]
+        if any(other.holder is not None or _idle(other) < _RETURN_SECONDS for other in others):
+            raise TrainingHeldError(scene_id)
+        return others
+
+    def _check_kept(self, training: Training) -> None:
+        if self._trainings.get(training.training_id) is not training:
+            raise TrainingLostError(training.training_id)
 
 
 def _idle(training: Training) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians, TrainingLost
+from lumigrad.client import Client, Gaussians, TrainingHeld, TrainingLost
 from lumigrad.client.training import StepResult, Trainer
 from support.fault_proxy import FaultProxy
 from support.training_scenes import Lesson, gaussian_lesson
@@ -121,3 +121,32 @@ def test_a_client_that_comes_back_finds_its_training(spooled: WorkerProcess) -> 
             client.resume_trainer(trainer.training_id, trainer.lease)
         with pytest.raises(TrainingLost):
             client.resume_trainer(trainer.training_id, "a guess")
+
+
+def test_a_former_holder_neither_takes_a_training_back_nor_ends_it(spooled: WorkerProcess) -> None:
+    with Client(spooled.target) as first, Client(spooled.target) as second:
+        old = _trainer(first, snapshot_every=2)
+        steps = old.steps(STEPS, in_flight=4)
+        next(steps)
+        with second.resume_trainer(old.training_id, old.lease) as new:
+            with pytest.raises(TrainingHeld, match="another client"):
+                list(steps)
+            old.close()
+            assert [step.number for step in new.steps(4)] == list(range(new.step_number - 4, new.step_number))
+            new.close(finish=False)
+        os.kill(spooled.worker_pid, signal.SIGKILL)
+        with Client(spooled.target, retry_s=60).resume_trainer(old.training_id, old.lease) as again:
+            assert again.snapshot_step is not None
+
+
+def test_a_lost_reply_to_the_start_keeps_nobody_from_the_scene() -> None:
+    """A connection that ends anywhere in the replies to what a start sends."""
+    with worker("--device", "cpu") as process, Client(process.target) as near:
+        scene = near.put(LESSON.scene)
+        targets = [near.put(target) for target in LESSON.wrapped(near)]
+        for position in range(0, 800, 80):
+            with FaultProxy(process.target) as proxy, Client(proxy.target, lane="stream") as client:
+                client.list()
+                proxy.down.cut(after=position)
+                with client.trainer(scene, LESSON.cameras, targets, rates=RATES) as trainer:
+                    assert trainer.step().number == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from support.gaussian_calls import gaussian_cloud
 from support.raw_calls import SECONDS, Arrays, RawClient, opencv_camera
 
 RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 5e-3, "sh_rest": 2e-4}
+_seeds = itertools.count(1)
 
 
 class RawTraining:
@@ -79,8 +81,11 @@ def put_target(client: RawClient, seed: int = 0) -> str:
 
 
 def start_of(client: RawClient, cloud: Arrays | None = None, **fields: Any) -> training_pb2.TrainingStart:
-    """The start of a training of Gaussians with a loss of its own; `fields` are the spec's."""
-    stored = client.put(gaussian_cloud() if cloud is None else cloud).scene
+    """The start of a training with a loss of its own; without a `cloud` of Gaussians that nobody else trains.
+
+    `fields` are the spec's.
+    """
+    stored = client.put(gaussian_cloud(seed=next(_seeds)) if cloud is None else cloud).scene
     spec = training_pb2.TrainingSpec(
         gaussians=gaussians_pb2.GaussianSettings(),
         optimizer=training_pb2.Optimizer(rates={name: training_pb2.Rate(initial=r) for name, r in RATES.items()}),

@@ -1,0 +1,220 @@
+"""A training has one holder: whoever takes it up ends the call that had it, and one of several wins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lumigrad.v1 import errors_pb2, training_pb2
+from support.fault_proxy import FaultProxy
+from support.gaussian_calls import gaussian_cloud
+from support.raw_calls import Arrays, RawClient, detail, failure, violation
+from support.raw_training import RawTraining, start_of, taken_up
+from support.worker import WorkerProcess, worker
+
+
+@pytest.fixture(scope="module")
+def spooled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    folder: Path = tmp_path_factory.mktemp("spool")
+    with worker("--device", "cpu", "--spool", str(folder)) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def own(spooled: WorkerProcess) -> Iterator[RawClient]:
+    raw = RawClient(spooled.target)
+    yield raw
+    raw.close()
+
+
+def has_step(training: RawTraining, number: int) -> bool:
+    """Whether a training makes a step."""
+    try:
+        return training.step(number).number == number
+    except grpc.RpcError:
+        return False
+
+
+def is_lost(client: RawClient, started: training_pb2.TrainingStarted, **fields: int) -> bool:
+    """Whether a training cannot be taken up."""
+    error = failure(RawTraining(client, taken_up(started, **fields)).reply)
+    return detail(error, errors_pb2.TrainingLost).training_id == started.training_id
+
+
+def begun(
+    client: RawClient, cloud: Arrays | None = None, **fields: int
+) -> tuple[RawTraining, training_pb2.TrainingStarted]:
+    training = RawTraining(client, start_of(client, cloud, **fields))
+    return training, training.started()
+
+
+@pytest.mark.parametrize("at_step", [None, 2])
+def test_whoever_takes_a_training_up_ends_the_call_before(own: RawClient, at_step: int | None) -> None:
+    first, started = begun(own, snapshot_every=1)
+    for number in range(3):
+        assert first.step(number).snapshotted
+    fields = {} if at_step is None else {"at_step": at_step}
+    second = RawTraining(own, taken_up(started, **fields))
+    again = second.started()
+    assert again.step == (3 if at_step is None else at_step)
+    # Nothing that the former holder asks for is done any more.
+    for kind in ("publish", "snapshot", "finish"):
+        first.send(**{kind: getattr(training_pb2, kind.capitalize())()})
+    assert failure(first.reply).code() == grpc.StatusCode.CANCELLED
+    assert second.step(again.step).snapshotted
+    assert second.publish().scene.version == started.scene.version + 1
+    second.close()
+    # Its snapshots are there, too.
+    third = RawTraining(own, taken_up(started, at_step=again.step))
+    assert third.started().step <= again.step
+    third.finish()
+    assert is_lost(own, started)
+
+
+def test_steps_under_way_are_made_whole_or_not_at_all(own: RawClient) -> None:
+    """The second holder goes on where the first was stopped, and gets what an undisturbed training gets."""
+    count, steps = 40, []
+    undisturbed, _ = begun(own, gaussian_cloud(), seed=3)
+    expected = [undisturbed.step(number, [number % 3]).loss for number in range(count)]
+    undisturbed.finish()
+    training, started = begun(own, gaussian_cloud(), seed=3)
+    for number in range(count):
+        training.send(step=training_pb2.Step(number=number, views=[number % 3]))
+    steps.append(training.reply().done)
+    while len(steps) < count:
+        training = RawTraining(own, taken_up(started, undelivered=steps[-1].number + 1))
+        again = training.started()
+        steps += again.done
+        assert again.step == steps[-1].number + 1
+        for number in range(again.step, count):
+            training.send(step=training_pb2.Step(number=number, views=[number % 3]))
+        if len(steps) < count:
+            steps.append(training.reply().done)
+    assert [step.number for step in steps] == list(range(count))
+    assert [step.loss for step in steps] == expected
+    training.close()
+
+
+def test_one_of_several_wins(own: RawClient) -> None:
+    first, started = begun(own)
+    assert has_step(first, 0)
+    barrier, results = threading.Barrier(6), []
+
+    def take_up() -> None:
+        barrier.wait()
+        training = RawTraining(own, taken_up(started))
+        results.append((training, failure_or_none(training)))
+
+    threads = [threading.Thread(target=take_up) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == 6 and not has_step(first, 1)
+    winners = [training for training, error in results if error is None and has_step(training, 1)]
+    assert len(winners) == 1
+    winners[0].finish()
+
+
+def failure_or_none(training: RawTraining) -> grpc.RpcError | None:
+    try:
+        training.started()
+    except grpc.RpcError as error:
+        return error
+    return None
+
+
+def test_one_of_several_wins_that_read_the_snapshot(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--spool", str(tmp_path / "spool"))
+    with worker(*options) as process:
+        client = RawClient(process.target)
+        first, started = begun(client, snapshot_every=1)
+        first.step(0)
+        first.close()
+    with worker(*options) as process:
+        client = RawClient(process.target)
+        trainings = [RawTraining(client, taken_up(started)) for _ in range(4)]
+        alive = [training for training in trainings if failure_or_none(training) is None]
+        assert sum(has_step(training, 1) for training in alive) == 1
+        for training in trainings:
+            training.close()
+
+
+def test_a_finish_and_a_take_over_do_not_both_happen(own: RawClient) -> None:
+    outcomes = set()
+    for _ in range(12):
+        first, started = begun(own, snapshot_every=1)
+        first.step(0)
+        first.send(finish=training_pb2.Finish())
+        second = RawTraining(own, taken_up(started))
+        is_taken = failure_or_none(second) is None
+        try:
+            is_finished = first.reply().HasField("finished")
+        except grpc.RpcError:
+            is_finished = False
+        if is_taken:
+            assert not is_finished
+            assert second.step(1).snapshotted
+            second.close()
+            third = RawTraining(own, taken_up(started))
+            assert third.started().snapshot_step == 2
+            third.finish()
+        else:
+            assert is_lost(own, started)
+        outcomes.add(is_taken)
+
+
+def test_the_former_holder_cannot_take_it_back_by_itself(own: RawClient) -> None:
+    _, started = begun(own)
+    assert started.holder == 1
+    second = RawTraining(own, taken_up(started))
+    assert second.started().holder == 2
+    error = failure(RawTraining(own, taken_up(started, holder=1)).reply)
+    assert detail(error, errors_pb2.TrainingHeld).scene_id == started.scene.scene_id
+    # It was not disturbed, and may come back itself.
+    assert has_step(second, 0)
+    third = RawTraining(own, taken_up(started, holder=2))
+    assert third.started().holder == 2
+    # With the lease alone anybody may.
+    fourth = RawTraining(own, taken_up(started))
+    assert fourth.started().holder == 3
+    fourth.finish()
+
+
+@pytest.mark.parametrize("position", range(0, 700, 50))
+def test_a_start_that_is_repeated_finds_its_training(position: int, spooled: WorkerProcess, own: RawClient) -> None:
+    """Wherever the reply to the first one is lost."""
+    start = start_of(own)
+    start.start_id = f"start {position}"
+    with FaultProxy(spooled.target) as proxy:
+        proxy.down.cut(after=position)
+        far = RawClient(proxy.target)
+        lost = RawTraining(far, start)
+        known = failure_or_none(lost) is None and lost.call.is_active()
+        training = RawTraining(own, start)
+        assert training.started().step == 0
+        assert has_step(training, 0) and not (known and has_step(lost, 1))
+        # The scene is free as soon as it has ended.
+        training.finish()
+        start.start_id = ""
+        again = RawTraining(own, start)
+        again.started()
+        again.finish()
+        far.close()
+
+
+def test_starts_at_once_with_one_id_begin_one_training(own: RawClient) -> None:
+    start = start_of(own)
+    start.start_id = "at once"
+    trainings = [RawTraining(own, start) for _ in range(4)]
+    alive = [training for training in trainings if failure_or_none(training) is None]
+    assert sum(has_step(training, 0) for training in alive) == 1
+    start.start_id = "another"
+    error = failure(RawTraining(own, start).reply)
+    assert detail(error, errors_pb2.TrainingHeld).scene_id == start.scene.scene_id
+    start.start_id = "x" * 65
+    assert violation(failure(RawTraining(own, start).reply))[0] == "start.start_id"

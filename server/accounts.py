@@ -55,6 +55,11 @@ class Account:
         with self._lock:
             return self._taken[tenant]
 
+    def lacking(self, tenant: str, more: int) -> int:
+        """How much has to be released before a tenant can reserve so much more; 0: it can now."""
+        with self._lock:
+            return max(0, self._taken[tenant] + more - self.share, self._total + more - self.limit)
+
     def reserve(self, tenant: str, amount: int) -> Reservation:
         """Take some of the resource; BusyError, which names the limit and its option, if there is too little left."""
         reservation = Reservation(self, tenant)

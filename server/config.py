@@ -81,10 +81,17 @@ class Config:
     tenant_scene_mib: int = _option(0, "of the stored scenes, bytes that one tenant may have; 0: all")
     tenant_context_mib: int = _option(0, "of the retained forward states, bytes that one tenant may have; 0: all")
     tenant_training_mib: int = _option(0, "of the trainings, bytes that one tenant may have; 0: all")
+    max_scenes: int = _option(
+        1 << 16, "stored scenes, in memory and in the spool each; one tenant may have half of them"
+    )
+    max_contexts: int = _option(1 << 16, "retained forward states; one tenant may have half of them")
     training_seconds: float = _option(600.0, "time after which a training that nobody came back to is dropped")
     context_seconds: float = _option(600.0, "time after which an unused forward state is dropped")
     spool: str = _option("", "folder in which stored scenes outlive the worker", kind="DIR")
     spool_mib: int = _option(16384, "bytes that each worker keeps in the spool; the least recently used go first")
+    tenant_spool_mib: int = _option(
+        0, "of those, bytes that one tenant may have; 0: half of them, or all without tenants"
+    )
     lame_duck_seconds: float = _option(1.0, "time between saying NOT_SERVING and refusing calls, on SIGTERM")
     drain_seconds: float = _option(20.0, "time for the calls in progress to end, on SIGTERM")
     hang_seconds: float = _option(120.0, "time for one part of a call on the device, after which the worker is ended")
@@ -141,16 +148,17 @@ class Config:
             raise ConfigError(f"--trace-endpoint: expected {text}, got {self.trace_endpoint}")
 
     def _check_tenants(self) -> None:
-        for store in ("scene", "context", "training"):
+        for store in ("scene", "context", "training", "spool"):
             name, whole = f"tenant_{store}_mib", getattr(self, f"{store}_mib")
             share = getattr(self, name)
             if not 0 <= share <= whole:
                 raise ConfigError(f"{_flag(name)}: expected 0 to {whole}, got {share}")
-        if 0 < self.tenant_scene_mib < self.max_payload_mib:
-            raise ConfigError(
-                f"--tenant-scene-mib: expected at least --max-payload-mib = {self.max_payload_mib}, so that every "
-                f"scene that may be sent can be stored, got {self.tenant_scene_mib}"
-            )
+        for name in ("tenant_scene_mib", "tenant_spool_mib"):
+            if 0 < getattr(self, name) < self.max_payload_mib:
+                raise ConfigError(
+                    f"{_flag(name)}: expected at least --max-payload-mib = {self.max_payload_mib}, so that every "
+                    f"scene that may be sent can be stored, got {getattr(self, name)}"
+                )
 
     def _check_security(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -181,6 +189,10 @@ class Config:
     def has_tenants(self) -> bool:
         """Whether callers are told apart."""
         return bool(self.tokens_file or self.tls_client_ca)
+
+    def share_of(self, whole: int, given: int = 0, least: int = 0) -> int:
+        """What one tenant may have of something: what is given, else half of it where callers are told apart."""
+        return given or (min(whole, max(whole // 2, least, 1)) if self.has_tenants else whole)
 
     @property
     def transit_share_mib(self) -> int:
@@ -254,6 +266,8 @@ _POSITIVE = (
     "scene_mib",
     "context_mib",
     "training_mib",
+    "max_scenes",
+    "max_contexts",
     "training_seconds",
     "context_seconds",
     "spool_mib",

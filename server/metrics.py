@@ -37,7 +37,7 @@ _ENGINES = ("spheres", "gaussians", "meshes")
 CALL_STAGES = ("receive", "queue", "device", "send")
 REFUSALS = ("busy", "deadline", "device_memory", "invalid_argument", "stopping", "unauthenticated")
 _SPOOLED = ("scene", "training")
-WRITE_RESULTS = ("written", "unwanted", "failed", "too_large")
+WRITE_RESULTS = ("written", "unwanted", "failed", "no_room")
 READ_RESULTS = ("read", "damaged", "failed")
 # Every label is a time series in the worker and in whatever reads it.
 _MAX_TENANTS = 64

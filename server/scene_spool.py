@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import partial
 
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.boot import boot_id
+from lumigrad.server.errors import BusyError
 from lumigrad.server.scenes import StoredScene
 from lumigrad.server.spool import Blob, Drawer
 from lumigrad.server.spool_writer import SpoolWriter, Writing
@@ -108,14 +110,16 @@ class SceneSpool:
         arrays = self._transfer.fetch(list(tensors.values()))
         sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
         message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
-        self._drawer.write(
-            KIND,
-            self._name(scene.scene_id),
-            message.SerializeToString(),
-            payload.buffers,
-            alias=scene.content_hash,
-            is_wanted=is_wanted,
-        )
+        # What finds no room is in memory only.
+        with contextlib.suppress(BusyError):
+            self._drawer.write(
+                KIND,
+                self._name(scene.scene_id),
+                message.SerializeToString(),
+                payload.buffers,
+                alias=scene.content_hash,
+                is_wanted=is_wanted,
+            )
 
     def _decoded(self, blob: Blob | None) -> SpooledScene | None:
         if blob is None:

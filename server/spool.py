@@ -1,8 +1,7 @@
-"""Blobs on disk that outlive the process: by name, each owner's apart, within a byte budget."""
+"""Blobs on disk that outlive the process: by name, each owner's apart, within a share for each."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -13,16 +12,18 @@ from typing import TypeVar
 
 from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.server import logs, spool_file, spool_folder
+from lumigrad.server.accounts import Account
+from lumigrad.server.errors import BusyError
 from lumigrad.server.metrics import Metrics
-from lumigrad.server.shelf import Shelf
 from lumigrad.server.spool_file import DamagedError, Head
-from lumigrad.server.trash import Trash, remove
+from lumigrad.server.spool_index import LASTING, Entry, SpoolIndex, kind_of
+from lumigrad.server.trash import Trash, remove, sync_folder
 
 T = TypeVar("T")
 
 # Of the digests that stand for names on the disk.
 _DIGITS = 32
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -34,39 +35,38 @@ class Blob:
     payload: memoryview
 
 
-@dataclass(frozen=True)
-class _Entry:
-    path: str
-    # The key of the other name; empty: it has none.
-    alias: str
-
-
 class Spool:
-    """All files of one worker. When they are too many, those that were used least recently go."""
+    """All files of one worker. What finds no room makes its owner's least recently used files go, and nobody else's."""
 
-    def __init__(self, folder: str, limit_bytes: int, metrics: Metrics) -> None:
-        """Take the folder, or make it; one that cannot be used, or that another process uses, is an OSError."""
+    def __init__(self, folder: str, space: Account, places: Account, metrics: Metrics, idle_seconds: float) -> None:
+        """Take the folder, or make it; one that cannot be used, or that another process uses, is an OSError.
+
+        Args:
+            folder: Where the files are.
+            space: Counts their bytes.
+            places: Counts the files.
+            metrics: Shows what is written, read and dropped.
+            idle_seconds: How long nobody has used a lasting blob before another one may take its place.
+        """
         self._folder = folder
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._shelf: Shelf[_Entry] = Shelf(limit_bytes, self._dropped)
-        self._key_of_alias: dict[str, str] = {}
+        self._index = SpoolIndex(space, places, idle_seconds)
         self._trash = Trash()
         self._claim = spool_folder.claimed(folder)
-        self._number = 0
-        for file in spool_folder.files(folder, self._trash):
-            self._number = file.number
-            # A crash may have come between a file and the end of the one before it.
-            self._forget(file.key)
-            self._add(file.key, _Entry(file.path, file.alias), file.nbytes)
+        files = spool_folder.files(folder, self._trash)
+        self._number = max((file.number for file in files), default=0)
+        # The newest first: there may be less room than there was.
+        for file in sorted(files, key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
+            self._take(file)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._index)
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
-        return self._shelf.bytes
+        """The size of all files, those that are being written included."""
+        return self._index.bytes
 
     def drawer(self, owner: str) -> Drawer:
         """What belongs to one owner."""
@@ -74,54 +74,37 @@ class Spool:
 
     def write(
         self, key: str, alias: str, head: Head, buffers: Sequence[memoryview], is_wanted: Callable[[], bool]
-    ) -> str:
-        """Write a blob; returns how that went, in one word."""
-        if head.file_bytes > self._shelf.limit_bytes:
-            return "too_large"
-        self._make_room(head.file_bytes)
-        with self._lock:
-            self._number += 1
-            path = spool_folder.path(self._folder, key, alias, self._number)
-        part = path + spool_folder.PART
+    ) -> bool:
+        """Write a blob; False if it is not wanted any more. BusyError: it cannot be written, which the log tells."""
+        kind = kind_of(key)
         try:
-            self._write_part(part, head, buffers)
-            # Only who forgets something waits for the disk here, to be certain of it.
-            with self._trash.renaming:
-                os.rename(part, path)
-                with self._lock:
-                    is_written = is_wanted()
-                    if is_written:
-                        self._forget(key)
-                        self._add(key, _Entry(path, alias), head.file_bytes)
-                    else:
-                        self._trash.put(path)
-        except OSError as error:
-            remove(part)
-            logs.event("cannot write to the spool", logging.WARNING, why=error.strerror)
-            return "failed"
-        self.sweep()
-        return "written" if is_written else "unwanted"
-
-    def count_write(self, kind: str, result: str) -> None:
-        """Have the metrics show how a write went."""
-        self._metrics.spool_writes.labels(kind, result).inc()
+            is_written = self._write(key, alias, head, buffers, is_wanted)
+        except (BusyError, OSError) as error:
+            why, result = (error.what, "no_room") if isinstance(error, BusyError) else (error.strerror, "failed")
+            self._metrics.spool_writes.labels(kind, result).inc()
+            logs.event("cannot write to the spool", logging.WARNING, kind=kind, why=why)
+            if isinstance(error, BusyError):
+                raise
+            raise BusyError(f"the spool (--spool) cannot be written: {why}", _RETRY_SECONDS) from None
+        self._metrics.spool_writes.labels(kind, "written" if is_written else "unwanted").inc()
+        return is_written
 
     def read(self, key: str, allocate: Callable[[int], memoryview]) -> Blob | None:
         """The blob, unless it is not there or damaged."""
         with self._lock:
-            entry = self._shelf.get(key)
+            entry = self._index.get(key)
         if entry is None:
             return None
         found = self._checked(key, entry, lambda: spool_file.read(entry.path, allocate))
         if found is None:
             return None
-        self._metrics.spool_reads.labels(_kind(key), "read").inc()
+        self._metrics.spool_reads.labels(kind_of(key), "read").inc()
         return Blob(found[0].name, found[0].header, found[1])
 
-    def heads(self, prefix: str) -> Iterator[Head]:
-        """Of all blobs whose key begins so."""
+    def heads(self, folder: str) -> Iterator[Head]:
+        """Of all blobs of one OWNER/KIND."""
         with self._lock:
-            entries = [(key, entry) for key, entry in self._shelf.items() if key.startswith(prefix)]
+            entries = self._index.items(folder)
         for key, entry in entries:
             head = self._checked(key, entry, lambda path=entry.path: spool_file.read_head(path))  # type: ignore[misc]
             if head is not None:
@@ -130,12 +113,12 @@ class Spool:
     def key_of_alias(self, alias: str) -> str:
         """The key of the blob that has another name; empty: there is none."""
         with self._lock:
-            return self._key_of_alias.get(alias, "")
+            return self._index.key_of_alias(alias)
 
     def touch(self, key: str) -> bool:
         """Whether there is a blob; to ask is a use of it."""
         with self._lock:
-            return self._shelf.get(key) is not None
+            return self._index.get(key) is not None
 
     def forget(self, key: str) -> bool:
         """Forget a blob; False if there is none. After a crash it might be there again, until `settle` returns."""
@@ -151,29 +134,81 @@ class Spool:
         self._trash.settle()
         self._trash.sweep()
 
-    def _write_part(self, part: str, head: Head, buffers: Sequence[memoryview]) -> None:
-        try:
-            spool_file.write(part, head, buffers)
-        except OSError as error:
-            # The disk may have less room than the budget says: what is old makes way for what is new.
-            needed = self._shelf.limit_bytes - self._shelf.bytes + head.file_bytes
-            remove(part)
-            if error.errno not in _NO_ROOM or not self._make_room(needed):
-                raise
-            spool_file.write(part, head, buffers)
-
-    def _make_room(self, nbytes: int) -> bool:
-        """Drop what was used least recently, until so many bytes of the budget are free; whether that dropped any."""
-        with self._lock:
-            before = len(self._shelf)
-            while self._shelf.bytes + nbytes > self._shelf.limit_bytes and self._shelf.drop_oldest(keep_newest=False):
-                pass
-            dropped = before - len(self._shelf)
-        if dropped:
+    def _write(
+        self, key: str, alias: str, head: Head, buffers: Sequence[memoryview], is_wanted: Callable[[], bool]
+    ) -> bool:
+        nbytes = head.file_bytes
+        if self._lacking_on_disk(nbytes):
             self.sweep()
-        return dropped > 0
+        with self._lock:
+            self._number += 1
+            number = self._number
+            dropped = self._index.drop_for(key, nbytes, self._lacking_on_disk(nbytes))
+            for entry in dropped:
+                self._metrics.evictions.labels("spool", "room").inc()
+                self._trash.put(entry.path)
+            entry = self._index.reserve(key, "", alias, nbytes)
+        try:
+            if dropped:
+                self.sweep()
+            entry.path = spool_folder.path(self._folder, key, alias, number)
+            part = entry.path + spool_folder.PART
+            try:
+                spool_file.write(part, head, buffers)
+                is_written = self._give_name(part, key, entry, is_wanted)
+            except BaseException:
+                remove(part)
+                raise
+            sync_folder(os.path.dirname(part))
+        finally:
+            with self._lock:
+                if not self._index.has(key, entry):
+                    entry.release()
+        self.sweep()
+        return is_written
 
-    def _checked(self, key: str, entry: _Entry, read: Callable[[], T]) -> T | None:
+    def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool]) -> bool:
+        """Put a file that is written in the place of the one before it, if it is wanted still."""
+        # Only who forgets something waits for the disk here, to be certain of it.
+        with self._trash.renaming:
+            os.rename(part, entry.path)
+            with self._lock:
+                try:
+                    if is_wanted():
+                        self._forget(key)
+                        self._index.put(key, entry)
+                        return True
+                    return False
+                finally:
+                    if not self._index.has(key, entry):
+                        self._trash.put(entry.path)
+
+    def _forget(self, key: str) -> bool:
+        entry = self._index.pop(key)
+        if entry is not None:
+            self._trash.put(entry.path)
+        return entry is not None
+
+    def _take(self, file: spool_folder.SpoolFile) -> None:
+        """Count a file that a former worker left, unless it was replaced or there is no room for it any more."""
+        try:
+            entry = self._index.reserve(file.key, file.path, file.alias, file.nbytes)
+        except BusyError:
+            self._metrics.evictions.labels("spool", "room").inc()
+            self._trash.put(file.path)
+            return
+        if not self._index.put_oldest(file.key, entry):
+            # A crash came between a file and the end of the one before it.
+            entry.release()
+            self._trash.put(file.path)
+
+    def _lacking_on_disk(self, nbytes: int) -> int:
+        disk = os.statvfs(self._folder)
+        # A file takes whole blocks, and one for what describes it.
+        needed = (nbytes // disk.f_frsize + 2) * disk.f_frsize
+        return max(0, needed - disk.f_bavail * disk.f_frsize)
+
+    def _checked(self, key: str, entry: Entry, read: Callable[[], T]) -> T | None:
         try:
             return read()
         except FileNotFoundError:
@@ -182,36 +217,15 @@ class Spool:
         except DamagedError as error:
             logs.event("a damaged file of the spool is removed", logging.WARNING, file=entry.path, why=error)
             with self._lock:
-                if self._shelf.peek(key) is entry:
+                if self._index.has(key, entry):
                     self._forget(key)
             self.sweep()
-            self._metrics.spool_reads.labels(_kind(key), "damaged").inc()
+            self._metrics.spool_reads.labels(kind_of(key), "damaged").inc()
             return None
         except OSError as error:
             logs.event("cannot read from the spool", logging.WARNING, file=entry.path, why=error.strerror)
-            self._metrics.spool_reads.labels(_kind(key), "failed").inc()
+            self._metrics.spool_reads.labels(kind_of(key), "failed").inc()
             return None
-
-    def _add(self, key: str, entry: _Entry, nbytes: int) -> None:
-        if entry.alias:
-            self._key_of_alias[entry.alias] = key
-        self._shelf.put(key, entry, nbytes)
-
-    def _forget(self, key: str) -> bool:
-        entry = self._shelf.pop(key)
-        if entry is None:
-            return False
-        self._let_go(key, entry)
-        return True
-
-    def _dropped(self, key: str, entry: _Entry, reason: str) -> None:
-        self._metrics.evictions.labels("spool", reason).inc()
-        self._let_go(key, entry)
-
-    def _let_go(self, key: str, entry: _Entry) -> None:
-        if self._key_of_alias.get(entry.alias) == key:
-            del self._key_of_alias[entry.alias]
-        self._trash.put(entry.path)
 
 
 class Drawer:
@@ -231,7 +245,9 @@ class Drawer:
         alias: str = "",
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Write a blob, in place of what has the name; False if that failed, which the log tells, or was unwanted.
+        """Write a blob, in place of what has the name; False if it was unwanted.
+
+        BusyError, which names the limit and its option, if there is no room for it; what is there stays then.
 
         Args:
             kind: Of the blob, a lower-case word: kinds do not see each other.
@@ -243,9 +259,7 @@ class Drawer:
         """
         head = spool_file.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
         other = self._key(kind, alias) if alias else ""
-        result = self._spool.write(self._key(kind, name), other, head, buffers, is_wanted)
-        self._spool.count_write(kind, result)
-        return result == "written"
+        return self._spool.write(self._key(kind, name), other, head, buffers, is_wanted)
 
     def read(self, kind: str, name: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
         """The blob of a name, with its payload in the buffer that `allocate` gives; None: not there, or damaged."""
@@ -262,7 +276,7 @@ class Drawer:
 
     def heads(self, kind: str) -> Iterator[Head]:
         """Of all blobs of a kind."""
-        return self._spool.heads(self._key(kind, "")[:-_DIGITS])
+        return self._spool.heads(f"{self._folder}/{kind}")
 
     def touch(self, kind: str, name: str) -> bool:
         """Whether there is a blob of a name; to ask is a use of it."""
@@ -282,7 +296,3 @@ class Drawer:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-def _kind(key: str) -> str:
-    return key.split("/")[1]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lumigrad.server.trash import Trash
+from lumigrad.server.trash import Trash, sync_folder
 
 # Of a file that is being written.
 PART = ".part"
@@ -62,7 +62,9 @@ def path(folder: str, key: str, alias: str, number: int) -> str:
     """Where a new file is to be; makes the folders on the way."""
     owner, kind, name = key.split("/")
     for where in (os.path.join(folder, owner), os.path.join(folder, owner, kind)):
-        os.makedirs(where, 0o700, exist_ok=True)
+        if not os.path.isdir(where):
+            os.makedirs(where, 0o700, exist_ok=True)
+            sync_folder(os.path.dirname(where))
     return os.path.join(folder, owner, kind, f"{name}-{alias.rpartition('/')[2] or 0}-{number:016x}")
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from lumigrad.server import logs
+from lumigrad.server.accounts import Account
 from lumigrad.server.config import MIB, Config, ConfigError
 from lumigrad.server.link import History
 from lumigrad.server.metrics import Metrics
@@ -19,6 +20,8 @@ from lumigrad.server.spool import Spool
 _NICE = 10
 # While nothing is due: what was forgotten takes room on the disk no longer.
 _SWEEP_SECONDS = 1.0
+# For others to finish trainings, or to delete scenes.
+_RETRY_SECONDS = 5.0
 # Writes something, unless it is not wanted any more, which it asks when all but the last step is done.
 Work = Callable[[Callable[[], bool]], object]
 
@@ -126,8 +129,25 @@ def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWrite
     """
     if not config.spool:
         return None
+    share = config.share_of(config.spool_mib, config.tenant_spool_mib, config.max_payload_mib)
+    space = Account(
+        "bytes of files in the spool",
+        config.spool_mib * MIB,
+        "--spool-mib",
+        share=share * MIB,
+        share_option="--tenant-spool-mib",
+        retry_seconds=_RETRY_SECONDS,
+    )
+    places = Account(
+        "files in the spool",
+        config.max_scenes,
+        "--max-scenes",
+        share=config.share_of(config.max_scenes),
+        share_option="--max-scenes",
+        retry_seconds=_RETRY_SECONDS,
+    )
     try:
-        return SpoolWriter(Spool(config.spool, config.spool_mib * MIB, metrics))
+        return SpoolWriter(Spool(config.spool, space, places, metrics, config.training_seconds))
     except OSError as error:
         text = f"--spool: cannot use {config.spool}: {error.strerror}"
         if not history.restarts:

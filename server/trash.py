@@ -24,16 +24,22 @@ class Trash:
         self._named.append(path)
 
     def settle(self) -> None:
-        """See to it that whatever was put here is under its name no more."""
+        """See to it that whatever was put here is under its name no more, not even after the power failed."""
         with self.renaming:
+            folders = set()
             while self._named:
                 path = self._named.popleft()
+                folders.add(os.path.dirname(path))
                 try:
                     os.rename(path, path + GONE)
                 except OSError:
                     remove(path)
                 else:
                     self._renamed.append(path + GONE)
+            for folder in folders:
+                # One that has gone keeps nothing.
+                with contextlib.suppress(OSError):
+                    sync_folder(folder)
 
     def sweep(self) -> None:
         """Remove what was renamed."""
@@ -46,3 +52,12 @@ def remove(path: str) -> None:
     """Remove a file if it is there and the system lets us."""
     with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+def sync_folder(path: str) -> None:
+    """See to it that the names in a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -11,7 +11,7 @@ from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.arrivals import Shapes, shapes_of, uploader
-from lumigrad.server.errors import StepMismatchError
+from lumigrad.server.errors import BusyError, StepMismatchError
 from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
 from lumigrad.server.output_gradients import checked_gradients
@@ -145,14 +145,20 @@ class Session:
     def _snapshot(self, request: Request) -> Replies:
         self._require_settled("snapshot")
         nbytes = snapshots.write(self._training, self._runtime, request.part)
-        require(nbytes > 0, "snapshot", "a worker with a spool (--spool) that has room", "none")
+        require(nbytes > 0, "snapshot", "a worker with a spool (--spool)", "none")
         snapshotted = training_pb2.Snapshotted(step=self._state.step, bytes=nbytes)
         yield replies.framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
 
     def _snapshot_if_due(self, request: Request) -> bool:
         every = self._state.plan.message.snapshot_every
         is_due = every > 0 and self._state.step % every == 0 and not self._pending
-        return is_due and snapshots.write(self._training, self._runtime, request.part) > 0
+        if not is_due:
+            return False
+        try:
+            return snapshots.write(self._training, self._runtime, request.part) > 0
+        except BusyError:
+            # The step is done; its reply says that there is no snapshot of it.
+            return False
 
     def _get_views(self, request: Request) -> Replies:
         state = self._state

@@ -12,6 +12,7 @@ from lumigrad.server.call import Call
 from lumigrad.server.errors import TrainingLostError
 from lumigrad.server.replies import named_tensors
 from lumigrad.server.runtime import Runtime
+from lumigrad.server.spool_index import LASTING
 from lumigrad.server.training.density_state import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan
@@ -20,13 +21,16 @@ from lumigrad.server.training.store import Training
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import snapshot_pb2
 
-_KIND = "training"
+_KIND = LASTING
 # The last two are kept: a client may go back to the one before the newest.
 _KEPT = 2
 
 
 def write(training: Training, runtime: Runtime, call: Call) -> int:
-    """Write a snapshot; returns its size once it is on the disk, 0 if that failed or there is no spool."""
+    """Write a snapshot; returns its size once it is on the disk, 0 if there is no spool.
+
+    BusyError, which names the limit and its option, if it finds no room there.
+    """
     if runtime.drawer is None:
         return 0
     state = training.state
@@ -111,6 +115,7 @@ def forget(training: Training, runtime: Runtime) -> None:
     if runtime.drawer is not None and training.state.snapshots:
         for slot in range(_KEPT):
             runtime.drawer.forget(_KIND, _name(training.training_id, slot))
+        runtime.drawer.settle()
 
 
 def _newest(

@@ -11,7 +11,7 @@ import pytest
 
 from lumigrad.client import Client, SceneHandle, SceneNotFound
 from support.client_load import CAMERA, cloud
-from support.spooling import files, kill, shown, spooling, wait_until_written
+from support.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
 from support.worker import LUMIGRAD
 
 
@@ -32,13 +32,6 @@ def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
         process.wait_for_log("a damaged file of the spool is removed")
         assert not path.exists()
         assert np.array_equal(shown(client, scene), expected)
-
-
-def elsewhere(mount: str) -> tuple[str, ...]:
-    """The command of a worker for which something else is mounted."""
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
-        pytest.skip("this system does not let us mount anything")
-    return ("unshare", "-m", "sh", "-c", f'{mount} && exec "$0" "$@"', LUMIGRAD, "serve")
 
 
 def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:

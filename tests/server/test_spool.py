@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lumigrad.server.accounts import Account
+from lumigrad.server.errors import BusyError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.spool import Blob, Drawer, Spool
 from lumigrad.server.spool_writer import SpoolWriter
@@ -26,13 +28,25 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def spool(tmp_path: Path, metrics: Metrics) -> Spool:
-    return Spool(str(tmp_path / "spool"), 16 << 20, metrics)
+    return spool_in(tmp_path / "spool", metrics)
+
+
+def spool_in(
+    folder: Path | str,
+    metrics: Metrics,
+    limit_bytes: int = 16 << 20,
+    share: int | None = None,
+    files: int = 100,
+    idle_seconds: float = 600.0,
+) -> Spool:
+    space = Account("bytes of files", limit_bytes, "--whole", share=share, share_option="--share")
+    return Spool(str(folder), space, Account("files", files, "--files"), metrics, idle_seconds)
 
 
 def again(spool: Spool, limit_bytes: int = 16 << 20) -> Spool:
     """As the next process finds it."""
     os.close(spool._claim)
-    return Spool(spool._folder, limit_bytes, Metrics())
+    return spool_in(spool._folder, Metrics(), limit_bytes)
 
 
 def write(drawer: Drawer, name: str, payload: bytes = b"payload", header: bytes = b"header", **options: object) -> bool:
@@ -165,7 +179,7 @@ def test_the_header_of_one_file_does_not_go_with_the_payload_of_another(spool: S
 
 
 def test_the_least_recently_used_makes_room(tmp_path: Path, metrics: Metrics) -> None:
-    spool = Spool(str(tmp_path), 3_500, metrics)
+    spool = spool_in(tmp_path, metrics, 3_500)
     drawer = spool.drawer("anna")
     for name in ("one", "two", "three"):
         write(drawer, name, LARGE[:900])
@@ -174,20 +188,99 @@ def test_the_least_recently_used_makes_room(tmp_path: Path, metrics: Metrics) ->
     assert [head.name for head in drawer.heads("thing")] == ["three", "one", "four"]
     assert spool.bytes == sum(path.stat().st_size for path in files(spool)) <= 3_500
     assert sample(metrics, "lumigrad_evictions_total", store="spool", reason="room") == 1
-    assert not write(drawer, "five", LARGE[:4000])
-    assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="too_large") == 1
+    with pytest.raises(BusyError, match=r"3[0-9]{3} of 3500 bytes of files .*--whole"):
+        write(drawer, "five", LARGE[:4000])
+    assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="no_room") == 1
     assert len(spool) == 3
     # The next process may be given less.
     spool = again(spool, 2_500)
     assert [head.name for head in spool.drawer("anna").heads("thing")] == ["three", "four"]
 
 
+def test_each_owner_has_a_share_and_loses_its_own_only(tmp_path: Path, metrics: Metrics) -> None:
+    spool = spool_in(tmp_path, metrics, 4_400, share=2_400)
+    anna, ben = spool.drawer("anna"), spool.drawer("ben")
+    write(ben, "kept", LARGE[:900])
+    for name in ("one", "two", "three"):
+        write(anna, name, LARGE[:900])
+    assert [head.name for head in anna.heads("thing")] == ["two", "three"]
+    # Carl has nothing that might go.
+    write(ben, "more", LARGE[:700])
+    with pytest.raises(BusyError, match="--whole"):
+        write(spool.drawer("carl"), "one", LARGE[:900])
+    with pytest.raises(BusyError, match="--share"):
+        write(anna, "four", LARGE[:2400])
+    assert [head.name for head in anna.heads("thing")] == ["two", "three"]
+    assert [head.name for head in ben.heads("thing")] == ["kept", "more"]
+    assert spool.bytes == sum(path.stat().st_size for path in files(spool)) <= 4_400
+
+
+def test_snapshots_make_way_for_no_scene_and_scenes_for_snapshots(tmp_path: Path, metrics: Metrics) -> None:
+    spool = spool_in(tmp_path, metrics, 2_400)
+    drawer = spool.drawer("anna")
+    payload = [memoryview(LARGE[:900])]
+    write(drawer, "scene", LARGE[:900])
+    for _ in range(3):
+        # Of one name, it takes the room of the one before.
+        assert drawer.write("training", "one", b"", payload)
+    assert drawer.touch("thing", "scene")
+    assert drawer.write("training", "two", b"", payload)
+    assert not drawer.touch("thing", "scene")
+    for write_another in (
+        lambda: write(drawer, "scene", LARGE[:900]),
+        lambda: drawer.write("training", "three", b"", payload),
+    ):
+        with pytest.raises(BusyError, match="2400 bytes of files"):
+            write_another()
+    assert [head.name for head in drawer.heads("training")] == ["one", "two"]
+    # As the next process finds them: with scenes last, whatever is newer.
+    os.close(spool._claim)
+    spool = spool_in(tmp_path, metrics, 2_400, idle_seconds=0.0)
+    drawer = spool.drawer("anna")
+    # Nobody has come back to them.
+    assert drawer.write("training", "three", b"", payload)
+    assert [head.name for head in drawer.heads("training")] == ["two", "three"]
+
+
+def test_the_number_of_files_is_limited_too(tmp_path: Path, metrics: Metrics) -> None:
+    spool = spool_in(tmp_path, metrics, files=3)
+    drawer = spool.drawer("anna")
+    for number in range(5):
+        assert write(drawer, str(number))
+    assert [head.name for head in drawer.heads("thing")] == ["2", "3", "4"]
+    with pytest.raises(BusyError, match=r"3 of 3 files .*--files"):
+        write(spool.drawer("ben"), "one")
+
+
+def test_names_are_on_the_disk_before_anybody_relies_on_them(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, frozenset[str]]] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path, frozenset(os.listdir(path) if path.is_dir() else ())))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    drawer = spool.drawer("anna")
+    write(drawer, "one")
+    (file,) = files(spool)
+    assert (file.parent, frozenset({file.name})) == synced[-1]
+    assert {file.parent.parent, Path(spool._folder)} <= {path for path, _ in synced}
+    drawer.forget("thing", "one")
+    drawer.settle()
+    assert (file.parent, frozenset({f"{file.name}.gone"})) == synced[-1]
+
+
 def test_a_folder_is_one_process_own(spool: Spool) -> None:
     script = (
         "import sys\n"
+        "from lumigrad.server.accounts import Account\n"
+        "from lumigrad.server.errors import BusyError\n"
         "from lumigrad.server.metrics import Metrics\n"
         "from lumigrad.server.spool import Spool\n"
-        "try: Spool(sys.argv[1], 1 << 20, Metrics())\n"
+        "def count(limit): return Account('of them', limit, '--option')\n"
+        "try: Spool(sys.argv[1], count(1 << 20), count(9), Metrics(), 600)\n"
         "except OSError as error: sys.exit(error.strerror)\n"
     )
     command = [sys.executable, "-c", script, spool._folder]
@@ -198,13 +291,19 @@ def test_a_folder_is_one_process_own(spool: Spool) -> None:
 def test_a_full_disk_costs_what_does_not_fit(spool: Spool, metrics: Metrics, capfd: pytest.CaptureFixture[str]) -> None:
     script = (
         "import os, resource, sys\n"
+        "from lumigrad.server.accounts import Account\n"
+        "from lumigrad.server.errors import BusyError\n"
         "from lumigrad.server.metrics import Metrics\n"
         "from lumigrad.server.spool import Spool\n"
+        "def count(limit): return Account('of them', limit, '--option')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "spool = Spool(sys.argv[1], 1 << 24, Metrics())\n"
+        "spool = Spool(sys.argv[1], count(1 << 24), count(9), Metrics(), 600)\n"
         "drawer = spool.drawer('anna')\n"
         "small, large = memoryview(bytes(1 << 10)), memoryview(bytes(1 << 21))\n"
-        "print([drawer.write('thing', str(len(each)), b'', [each]) for each in (small, large, small)])\n"
+        "def written(each):\n"
+        "    try: return drawer.write('thing', str(len(each)), b'', [each])\n"
+        "    except BusyError: return False\n"
+        "print([written(each) for each in (small, large, small)])\n"
         "print(len(spool), len([name for _, _, names in os.walk(sys.argv[1]) for name in names if name != 'lock']))\n"
     )
     os.close(spool._claim)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from lumigrad.client import Client, SceneHandle
 from support.client_load import CAMERA
 from support.slow_render import wait_for
-from support.worker import WorkerProcess, worker
+from support.worker import LUMIGRAD, WorkerProcess, worker
 
 PROBES = np.array([[0.0, 0.0, 1.5, 0.1], [0.0, 3.0, 0.75, 0.1]])
 
@@ -50,3 +53,10 @@ def shown(client: Client, scene: SceneHandle) -> np.ndarray:
 def without_copy(client: Client, scene: SceneHandle) -> SceneHandle:
     """A handle from which nothing could be put again."""
     return client.get(scene.scene_id)
+
+
+def elsewhere(mount: str) -> tuple[str, ...]:
+    """The command of a worker for which something else is mounted."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("this system does not let us mount anything")
+    return ("unshare", "-m", "sh", "-c", f'{mount} && exec "$0" "$@"', LUMIGRAD, "serve")

@@ -1,0 +1,136 @@
+"""Who floods the spool costs no other tenant a file, and nobody a snapshot; what cannot fit costs nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2
+
+from lumigrad.client import Client, SceneHandle
+from lumigrad.client.training import Trainer
+from support.client_load import cloud
+from support.gaussian_calls import gaussian_cloud
+from support.raw_calls import RawClient, detail, failure
+from support.raw_training import RawTraining, start_of
+from support.spooling import elsewhere, files, kill, shown, spooling, wait_until_written, without_copy
+from support.tenant import tenant_client
+from support.training_scenes import gaussian_lesson
+from support.worker import WorkerProcess
+
+ANNA, BEN = (f"{name}-0123456789abcdef" for name in ("anna", "ben"))
+# Two MiB for each tenant.
+LIMITS = ("--max-payload-mib", "1", "--spool-mib", "4", "--crash-seconds", "0.1")
+# Spheres of 0.7 MiB, and Gaussians that are sent in one MiB, but take 3 with their moments.
+SPHERES, GAUSSIANS = 25_000, 11_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("attacks")
+
+
+@pytest.fixture(scope="module")
+def process(folder: Path) -> Iterator[WorkerProcess]:
+    (folder / "tokens").write_text(f"anna: {ANNA}\nben: {BEN}\n")
+    with spooling(folder / "spool", *LIMITS, "--tokens-file", str(folder / "tokens")) as started:
+        yield started
+
+
+@pytest.fixture
+def anna(process: WorkerProcess) -> Iterator[Client]:
+    with Client(process.target, token=ANNA, retry_s=30) as client:
+        yield client
+
+
+@pytest.fixture
+def ben(process: WorkerProcess) -> Iterator[Client]:
+    with Client(process.target, token=BEN, retry_s=30) as client:
+        yield client
+
+
+@contextmanager
+def training(client: Client) -> Iterator[Trainer]:
+    """One that has made a step and is in the spool."""
+    lesson = gaussian_lesson()
+    trainer = client.trainer(lesson.scene, lesson.cameras, lesson.wrapped(client), rates={"means": 2e-3}, seed=5)
+    try:
+        list(trainer.steps(1))
+        assert trainer.snapshot() == 1
+        yield trainer
+    finally:
+        trainer.close()
+
+
+def flood(client: Client, process: WorkerProcess, count: int) -> list[SceneHandle]:
+    """Scenes of which two fit into a share, one after the other until each was written or refused."""
+    handles = []
+    for number in range(count):
+        handles.append(client.put(cloud(SPHERES + number)))
+        wait_until_written(process)
+    return handles
+
+
+def refused_snapshot(client: RawClient) -> grpc.RpcError:
+    """What the snapshot of a training with more than a share takes ends with."""
+    call = RawTraining(client, start_of(client, gaussian_cloud(GAUSSIANS), snapshot_every=1))
+    assert call.started().count == GAUSSIANS
+    # A step does not fail for want of the snapshot that was due.
+    assert not call.step(0).snapshotted
+    call.send(snapshot={})
+    error = failure(call.reply)
+    call.close()
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
+    assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToMilliseconds() > 0
+    return error
+
+
+def test_a_flood_of_scenes_costs_their_tenants_scenes_only(process: WorkerProcess, anna: Client, ben: Client) -> None:
+    kept = without_copy(ben, ben.put(cloud(SPHERES)))
+    expected = shown(ben, kept)
+    with training(anna) as hers, training(ben) as his:
+        wait_until_written(process)
+        listed = set(ben.list())
+        flooded = flood(anna, process, 6)
+        assert process.metric("lumigrad_evictions_total", store="spool", reason="room") >= 4
+        kill(process)
+        assert {handle.scene_id for handle in anna.list()} <= {handle.scene_id for handle in flooded[-2:]}
+        assert set(ben.list()) == listed
+        assert np.array_equal(shown(ben, kept), expected)
+        assert process.metric("lumigrad_calls_total", method="SceneService.Put", code="OK") == 0
+        for trainer in (hers, his):
+            assert trainer.step().number == 1
+            assert trainer.resumed == 1
+
+
+def test_a_snapshot_that_cannot_fit_costs_nothing_and_says_which_limit(process: WorkerProcess, folder: Path) -> None:
+    with process.channel() as channel:
+        client = tenant_client(channel, ANNA)
+        start_of(client, gaussian_cloud(GAUSSIANS))
+        wait_until_written(process)
+        before = files(folder / "spool")
+        error = refused_snapshot(client)
+        wait_until_written(process)
+    assert "bytes of files in the spool (--tenant-spool-mib)" in error.details()
+    assert process.metric("lumigrad_spool_writes_total", kind="training", result="no_room") == 2
+    assert set(before) <= set(files(folder / "spool"))
+
+
+def test_a_snapshot_larger_than_the_disk_leaves_the_spool_as_it_is(tmp_path: Path) -> None:
+    command = elsewhere(f"mount -t tmpfs -o size=3m tmpfs {tmp_path}")
+    with spooling(tmp_path / "spool", command=command, supervised=False) as process:
+        with Client(process.target) as client:
+            kept = [handle.scene_id for handle in flood(client, process, 1)]
+        with process.channel() as channel:
+            raw = RawClient("", channel=channel)
+            start_of(raw, gaussian_cloud(GAUSSIANS))
+            wait_until_written(process)
+            number = process.metric("lumigrad_spool_files")
+            error = refused_snapshot(raw)
+        assert "the spool (--spool) cannot be written: No space left on device" in error.details()
+        assert process.metric("lumigrad_spool_files") == number > len(kept)
+        assert process.metric("lumigrad_evictions_total", store="spool", reason="room") == 0

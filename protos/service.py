@@ -47,6 +47,7 @@ class Method:
 
     name: str
     path: str
+    request: Descriptor
     client_streaming: bool
     server_streaming: bool
     serialize_request: Serializer
@@ -62,6 +63,7 @@ class Method:
         return Method(
             name=descriptor.name,
             path=f"/{descriptor.containing_service.full_name}/{descriptor.name}",
+            request=descriptor.input_type,
             client_streaming=descriptor.client_streaming,
             server_streaming=descriptor.server_streaming,
             serialize_request=serialize_request,
@@ -83,7 +85,8 @@ def method_handlers(service_name: str, servicer: object, *, early: bool = False)
     would answer INTERNAL and say nothing about it.
 
     `early`: every method gets an iterator of requests, also one that takes a single request, as soon as it is called:
-    gRPC itself would wait for that request first, however long it takes, whoever calls.
+    gRPC itself would wait for that request first, however long it takes, whoever calls. The requests come as bytes,
+    for `Method.deserialize_request`: gRPC would parse all of them in one thread, which every call needs.
     """
     handlers = {
         method.name: _handler(method, getattr(servicer, method.name), early=early) for method in methods(service_name)
@@ -129,7 +132,7 @@ def _handler(method: Method, behavior: Callable[..., Any], *, early: bool) -> gr
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[early or method.client_streaming, method.server_streaming]
-    return make(behavior, _tolerant(method.deserialize_request), method.serialize_reply)
+    return make(behavior, None if early else _tolerant(method.deserialize_request), method.serialize_reply)
 
 
 def _callable(channel: Any, method: Method) -> Callable[..., Any]:

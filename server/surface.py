@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 
-from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import Method, methods
 from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
@@ -27,6 +26,7 @@ from lumigrad.server.metrics import REFUSALS, Metrics
 from lumigrad.server.patience import Patience
 from lumigrad.server.places import Places
 from lumigrad.server.priority import priority_of
+from lumigrad.server.request_check import RequestCheck
 from lumigrad.server.tracing import NoTracer, Tracer
 
 _RETRY_SECONDS = 0.1
@@ -42,11 +42,14 @@ class Surface:
         metrics: Metrics,
         places: Places,
         patience: Patience,
+        request_check: RequestCheck,
         gate: Gate | None = None,
         tracer: Tracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
-        """`places` are for calls in progress; `gate` tells whose a call is, without one all are everybody's.
+        """`places` are for calls in progress; requests are held against `request_check`.
+
+        `gate` tells whose a call is, without one all are everybody's.
 
         `tracer` writes down how each went; `lane_of` finds the lane that a call names.
         """
@@ -56,6 +59,7 @@ class Surface:
         self._lane_of = lane_of or (lambda _: NoLane())
         self._places = places
         self._patience = patience
+        self._request_check = request_check
         self._calls: dict[Call, float] = {}
         # Those whose last bytes have not left yet.
         self._unsent: set[Call] = set()
@@ -119,17 +123,36 @@ class Surface:
     def _wrapped(self, name: str, method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[..., Any]:
         def single(request: Any, context: grpc.ServicerContext) -> Any:
             with _Guard(self, name, context) as call:
-                return behavior(_checked(request, method, call), call)
+                return behavior(self._request(request, method, call), call)
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with _Guard(self, name, context) as call:
-                for reply in behavior(_checked(request, method, call), call):
+                for reply in behavior(self._request(request, method, call), call):
                     if isinstance(reply, Frame):
                         call.bytes_sent += reply.data.nbytes
                     with call.waiting():
                         yield reply
 
         return stream if method.server_streaming else single
+
+    def _request(self, requests: Iterator[bytes], method: Method, call: Call) -> Any:
+        checked = self._requests(requests, method, call)
+        if method.client_streaming:
+            return checked
+        for request in checked:
+            return request
+        # A caller who goes away before the request has come is told so.
+        call.check()
+        raise InvalidArgumentError("stream", "one message", "none")
+
+    def _requests(self, requests: Iterator[bytes], method: Method, call: Call) -> Iterator[Any]:
+        while (raw := _next(requests, call)) is not None:
+            call.has_begun = True
+            self._request_check.check(method.request, raw)
+            request = method.deserialize_request(raw)
+            if isinstance(request, Frame):
+                call.bytes_received += request.data.nbytes
+            yield request
 
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Find out whose call it is and count it in, unless too many are in progress."""
@@ -248,30 +271,6 @@ class _Guard:
         except Exception as ended:
             return answer_to(ended, self._call.request_id)
         return answer_to(error, self._call.request_id)
-
-
-def _checked(requests: Iterator[Any], method: Method, call: Call) -> Any:
-    checked = _checked_stream(requests, call)
-    if method.client_streaming:
-        return checked
-    for request in checked:
-        return request
-    # A caller who goes away before the request has come is told so.
-    call.check()
-    raise InvalidArgumentError("stream", "one message", "none")
-
-
-def _checked_stream(requests: Iterator[Any], call: Call) -> Iterator[Any]:
-    while True:
-        request = _next(requests, call)
-        if request is None:
-            return
-        call.has_begun = True
-        if isinstance(request, ProtocolError):
-            raise request
-        if isinstance(request, Frame):
-            call.bytes_received += request.data.nbytes
-        yield request
 
 
 def _next(requests: Iterator[Any], call: Call) -> Any:

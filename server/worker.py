@@ -48,6 +48,7 @@ from lumigrad.server.passes import Passes
 from lumigrad.server.patience import Patience
 from lumigrad.server.places import Places
 from lumigrad.server.render_service import RenderService
+from lumigrad.server.request_check import RequestCheck
 from lumigrad.server.scene_service import SceneService
 from lumigrad.server.spool_writer import open_spool
 from lumigrad.server.surface import Surface
@@ -96,7 +97,10 @@ class Worker:
         patience = Patience(config.max_call_seconds, config.stall_seconds)
         self._tracer = tracer_of(config, str(self._device), self._metrics)
         self._lanes = Lanes(config.lane_mib * MIB, self._metrics, has_tenants=config.has_tenants)
-        self._surface = Surface(self._metrics, places, patience, gate_of(config), self._tracer, lane_of=self._lanes.of)
+        check = RequestCheck(Limits.of(config))
+        self._surface = Surface(
+            self._metrics, places, patience, check, gate_of(config), self._tracer, lane_of=self._lanes.of
+        )
         self._machine = _machine(config, self._device)
         self._spool = open_spool(config, history, self._metrics)
         self._tenants = Tenants(self._machine, config, self._metrics, self._spool)

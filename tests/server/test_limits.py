@@ -82,7 +82,7 @@ def pulsar(*parameters: float) -> Callable[[Any], None]:
 
 
 SPECS: list[tuple[Any, str, str]] = [
-    (spec_of(*[opencv_camera(8, 8)] * 4), "spec.cameras", "expected 1 to 3 cameras, got 4"),
+    (spec_of(*[opencv_camera(8, 8)] * 4), "spec.cameras", "expected at most 3 cameras, got at least 4"),
     (changed(lambda s: s.ClearField("cameras")), "spec.cameras", "expected 1 to 3 cameras, got 0"),
     (spec_of(opencv_camera(101, 100)), "spec.cameras", "expected at most 10000 pixels in all, got 10100"),
     (spec_of(*[opencv_camera(60, 60)] * 3), "spec.cameras", "expected at most 10000 pixels in all, got 10800"),

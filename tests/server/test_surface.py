@@ -17,9 +17,12 @@ from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
 from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
 from lumigrad.server.call import Call
+from lumigrad.server.config import Config
+from lumigrad.server.limits import Limits
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.patience import Patience
 from lumigrad.server.places import Places
+from lumigrad.server.request_check import RequestCheck
 from lumigrad.server.surface import Surface
 from lumigrad.v1 import render_pb2
 from support.raw_calls import failure, violation
@@ -49,7 +52,8 @@ class Misbehaving:
 @pytest.fixture
 def service() -> Iterator[SimpleNamespace]:
     servicer, metrics = Misbehaving(), Metrics()
-    surface = Surface(metrics, Places(2, has_tenants=False), Patience(call_seconds=0.2, stall_seconds=60))
+    check = RequestCheck(Limits.of(Config()))
+    surface = Surface(metrics, Places(2, has_tenants=False), Patience(call_seconds=0.2, stall_seconds=60), check)
     server = grpc.server(ThreadPoolExecutor(8))
     wrapped = surface.wrap(RENDER_SERVICE, servicer)
     server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, wrapped, early=True),))

@@ -42,7 +42,7 @@ def grid_without_values(_: PayloadWriter) -> scene_pb2.Scene:
 
 
 BAD: list[tuple[Build, str, str]] = [
-    (of(*[cuboid(1, 1, 1)] * 4), "obstacles", "expected at most 3 obstacles, got 4"),
+    (of(*[cuboid(1, 1, 1)] * 4), "obstacles", "expected at most 3 obstacles, got at least 4"),
     (of(cuboid(1, 1, 1, environment=3)), "environments", "expected at most 3 environments, got 4"),
     (of(environments=4), "environments", "expected at most 3 environments, got 4"),
     (of(world_pb2.Obstacle()), "obstacles[0]", "expected mesh_id, cuboid or grid, got none"),

@@ -119,7 +119,7 @@ BOUNDS: Mapping[str, int | str] = {
     "TrainingSpec.sh_degree_every": _NUMBER,
     "TrainingSpec.snapshot_every": _NUMBER,
     "TrainingStart.at_step": _NUMBER,
-    "TrainingStart.holder": _NAME,
+    "TrainingStart.holder": _NUMBER,
     "TrainingStart.lease": _NAME,
     "TrainingStart.start_id": _NAME,
     "TrainingStart.training_id": _NAME,

@@ -16,16 +16,30 @@ from lumigrad.v1 import tensor_pb2
 # Tensors start at multiples of this, so that a reader can view them in place with any instruction set.
 ALIGNMENT = 64
 _MAX_DIMENSIONS = 32
+# Indices within a dimension have 32 bits somewhere.
+_MAX_SIZE = (1 << 31) - 1
+# What one machine can address. Kernels compute strides, which a zero among the sizes does not make smaller.
+_MAX_BYTES = 1 << 47
+
+
+def extent(shape: Sequence[int]) -> int:
+    """The product of all sizes in which a zero counts as one, in Python integers, so that no product overflows.
+
+    Limits are for the extent: what has no elements may still be [2**40, 0, 3].
+    """
+    return math.prod(max(1, size) for size in shape)
 
 
 def nbytes(tensor: tensor_pb2.Tensor, field: str) -> int:
-    """The bytes that dtype and shape ask for, in Python integers, so that no product overflows."""
+    """The bytes that dtype and shape ask for; a shape that nothing can have is a ProtocolError."""
+    itemsize = dtypes.to_numpy(tensor.dtype, field).itemsize
     if len(tensor.shape) > _MAX_DIMENSIONS:
         raise ProtocolError(f"{field}.shape", f"at most {_MAX_DIMENSIONS} sizes", len(tensor.shape))
-    for size in tensor.shape:
-        if size < 0:
-            raise ProtocolError(f"{field}.shape", "sizes >= 0", list(tensor.shape))
-    return dtypes.to_numpy(tensor.dtype, field).itemsize * math.prod(tensor.shape)
+    if any(not 0 <= size <= _MAX_SIZE for size in tensor.shape):
+        raise ProtocolError(f"{field}.shape", f"sizes of 0 to {_MAX_SIZE}", list(tensor.shape))
+    if itemsize * extent(tensor.shape) > _MAX_BYTES:
+        raise ProtocolError(f"{field}.shape", f"at most {_MAX_BYTES} bytes in all", list(tensor.shape))
+    return itemsize * math.prod(tensor.shape)
 
 
 class PayloadWriter:

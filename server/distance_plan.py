@@ -10,7 +10,7 @@ import torch
 
 from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import nbytes
+from lumigrad.protos.tensors import extent, nbytes
 from lumigrad.server.arrivals import Shapes, check_float32, check_shape
 from lumigrad.server.content import Outline
 from lumigrad.server.engine import Plan
@@ -125,7 +125,7 @@ def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[i
     shape = list(spec.spheres.shape)
     require(len(shape) == 4 and shape[3] == 4, f"{where}.shape", "[B, H, S, 4]", shape)
     rows = shape[:3]
-    require(prod(rows) <= limits.rows, where, f"at most {limits.rows} spheres in all", prod(rows))
+    require(extent(rows) <= limits.rows, where, f"at most {limits.rows} spheres in all", extent(rows))
     if spec.HasField("environments"):
         tensor, where = spec.environments, f"{field}.environments"
         require(tensor.dtype == dtypes.INT32, f"{where}.dtype", "DTYPE_INT32", dtypes.name(tensor.dtype))

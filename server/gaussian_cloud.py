@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from lumigrad.kernels import gaussians
+from lumigrad.protos.tensors import extent
 from lumigrad.server.arrivals import Shapes, check_float32, check_shape
 from lumigrad.server.content import Tensors
 from lumigrad.server.limits import Limits, arguments_of, require
@@ -70,7 +71,7 @@ class GaussianRules:
         require(is_fit, f"{field}.means", "shape [N, 3], or [S, N, 3] with S >= 1", means)
         lead = means[:-1]
         limit = f"at most {limits.primitives} Gaussians in all"
-        require(prod(lead) <= limits.primitives, f"{field}.means", limit, prod(lead))
+        require(extent(lead) <= limits.primitives, f"{field}.means", limit, extent(lead))
         check_shape(shapes["opacities"], lead, f"{field}.opacities")
         _check_extent(shapes, lead, field)
         _check_color(shapes, lead, field)

@@ -103,14 +103,18 @@ F32 = dtypes.FLOAT32
     [
         ({"dtype": 0, "shape": [1]}, "t.dtype", "a known DType", "DTYPE_UNSPECIFIED"),
         ({"dtype": 99, "shape": [1]}, "t.dtype", "a known DType", "99"),
-        ({"dtype": F32, "shape": [-1, 4]}, "t.shape", "sizes >= 0", "[-1, 4]"),
-        ({"dtype": F32, "shape": [-2, -2], "inline": bytes(16)}, "t.shape", "sizes >= 0", "[-2, -2]"),
+        ({"dtype": F32, "shape": [-1, 4]}, "t.shape", "sizes of 0 to 2147483647", "[-1, 4]"),
+        ({"dtype": F32, "shape": [-2, -2], "inline": bytes(16)}, "t.shape", "sizes of 0 to 2147483647", "[-2, -2]"),
         ({"dtype": F32, "shape": [1] * 33, "inline": bytes(4)}, "t.shape", "at most 32 sizes", "33"),
         ({"dtype": F32, "shape": [4], "inline": bytes(15)}, "t", "16 bytes for DTYPE_FLOAT32 4", "15 bytes"),
         ({"dtype": F32, "shape": [], "inline": b""}, "t", "4 bytes for DTYPE_FLOAT32 scalar", "0 bytes"),
         (
             {"dtype": F32, "shape": [1 << 62, 1 << 62], "inline": bytes(16)},
-            "t", f"{1 << 126} bytes for DTYPE_FLOAT32 {1 << 62}x{1 << 62}", "16 bytes",
+            "t.shape", "sizes of 0 to 2147483647", f"[{1 << 62}, {1 << 62}]",
+        ),
+        (
+            {"dtype": F32, "shape": [1 << 30, 0, 1 << 30], "inline": b""},
+            "t.shape", f"at most {1 << 47} bytes in all", f"[{1 << 30}, 0, {1 << 30}]",
         ),
         ({"dtype": F32, "shape": [4]}, "t", "inline bytes or a payload span", "neither"),
         (

@@ -1,0 +1,132 @@
+"""Shapes whose sizes overflow when multiplied, or hide behind a zero, are the caller's fault wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import grpc
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, tensor_pb2
+from support.distance_calls import cuboid, world_of
+from support.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.raw_messages import status_of
+from support.unharmed import unharmed_after
+from support.valid_requests import METHODS
+from support.worker import WorkerProcess, worker
+
+Code = grpc.StatusCode
+Shape = Sequence[int]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as started:
+        yield started
+
+
+def tensor(shape: Shape, dtype: int = tensor_pb2.DTYPE_FLOAT32) -> tensor_pb2.Tensor:
+    """Without a single byte, as tensors that have a zero among their sizes."""
+    return tensor_pb2.Tensor(dtype=dtype, shape=shape)
+
+
+def gaussians(lead: Shape, color: Shape, views: Shape) -> scene_pb2.Scene:
+    cloud = scene_pb2.GaussianCloud(
+        means=tensor([*lead, 3]),
+        quats=tensor([*lead, 4]),
+        scales=tensor([*lead, 3]),
+        opacities=tensor(lead),
+        colors=tensor([*views, *lead, *color]),
+    )
+    return scene_pb2.Scene(gaussians=cloud)
+
+
+def spheres(lead: Shape, color: Shape, _: Shape) -> scene_pb2.Scene:
+    cloud = scene_pb2.SphereCloud(positions=tensor([*lead, 3]), colors=tensor([*lead, *color]), radii=tensor(lead))
+    return scene_pb2.Scene(spheres=cloud)
+
+
+def mesh(lead: Shape, _: Shape, more: Shape) -> scene_pb2.Scene:
+    faces = tensor([*more, 3], tensor_pb2.DTYPE_INT32)
+    return scene_pb2.Scene(mesh={"vertices": tensor([*lead, 3]), "faces": faces})
+
+
+def target(size: Shape, color: Shape, _: Shape) -> scene_pb2.Scene:
+    return scene_pb2.Scene(target={"color": tensor([*size, *color]), "mask": tensor(size), "depth": tensor(size)})
+
+
+def grid(shape: Shape, _: Shape, __: Shape) -> scene_pb2.Scene:
+    return scene_pb2.Scene(world={"obstacles": [{"grid": {"distances": tensor(shape), "voxel_size": 0.1}}]})
+
+
+SCENES: list[Callable[[Shape, Shape, Shape], scene_pb2.Scene]] = [gaussians, spheres, mesh, target, grid]
+sizes = st.sampled_from((0, 0, 0, 1, 2, 3, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1))
+shapes = st.lists(sizes, max_size=3)
+
+
+@pytest.mark.parametrize("make", SCENES, ids=lambda make: make.__name__)
+def test_scenes_of_any_shape(process: WorkerProcess, client: RawClient, make: object) -> None:
+    put, render = METHODS["SceneService/Put"], METHODS["RenderService/Render"]
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(shapes, st.lists(sizes, max_size=2), st.lists(sizes, max_size=1))
+    def holds(lead: Shape, color: Shape, views: Shape) -> None:
+        scene = make(lead, color, views)  # type: ignore[operator]
+        spec = gaussian_spec(opencv_camera(8, 8)) if make is gaussians else spec_of(opencv_camera(8, 8))
+        spec.scene.CopyFrom(scene)
+        messages = {
+            put: scene_pb2.PutRequest(scene=scene).SerializeToString(),
+            render: render_pb2.RenderRequest(spec=spec).SerializeToString(),
+        }
+        for method, message in messages.items():
+            code = status_of(client.channel, method, [message])
+            if max((*lead, *color, *views, 0)) >= 1 << 31:
+                assert code == Code.INVALID_ARGUMENT
+            assert code in (Code.OK, Code.INVALID_ARGUMENT)
+
+    with unharmed_after(process, client):
+        holds()
+
+
+def test_queries_of_any_shape(process: WorkerProcess, client: RawClient) -> None:
+    query = METHODS["DistanceService/Query"]
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(sizes, min_size=3, max_size=3), st.lists(sizes, max_size=2), st.booleans(), st.booleans())
+    def holds(lead: Shape, other: Shape, has_environments: bool, has_poses: bool) -> None:
+        spec = distance_pb2.DistanceSpec(scene=world_of(cuboid(1, 1, 1)), spheres=tensor([*lead, 4]))
+        if has_environments:
+            spec.environments.CopyFrom(tensor(lead[:1], tensor_pb2.DTYPE_INT32))
+        if has_poses:
+            spec.poses.CopyFrom(tensor(other))
+        code = status_of(client.channel, query, [distance_pb2.QueryRequest(spec=spec).SerializeToString()])
+        if max(lead) >= 1 << 31:
+            assert code == Code.INVALID_ARGUMENT
+        assert code in (Code.OK, Code.INVALID_ARGUMENT)
+
+    with unharmed_after(process, client):
+        holds()
+
+
+def test_gradients_and_updates_of_any_shape(process: WorkerProcess, client: RawClient) -> None:
+    backward, update = METHODS["RenderService/Backward"], METHODS["SceneService/Update"]
+    stored = client.put(sphere_cloud(3)).scene
+    several = client.put(gaussian_cloud(3)).scene
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(sizes, max_size=5))
+    def holds(shape: Shape) -> None:
+        entry = tensor_pb2.NamedTensor(name="color", tensor=tensor(shape))
+        spec = render_pb2.BackwardSpec(render=spec_of(scene_id=stored.scene_id), output_gradients=[entry])
+        code = status_of(client.channel, backward, [render_pb2.BackwardRequest(spec=spec).SerializeToString()])
+        assert code == Code.INVALID_ARGUMENT
+        for scene, name in ((stored, "positions"), (several, "means")):
+            entry.name = name
+            request = scene_pb2.UpdateRequest(scene_id=scene.scene_id, expected_version=1, tensors=[entry])
+            assert status_of(client.channel, update, [request.SerializeToString()]) == Code.INVALID_ARGUMENT
+
+    with unharmed_after(process, client):
+        holds()

@@ -19,7 +19,7 @@ _HELP = {"-h", "--help"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     options: dict[str, str] = {}
     try:
         return _run(argv, options)

@@ -9,12 +9,20 @@ import grpc
 
 from lumigrad.client.channel import credentials_of, open_channel, resolve_tls
 from lumigrad.client.commands.options import add_connection, tls_of
+from lumigrad.client.shell import exits
 from lumigrad.client.targets import Address, Targets
 
 _METHOD = "/grpc.health.v1.Health/Check"
 # The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
 _STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _SERVING = 1
+_EXITS = {
+    grpc.StatusCode.UNAVAILABLE: exits.UNREACHABLE,
+    grpc.StatusCode.UNAUTHENTICATED: exits.REFUSED,
+    grpc.StatusCode.PERMISSION_DENIED: exits.REFUSED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: exits.BUSY,
+    grpc.StatusCode.DEADLINE_EXCEEDED: exits.TIMED_OUT,
+}
 _TIMEOUT_S = 5.0
 _EXAMPLES = """\
 examples:
@@ -38,29 +46,28 @@ class HealthCommand:
         add_connection(parser.add_argument_group("worker"), _TIMEOUT_S)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Prints the status, of several workers a line each; 0 if all are SERVING, else 1."""
+        """Prints the status, of several workers a line each; 0 if all are SERVING, else the code of the first other."""
         targets = Targets(arguments.target)
         certificate = tuple(arguments.certificate) if arguments.certificate else None
         credentials = credentials_of(resolve_tls(tls_of(arguments)), certificate)
-        statuses = []
+        codes = []
         for address in targets.addresses():
-            status = _asked(address, credentials, arguments)
-            statuses.append(status)
-            if status is not None:
+            try:
+                status = _asked(address, credentials, arguments)
+            except grpc.RpcError as error:
+                print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
+                codes.append(_EXITS.get(error.code(), exits.FAILED))
+            else:
                 told = _STATUS.get(status, str(status))
                 print(told if targets.is_lone else f"{address.target} {told}")
-        return 0 if all(status == _SERVING for status in statuses) else 1
+                codes.append(exits.OK if status == _SERVING else exits.NOT_SO)
+        return next((code for code in codes if code != exits.OK), exits.OK)
 
 
-def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int | None:
-    """What a worker says; None, and a line on standard error: nothing."""
+def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:
+    """The status that a worker tells."""
     with open_channel(address, credentials) as channel:
-        check = channel.unary_unary(_METHOD)
-        try:
-            return _status_of(check(_request(arguments.service), timeout=arguments.timeout))
-        except grpc.RpcError as error:
-            print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
-            return None
+        return _status_of(channel.unary_unary(_METHOD)(_request(arguments.service), timeout=arguments.timeout))
 
 
 def _service(text: str) -> str:

@@ -25,7 +25,7 @@ MEANINGS = {
     OK: "done",
     FAILED: "failed: a file, a scene or a package is not as it should be, or the worker failed",
     USAGE: "wrong usage: an option, or a configuration file, that is wrong or does not fit",
-    NOT_SO: "done, and the answer is no: `query --check` found a collision",
+    NOT_SO: "done, and the answer is no: a collision (`query --check`), or not serving (`health`)",
     UNREACHABLE: "no worker answers, or it and the caller do not agree about TLS",
     REFUSED: "the worker refused the caller: a token or a certificate",
     BUSY: "the worker is full, or has no memory for the call; what exceeds a limit that it declares is 1",

@@ -36,6 +36,12 @@ def test_help_shows_examples_and_statuses():
     assert "AIM" in lumigrad("render", "--help").stdout
 
 
+def test_alone_it_shows_its_help():
+    shown = lumigrad()
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == lumigrad("--help").stdout
+
+
 def test_version():
     shown = lumigrad("--version")
     assert (shown.returncode, shown.stdout.split()[0]) == (0, "lumigrad")
@@ -54,7 +60,6 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("paint",),
         ("render",),
         ("render", "cloud.ply"),

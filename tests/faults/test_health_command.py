@@ -31,17 +31,17 @@ def test_a_worker_serves_until_it_drains() -> None:
         # Of several all must serve.
         nobody = "127.0.0.1:1"
         assert health("--target", f"{process.target},{nobody}", "--timeout", "2") == (
-            1,
+            4,
             f"{process.target} SERVING",
             f"lumigrad: error: no health from {nobody}: UNAVAILABLE",
         )
         process.signal(signal.SIGTERM)
         process.wait_for_log("draining")
-        assert health(*target) == (1, "NOT_SERVING", "")
+        assert health(*target) == (3, "NOT_SERVING", "")
         process.signal(signal.SIGKILL)
         process.wait()
         code, _, said = health(*target, "--timeout", "1")
-        assert (code, said.rpartition(": ")[0]) == (1, f"lumigrad: error: no health from {process.target}")
+        assert (code, said.rpartition(": ")[0]) == (4, f"lumigrad: error: no health from {process.target}")
 
 
 def test_a_worker_with_tls_is_asked_with_tls(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_worker_with_tls_is_asked_with_tls(tmp_path: Path) -> None:
         target = ("--target", f"localhost:{process.port}", "--timeout", "30")
         # Health is open to callers without a token.
         assert health(*target, "--tls-ca", str(authority.certificate)) == (0, "SERVING", "")
-        assert health(*target, "--timeout", "2")[0] == 1
+        assert health(*target, "--timeout", "2")[0] == 4
 
 
 @pytest.mark.parametrize(

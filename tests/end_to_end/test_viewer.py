@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Gaussians, Spheres
-from support.chromium import chromium, pixels
+from support.chromium import canvas_pixels, chromium, opened_page
 from support.worker import LUMIGRAD, WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
@@ -27,8 +27,6 @@ from lumigrad.client.viewer.viewer import Viewer
 from support.viewing import SECONDS, options, wait_for
 
 WIDTH, HEIGHT = 900, 500
-# What the panel does not cover.
-FREE = np.s_[:, :540]
 SMOOTH_DB, DEPTH_DB = 30.0, 24.0
 
 
@@ -69,15 +67,11 @@ class Page:
     def __init__(self, browser: Any, viewer: Viewer, folder: Path) -> None:
         self.viewer, self._folder = viewer, folder
         before = viewer.sessions
-        self.page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        # Otherwise slow browsers make their canvas smaller.
-        self.page.goto(f"{viewer.url}/?fixedDpr=1")
+        self.page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         wait_for(lambda: len(viewer.sessions) > len(before))
         (self.session,) = set(viewer.sessions) - set(before)
         # Before its first camera the page has the ones of other scenes, or none.
         self.wait_until_sharp()
-        # What it says about graphics cards covers the picture.
-        self.page.evaluate("document.querySelector('.mantine-Notification-closeButton')?.click()")
 
     def wait_until_sharp(self, after: int = 0) -> None:
         """Until the last of more than so many pictures is the one of a camera at rest."""
@@ -99,7 +93,7 @@ class Page:
         return Lens(tuple(camera.wxyz), tuple(camera.position), camera.fov, camera.aspect)
 
     def shown(self, name: str) -> np.ndarray:
-        return pixels(self.page, self._folder / f"{name}.png")
+        return canvas_pixels(self.page, self._folder / f"{name}.png")
 
     def drag(self, steps: int = 40) -> None:
         """Orbits a little, for a second or more."""
@@ -120,7 +114,7 @@ class Page:
         found: list[float] = []
 
         def is_close() -> bool:
-            found.append(psnr(self.shown(name)[FREE], expected()[FREE]))
+            found.append(psnr(self.shown(name), expected()))
             return found[-1] > bound_db
 
         try:
@@ -145,7 +139,7 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
             coarse = page.session.statistics.records[0]
             assert (coarse.width, coarse.height, coarse.is_sharp) == (WIDTH // 2, HEIGHT // 2, False)
             page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "first")
-            assert psnr(page.shown("first")[FREE], np.zeros((HEIGHT, WIDTH, 3))[FREE]) < SMOOTH_DB - 10
+            assert psnr(page.shown("first"), np.zeros((HEIGHT, WIDTH, 3))) < SMOOTH_DB - 10
 
             count = len(page.session.statistics.records)
             page.drag()
@@ -212,7 +206,7 @@ def test_spheres_show_their_numbers(process: WorkerProcess, browser: Any, tmp_pa
             frame = client.render(
                 balls(), page.lens.camera(WIDTH, HEIGHT), outputs=("sphere_ids",), gamma=1e-4, n_track=1
             )
-        ids, shown = frame.sphere_ids[..., 0][FREE], page.shown("ids")[FREE].astype(float)
+        ids, shown = frame.sphere_ids[..., 0], page.shown("ids").astype(float)
         known = [number for number in np.unique(ids) if np.count_nonzero(ids == number) > 500]
         assert len(known) > 10
         middles = np.array([np.median(shown[ids == number], axis=0) for number in known])

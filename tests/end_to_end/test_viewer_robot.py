@@ -16,7 +16,7 @@ from lumigrad.client import Client, Gaussians
 from lumigrad.client.robots import Robot
 from lumigrad.client.world import World
 from lumigrad.client.world_files import read_obstacles
-from support.chromium import chromium, pixels
+from support.chromium import canvas_pixels, chromium, opened_page
 from support.robot_files import JointLine, write_urdf
 from support.worker import WorkerProcess, worker
 
@@ -26,7 +26,7 @@ from lumigrad.client.commands.view_page import opened
 from lumigrad.client.errors import InvalidArgument
 from support.viewing import options, wait_for
 
-SIZE = {"width": 720, "height": 420}
+WIDTH, HEIGHT = 720, 420
 JOINTS = (
     JointLine("turn", "revolute", "foot", "arm", "0 0 0.2"),
     JointLine("lift", "prismatic", "arm", "hand", "0.4 0 0", limits=(0.0, 0.3)),
@@ -69,9 +69,8 @@ def expected_mm(target: str, folder: Path, q: tuple[float, float]) -> np.ndarray
 
 
 def redness(picture: np.ndarray) -> int:
-    """Red pixels outside of the panel, and of what a browser says about graphics cards."""
-    free = np.concatenate([picture[150:, :370].reshape(-1, 3), picture[340:, 370:].reshape(-1, 3)])
-    red, green, blue = free.astype(int).T
+    """The number of red pixels."""
+    red, green, blue = picture.reshape(-1, 3).astype(int).T
     return int(np.count_nonzero((red > 2 * green) & (red > 2 * blue) & (red > 60)))
 
 
@@ -86,13 +85,12 @@ def test_sliders_move_the_robot_into_the_wall(
     process: WorkerProcess, browser: Any, cell: list[str], tmp_path: Path
 ) -> None:
     with opened(options(process.target, *cell, "--joints=-0.8,0.1")) as viewer:
-        page = browser.new_page(viewport=SIZE)
-        page.goto(f"{viewer.url}/?fixedDpr=1")
+        page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         free = expected_mm(process.target, tmp_path, (-0.8, 0.1))
         assert free.min() > 0
         page.get_by_text(re.compile(rf"closest: \w+ and wall, {free.min():.1f} mm")).wait_for(timeout=120_000)
         page.get_by_text("2 joints, 4 spheres").wait_for(timeout=120_000)
-        assert redness(pixels(page, tmp_path / "free.png")) == 0
+        assert redness(canvas_pixels(page, tmp_path / "free.png")) == 0
 
         set_first_slider(page, "0.8")
         touching = expected_mm(process.target, tmp_path, (0.8, 0.1))
@@ -100,7 +98,7 @@ def test_sliders_move_the_robot_into_the_wall(
         count = np.count_nonzero(touching < 0)
         said = f"{count} of 3 spheres collide; deepest: hand and wall, {-touching.min():.1f} mm"
         page.get_by_text(said).wait_for(timeout=120_000)
-        wait_for(lambda: redness(pixels(page, tmp_path / "touching.png")) > 100)
+        wait_for(lambda: redness(canvas_pixels(page, tmp_path / "touching.png")) > 100)
         page.close()
 
 
@@ -110,8 +108,7 @@ def test_a_trajectory_has_a_slider_of_its_own(
     way = np.linspace((-0.8, 0.0), (0.8, 0.2), 5)
     np.save(tmp_path / "way.npy", way)
     with opened(options(process.target, *cell, "--joints", str(tmp_path / "way.npy"))) as viewer:
-        page = browser.new_page(viewport=SIZE)
-        page.goto(f"{viewer.url}/?fixedDpr=1")
+        page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         set_first_slider(page, "4")
         last = expected_mm(process.target, tmp_path, tuple(way[4]))
         page.get_by_text(f"deepest: hand and wall, {-last.min():.1f} mm").wait_for(timeout=120_000)
@@ -121,8 +118,7 @@ def test_a_trajectory_has_a_slider_of_its_own(
 def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, at_least: int) -> int:
     """Red pixels of a robot that touches, in a scene that rests; waits until there are so many."""
     with opened(options(target, *arguments, "--joints", "0.8,0.1")) as viewer:
-        page = browser.new_page(viewport=SIZE)
-        page.goto(f"{viewer.url}/?fixedDpr=1")
+        page = opened_page(browser, viewer.url, WIDTH, HEIGHT)
         page.get_by_text("spheres collide").wait_for(timeout=120_000)
         wait_for(lambda: viewer.sessions)
         (session,) = viewer.sessions
@@ -132,8 +128,8 @@ def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, a
             return bool(records) and records[-1].is_sharp and time.monotonic() - records[-1].moment_s > 1.0
 
         wait_for(rests)
-        wait_for(lambda: redness(pixels(page, picture)) >= at_least)
-        found = redness(pixels(page, picture))
+        wait_for(lambda: redness(canvas_pixels(page, picture)) >= at_least)
+        found = redness(canvas_pixels(page, picture))
         page.close()
         return found
 

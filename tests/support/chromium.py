@@ -22,6 +22,7 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
+_CANVAS_ALONE = "body * { visibility: hidden !important } canvas { visibility: visible !important }"
 
 
 @contextmanager
@@ -46,10 +47,22 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-def pixels(page: Any, path: Path) -> Any:
-    """[H, W, 3] of what a page shows, which is also written to a file."""
+def opened_page(browser: Any, url: str, width: int, height: int) -> Any:
+    """A page of a viewer whose canvas has a pixel for each of the page, and whose notices do not take the mouse."""
+    page = browser.new_page(viewport={"width": width, "height": height})
+    # Otherwise slow browsers make their canvas smaller.
+    page.goto(f"{url}/?fixedDpr=1")
+    page.add_style_tag(content=".mantine-Notifications-root, .mantine-Notifications-root * { pointer-events: none }")
+    return page
+
+
+def canvas_pixels(page: Any, path: Path) -> Any:
+    """[H, W, 3] of what the viewer drew, which is also written to a file.
+
+    Panels and notices lie over it, and how much they cover depends on the fonts of the machine: they are hidden.
+    """
     import numpy as np
     from PIL import Image
 
-    page.screenshot(path=str(path))
+    page.locator("canvas[data-engine]").screenshot(path=str(path), style=_CANVAS_ALONE)
     return np.asarray(Image.open(path).convert("RGB"))

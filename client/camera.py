@@ -133,7 +133,8 @@ class Camera:
         Args:
             eye: [3] position, world frame, scene units.
             target: [3] the point looked at.
-            up: [3] world direction that points up in the picture.
+            up: [3] world direction that points up in the picture. Scenes that were fitted to photographs have y down:
+                pass (0, -1, 0), as the commands take it for Gaussians.
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.
             height: picture height in pixels.
@@ -166,7 +167,7 @@ class Camera:
             azimuth_degrees: turns around `up`, counter-clockwise seen from above; 0 is the axis that follows `up` in
                 the order x, y, z, x, so +z if y is up.
             elevation_degrees: above the horizon, in (-90, 90).
-            up: [3] world direction that points up.
+            up: [3] world direction that points up; see `look_at`.
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.
             height: picture height in pixels.

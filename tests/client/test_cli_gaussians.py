@@ -40,6 +40,19 @@ def test_a_picture_is_upright_and_fills_the_frame(render, scene):
     assert np.nonzero(down[..., 0] > 120)[0].mean() > np.nonzero(down[..., 2] > 120)[0].mean()
 
 
+def test_up_is_minus_y_for_commands_and_y_for_cameras(render, scene, client: Client):
+    options = ("--camera", "look-at 0,-1,4 0,0,0", "--size", "60x40", "--fov", "50")
+    look = {"eye": (0, -1, 4), "target": (0, 0, 0), "fov_degrees": 50, "width": 60, "height": 40}
+    for arguments, camera in (
+        ((), Camera.look_at(up=(0, -1, 0), **look)),
+        (("--up", "y"), Camera.look_at(**look)),
+    ):
+        done = render("-o", "up.png", *options, *arguments)
+        assert done.returncode == 0, done.stderr
+        expected = client.render(post(), camera, image_format="uint8").color
+        assert np.abs(pixels(scene.with_name("up.png")) - expected.astype(int)).max() <= 2
+
+
 @pytest.mark.parametrize("suffix", [".spz", ".splat"])
 def test_other_formats_show_the_same(render, scene, suffix):
     post().save(scene.with_suffix(suffix))

@@ -57,7 +57,8 @@ class DistanceCalls:
             world: a handle from `put`, or a `World`, which then travels with the call and is not stored, unlike its
                 meshes, which are stored when they are first needed. A mesh stands for a world of it alone.
             spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
-                the world, metres. A negative radius switches a sphere off.
+                the world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0;
+                their gradients have 4 columns too.
             outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
                 "exhausted"; see `Distances`.
             environments: [B] the environment that each trajectory sees, or one for all; None: 0.
@@ -124,7 +125,7 @@ class DistanceCalls:
 
         Args:
             world: as for `query`; a `World` is stored.
-            pose: [7] of the centre of the box, object to world.
+            pose: of the centre of the box, object to world: [7], [3] or [4, 4], as of an `Obstacle`.
             size: [3] edges of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
             voxel_size: edge of a voxel, metres.
             environment: the one to look at.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -87,13 +87,22 @@ def check_surroundings(world: Any) -> None:
 
 
 def sphere_rows(value: Any) -> tuple[Float32, int]:
-    """[B, H, S, 4] from spheres with some or all of these axes, and how many of B, H and S there were."""
+    """[B, H, S, 4] from spheres or points with some or all of these axes, and how many of B, H and S there were."""
     array = float32_array("spheres", value)
-    if not 2 <= array.ndim <= 4 or array.shape[-1] != 4:
-        raise InvalidArgument.of(
-            "spheres", f"expected shape [B, H, S, 4], [H, S, 4] or [S, 4]: x y z and radius, got {list(array.shape)}"
-        )
+    check_rows(array.shape)
+    if array.shape[-1] == 3:
+        array = float32_array("spheres", np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)]))
     return array.reshape((1,) * (4 - array.ndim) + array.shape), array.ndim - 1
+
+
+def check_rows(shape: Sequence[int]) -> None:
+    """Raises InvalidArgument unless it is a shape of spheres, or of points, whose radius is 0."""
+    if not 2 <= len(shape) <= 4 or shape[-1] not in (3, 4):
+        raise InvalidArgument.of(
+            "spheres",
+            "expected shape [B, H, S, 4], [H, S, 4] or [S, 4]: x y z and radius, or 3 instead of 4 for points, "
+            f"got {list(shape)}",
+        )
 
 
 def environment_numbers(value: Any, trajectories: int) -> Int32 | None:

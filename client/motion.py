@@ -88,7 +88,7 @@ class Motion:
                 spheres in cuRobo's YAML layout, which take a URDF.
             urdf: of the robot.
             joints: as `of_robot` takes them, or a file of them, in .npz named "joints".
-            base: [7] pose of the robot's base in the world: x y z (metres) and the quaternion w x y z.
+            base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].
             radius: of points, metres.
             scale: metres per unit of numbers; a robot's are metres.
         """

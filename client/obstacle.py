@@ -26,7 +26,8 @@ class Obstacle:
 
     Attributes:
         shape: what is there; of a mesh also the handle, as `Client.put` returned it.
-        pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised where it is used.
+        pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised where it is used. It
+            may be given as [3] x y z alone, or as a matrix [4, 4].
         name: by which `Client.update` finds it; None: the world chooses one.
         enabled: whether queries see it.
         environment: the one in which it is.

@@ -1,4 +1,4 @@
-"""Poses of obstacles: seven numbers that place an object in the world."""
+"""Poses: seven numbers that place an object in the world, also from a translation or a matrix."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64, float64_array
+from lumigrad.client.arrays import Float64, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
 _SHORTEST_QUATERNION = 1e-6
+# Of R R^T from the identity, in a matrix that is taken for a rotation.
+_LARGEST_DEVIATION = 1e-3
 
 IDENTITY: Float64 = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 IDENTITY.flags.writeable = False
@@ -18,9 +20,22 @@ IDENTITY.flags.writeable = False
 def pose_array(name: str, value: Any) -> Float64:
     """`value` as a read-only float64 pose [7], object to world: x y z (metres) and the quaternion w x y z.
 
-    The quaternion need not have the length 1, but must have a direction.
+    Args:
+        name: the argument's name, for the error message.
+        value: the seven numbers, whose quaternion need not have the length 1, but must have a direction; or x y z, of
+            what is not turned; or a matrix [4, 4] for column vectors, a rotation and a translation.
     """
-    pose = float64_array(name, value, (7,))
+    array = to_numpy(name, value)
+    if array.shape not in ((7,), (3,), (4, 4)):
+        raise InvalidArgument.of(
+            name, f"expected [7] x y z qw qx qy qz, [3] x y z, or a matrix [4, 4], got shape {list(array.shape)}"
+        )
+    pose = float64_array(name, array, array.shape)
+    if pose.shape == (3,):
+        pose = np.concatenate([pose, IDENTITY[3:]])
+    elif pose.shape == (4, 4):
+        pose = _of_matrix(name, pose)
+    pose.flags.writeable = False
     length = float(np.linalg.norm(pose[3:]))
     if length < _SHORTEST_QUATERNION:
         raise InvalidArgument.of(
@@ -28,6 +43,34 @@ def pose_array(name: str, value: Any) -> Float64:
             f"expected a quaternion of length 1 after x y z, got {pose[3:].tolist()}; 1 0 0 0 turns nothing",
         )
     return pose
+
+
+def _of_matrix(name: str, matrix: Float64) -> Float64:
+    """[7] of a matrix [4, 4], object to world."""
+    rotation = matrix[:3, :3]
+    if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+        raise InvalidArgument.of(
+            name, f"expected the last row 0 0 0 1, got {matrix[3].tolist()}; transpose a matrix that is for row vectors"
+        )
+    deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
+    if deviation > _LARGEST_DEVIATION or np.linalg.det(rotation) < 0:
+        raise InvalidArgument.of(
+            name,
+            f"expected a rotation in the first three rows and columns, R R^T deviates from the identity by "
+            f"{deviation:.3g} and the determinant is {np.linalg.det(rotation):.3g}; take scale and mirror out of it",
+        )
+    (a, b, c), (d, e, f), (g, h, i) = rotation
+    # 4 q qT; the lower triangle is what eigh reads, and q the direction of its largest eigenvalue.
+    products = np.array(
+        [
+            [1 + a + e + i, 0, 0, 0],
+            [h - f, 1 + a - e - i, 0, 0],
+            [c - g, b + d, 1 - a + e - i, 0],
+            [d - b, c + g, f + h, 1 - a - e + i],
+        ]
+    )
+    quaternion = np.linalg.eigh(products).eigenvectors[:, -1]
+    return np.concatenate([matrix[:3, 3], quaternion if quaternion[0] >= 0 else -quaternion])
 
 
 def inverse_pose(pose: Float64) -> Float64:

@@ -65,7 +65,8 @@ class SceneCalls:
 
         Args:
             handle: names the scene and the version that the update builds on.
-            poses: of a world: [7] of obstacles by their names, object to world, x y z (metres) and quaternion w x y z.
+            poses: of a world: of obstacles by their names, object to world: [7] x y z (metres) and quaternion w x y z,
+                or [3] or [4, 4], as of an `Obstacle`.
             enabled: of a world: whether queries see obstacles, by their names.
             timeout_s: instead of the client's time-out.
             tensors: by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres; "means",

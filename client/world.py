@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from lumigrad.client.arguments import instance, whole_number
 from lumigrad.client.arrays import Float64, to_numpy
+from lumigrad.client.cuboid import Cuboid
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.obstacle import MAX_ENVIRONMENTS, Obstacle
+from lumigrad.client.mesh import Mesh
+from lumigrad.client.obstacle import MAX_ENVIRONMENTS, Obstacle, Shape
+from lumigrad.client.scene import SceneHandle
+from lumigrad.client.voxel_grid import VoxelGrid
+
+_ADVICE = "pass Obstacle(shape, pose), a shape, or a list of them"
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -28,12 +34,14 @@ class World:
     obstacles: tuple[Obstacle, ...]
     environments: int
 
-    def __init__(self, obstacles: Iterable[Obstacle], environments: int | None = None) -> None:
-        advice = "pass a list of Obstacle(shape, pose)"
-        instance("obstacles", obstacles, (Iterable,), advice)
-        given = tuple(obstacles)
-        for index, obstacle in enumerate(given):
-            instance(f"obstacles[{index}]", obstacle, (Obstacle,), advice)
+    def __init__(
+        self, obstacles: Obstacle | Shape | Iterable[Obstacle | Shape], environments: int | None = None
+    ) -> None:
+        """Takes one obstacle or several; shapes without a pose stand where they are, in environment 0."""
+        if isinstance(obstacles, (Obstacle, Mesh, SceneHandle, Cuboid, VoxelGrid)):
+            obstacles = (obstacles,)
+        instance("obstacles", obstacles, (Iterable,), _ADVICE)
+        given = tuple(_placed(f"obstacles[{index}]", each) for index, each in enumerate(obstacles))
         needed = 1 + max((obstacle.environment for obstacle in given), default=0)
         if environments is None:
             environments = needed
@@ -87,7 +95,7 @@ class World:
             ) from None
 
     def with_poses(self, poses: Mapping[str, Any] | Any) -> World:
-        """The same obstacles elsewhere: some of them by name, or all as [I, 7] in their order."""
+        """The same obstacles elsewhere: some of them by name, or all as [I, 7], [I, 3] or [I, 4, 4] in their order."""
         if not isinstance(poses, Mapping):
             poses = dict(zip(self.names, _rows(poses, len(self)), strict=True))
         return self._with("pose", poses)
@@ -105,11 +113,21 @@ class World:
 
 
 def _rows(poses: Any, count: int) -> Any:
-    """[I, 7], whose rows are checked one by one later."""
+    """[I, ...], whose rows are checked one by one later."""
     array = to_numpy("poses", poses)
-    if array.shape != (count, 7):
-        raise InvalidArgument.of("poses", f"expected shape [{count}, 7], one row per obstacle, got {list(array.shape)}")
+    if array.shape not in ((count, 7), (count, 3), (count, 4, 4)):
+        raise InvalidArgument.of(
+            "poses",
+            f"expected shape [{count}, 7], one row per obstacle, [{count}, 3] or [{count}, 4, 4], "
+            f"got {list(array.shape)}",
+        )
     return array
+
+
+def _placed(name: str, value: Any) -> Obstacle:
+    """An obstacle as it is, a shape as one that is not moved."""
+    instance(name, value, (Obstacle, *get_args(Shape)), _ADVICE)
+    return value if isinstance(value, Obstacle) else Obstacle(value)
 
 
 def _named(obstacles: tuple[Obstacle, ...]) -> tuple[Obstacle, ...]:

@@ -74,4 +74,4 @@ def pose(text: str) -> tuple[float, ...]:
     values = numbers(text)
     if len(values) not in (3, 7):
         raise argparse.ArgumentTypeError(f"expected X,Y,Z or X,Y,Z,QW,QX,QY,QZ, got {text}")
-    return values if len(values) == 7 else (*values, 1.0, 0.0, 0.0, 0.0)
+    return values

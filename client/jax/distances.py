@@ -12,14 +12,20 @@ import jax.numpy as jnp
 from lumigrad.client.arguments import names, number
 from lumigrad.client.client import Client
 from lumigrad.client.default import default_client
-from lumigrad.client.distance_query import DistanceQuery, Surroundings, check_surroundings, environment_numbers
+from lumigrad.client.distance_query import (
+    DistanceQuery,
+    Surroundings,
+    check_rows,
+    check_surroundings,
+    environment_numbers,
+)
 from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.distances import Distances
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, compute, refuse
 from lumigrad.client.jax.shapes import optional, shaped
 from lumigrad.client.named_arrays import Array
-from lumigrad.client.obstacle import Obstacle
+from lumigrad.client.obstacle import Obstacle, Shape
 from lumigrad.client.world import World
 
 OUTPUTS = ("cost", "distance")
@@ -81,7 +87,7 @@ class DistanceCall:
 
 def mesh_distance(
     spheres: Any,
-    world: Surroundings | Sequence[Obstacle],
+    world: Surroundings | Sequence[Obstacle | Shape],
     *,
     activation_distance: float = 0.0,
     max_distance: float | None = None,
@@ -103,8 +109,9 @@ def mesh_distance(
     array as weight are fixed when a function is compiled.
 
     Args:
-        spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius, metres.
-        world: a handle from `Client.put`, which costs no upload; a World, a list of obstacles, or a Mesh.
+        spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius, metres;
+            with 3 instead of 4 points, of radius 0.
+        world: a handle from `Client.put`, which costs no upload; a World, a list of what it takes, or a Mesh.
         activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
         max_distance: how far to look, metres; None: any distance.
         sweep: costs also along the way to the time steps before and after, half of it each.
@@ -124,10 +131,9 @@ def mesh_distance(
     check_surroundings(world)
     wanted = _outputs(outputs)
     array = jnp.asarray(spheres)
-    if not 2 <= array.ndim <= 4 or array.shape[-1] != 4:
-        raise InvalidArgument.of(
-            "spheres", f"expected shape [B, H, S, 4], [H, S, 4] or [S, 4]: x y z and radius, got {list(array.shape)}"
-        )
+    check_rows(array.shape)
+    if array.shape[-1] == 3:
+        array = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)])
     rows = shaped("spheres", array.reshape((1,) * (4 - array.ndim) + array.shape), ("B", "H", "S", 4))
     is_array = isinstance(weight, jax.Array)
     settings = DistanceSettings(

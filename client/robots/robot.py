@@ -65,7 +65,7 @@ class Robot:
             joints: names of the joints that q sets, in order; None: those of the file, or all that move by themselves.
             locked: joints that stand still, and where, radians or metres; added to those of the file.
             base_link: only what it carries belongs to the robot; None: that of the file, or the root.
-            base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
+            base: pose of the base link in the world: [7] x y z in metres, then a quaternion w x y z; or [3] or [4, 4].
 
         Raises:
             InvalidArgument: a file that is damaged or contradicts itself, or names that are not in it; says where.
@@ -114,7 +114,7 @@ class Robot:
         """The same robot elsewhere.
 
         Args:
-            base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
+            base: pose of the base link in the world: [7] x y z in metres, then a quaternion w x y z; or [3] or [4, 4].
         """
         return replace(self, base=pose_array("base", base))
 

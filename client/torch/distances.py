@@ -13,7 +13,7 @@ from lumigrad.client.default import default_client
 from lumigrad.client.distance_query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.obstacle import Obstacle
+from lumigrad.client.obstacle import Obstacle, Shape
 from lumigrad.client.torch.distance_function import DistanceCall, ask_remotely
 from lumigrad.client.torch.host import on_host
 from lumigrad.client.world import World
@@ -36,7 +36,7 @@ class MeshDistances(NamedTuple):
 
 def mesh_distance(
     spheres: torch.Tensor,
-    world: Surroundings | Sequence[Obstacle],
+    world: Surroundings | Sequence[Obstacle | Shape],
     *,
     activation_distance: float = 0.0,
     max_distance: float | None = None,
@@ -61,8 +61,8 @@ def mesh_distance(
 
     Args:
         spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in the
-            world, metres. A negative radius switches a sphere off.
-        world: a handle from `Client.put`, which costs no upload; a World or a list of obstacles, whose meshes are
+            world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0.
+        world: a handle from `Client.put`, which costs no upload; a World or a list of what it takes, whose meshes are
             stored when they are first needed; or a Mesh, which stands for a world of it alone.
         activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
         max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
@@ -85,6 +85,8 @@ def mesh_distance(
     wanted = _outputs(outputs)
     rows = on_host("spheres", spheres)
     array, axes = sphere_rows(rows)
+    if rows.shape[-1] == 3:
+        rows = torch.nn.functional.pad(rows, (0, 1))
     tensors = {
         "spheres": rows.reshape(array.shape),
         "poses": None if poses is None else _poses(poses, world),

@@ -105,6 +105,36 @@ def test_a_mesh_is_a_world_of_its_own(client):
         np.testing.assert_array_equal(client.query(mesh, SPHERES).distance, expected)
 
 
+def test_points_are_spheres_of_radius_0(client, world):
+    outputs = ("distance", "cost", "gradient")
+    for shape in ((4,), (2, 4), (3, 2, 4)):
+        points = np.broadcast_to(SPHERES[:, :3], (*shape, 3))
+        spheres = np.concatenate([points, np.zeros((*shape, 1), np.float32)], axis=-1)
+        found, expected = (
+            client.query(world, rows, outputs=outputs, activation_distance=0.5) for rows in (points, spheres)
+        )
+        for name in outputs:
+            np.testing.assert_array_equal(found[name], expected[name])
+        assert found.backward(np.ones(shape)).spheres.shape == (*shape, 4)
+
+
+def test_bare_shapes_and_poses_of_every_kind_are_asked_about(client):
+    turned = np.array([[0, -1, 0, 3], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    table = Cuboid((1, 2, 1))
+    points = np.array([[0, 0, 0], [3, 0, 0], [3.9, 0, 0]])
+    for world in (table, [table]):
+        np.testing.assert_allclose(client.query(World(world), points).distance, (-0.5, 2.5, 3.4), atol=1e-6)
+    handle = client.put(World([Obstacle(table, (3, 0, 0), "table"), MESH]))
+    np.testing.assert_allclose(client.query(handle, points).distance, (-0.5, -0.5, 0.4), atol=1e-6)
+    handle = client.update(handle, poses={"table": turned})
+    np.testing.assert_allclose(client.query(handle, points).distance, (-0.5, -0.5, -0.1), atol=1e-6)
+    handle = client.update(handle, poses={"table": (0, 0, 9)})
+    np.testing.assert_allclose(client.query(handle, points).distance, (-0.5, 2.5, 3.4), atol=1e-6)
+    field = client.field(World(table), turned, size=(1, 1, 1), voxel_size=0.5)
+    same = client.field(World(table), (3, 0, 0, 0.5**0.5, 0, 0, 0.5**0.5), size=(1, 1, 1), voxel_size=0.5)
+    np.testing.assert_allclose(field.distances, same.distances, atol=1e-6)
+
+
 def test_environments(client):
     world = World([Obstacle(MESH, environment=1), Obstacle(Cuboid((1, 1, 1)), ASIDE, environment=2)])
     rows = np.broadcast_to(SPHERES, (3, 1, 4, 4))
@@ -217,7 +247,7 @@ def test_nothing_is_far_from_everything(client):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"spheres": np.zeros((4, 3))}, r"^spheres: expected shape \[B, H, S, 4\], \[H, S, 4\] or \[S, 4\]"),
+        ({"spheres": np.zeros((4, 2))}, r"^spheres: expected shape \[B, H, S, 4\], \[H, S, 4\] or \[S, 4\]"),
         ({"spheres": np.full((1, 4), np.nan)}, "spheres"),
         ({"world": "box"}, "^world: expected World, Mesh or SceneHandle, got 'box'; pass a World"),
         ({"positive": "up"}, '^positive: expected "outside" or "inside", got \'up\''),

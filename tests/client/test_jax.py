@@ -143,6 +143,17 @@ def test_distances_are_those_of_torch(client: Client):
     )
 
 
+def test_points_are_spheres_of_radius_0(client: Client):
+    points = jnp.asarray(rows(3))[..., :3]
+    padded = jnp.concatenate([points, jnp.zeros((*points.shape[:-1], 1))], axis=-1)
+    handle = client.put(world())
+
+    def loss(values: Any) -> Any:
+        return functions.mesh_distance(values, handle, client=client, **COSTS).cost.sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(points), jax.grad(loss)(padded)[..., :3])
+
+
 def test_gradients_agree_with_finite_differences(client: Client):
     handle = client.put(world())
     start = jnp.asarray(rows(3))

@@ -82,14 +82,18 @@ def test_boxes_and_grids():
         (lambda: Obstacle(VoxelGrid(np.ones((2, 1, 2)), 1.0)), "^shape: expected 2 voxels or more each way"),
         (lambda: Obstacle("box"), "^shape: expected Mesh, SceneHandle, Cuboid or VoxelGrid, got 'box'; make one"),
         (lambda: Obstacle(SceneHandle("id", 1, "", "world", 1, 1)), "^shape: expected a handle of a mesh, got one of"),
-        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=(0, 0, 0)), r"^pose: expected finite numbers of shape \[7\]"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=(0, 0)), r"^pose: expected \[7\] x y z qw qx qy qz, \[3\] x y z, or"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=(0, 0, np.nan)), r"^pose: expected finite numbers of shape \[3\]"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=np.eye(4)[::-1]), "^pose: expected the last row 0 0 0 1, got"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=np.diag((2, 2, 2, 1))), "^pose: expected a rotation in the first"),
+        (lambda: Obstacle(Cuboid((1, 1, 1)), pose=np.diag((1, 1, -1, 1))), "^pose: expected a rotation in the first"),
         (lambda: Obstacle(Cuboid((1, 1, 1)), pose=[0] * 7), r"^pose: expected a quaternion of length 1 after x y z"),
         (lambda: Obstacle(Cuboid((1, 1, 1)), name=""), "^name: expected a name or None, got ''"),
         (lambda: Obstacle(Cuboid((1, 1, 1)), enabled="no"), "^enabled: expected True or False, got 'no'"),
         (lambda: Obstacle(Cuboid((1, 1, 1)), environment=-1), "^environment: expected a whole number from 0"),
         (lambda: Obstacle(tetrahedron(), sign="parity"), '^sign: expected one of "auto", "normals", "rays", "winding"'),
-        (lambda: World(Obstacle(tetrahedron())), "^obstacles: expected Iterable, got Obstacle; pass a list of"),
-        (lambda: World([tetrahedron()]), r"^obstacles\[0\]: expected Obstacle, got Mesh; pass a list of"),
+        (lambda: World(3), "^obstacles: expected Iterable, got 3; pass Obstacle"),
+        (lambda: World(["box"]), r"^obstacles\[0\]: expected Obstacle, Mesh, .* or VoxelGrid, got 'box'"),
         (lambda: World([Obstacle(tetrahedron(), environment=2)], 2), "^environments: expected at least 3"),
     ],
 )  # fmt: skip
@@ -126,10 +130,42 @@ def test_worlds_change_by_making_others():
     np.testing.assert_array_equal(every.poses, [HALF_TURN, HALF_TURN])
     off = world.with_enabled({"1": False})
     assert [obstacle.enabled for obstacle in off.obstacles] == [True, False]
-    with pytest.raises(InvalidArgument, match=r"^poses: expected shape \[2, 7\], one row per obstacle, got \[1, 7\]"):
+    with pytest.raises(
+        InvalidArgument, match=r"^poses: expected shape \[2, 7\], one row per obstacle, .* got \[1, 7\]"
+    ):
         world.with_poses([HALF_TURN])
     with pytest.raises(InvalidArgument, match=r"^name: expected one of a, 1, got 'b'"):
         world.with_enabled({"b": True})
+
+
+@pytest.mark.parametrize("shape", [tetrahedron(), Cuboid((1, 2, 3)), VoxelGrid(np.ones((2, 2, 2)), 0.1)], ids=repr)
+def test_worlds_take_shapes_that_are_not_moved(shape):
+    for world in (World(shape), World([shape]), World(Obstacle(shape))):
+        assert world.obstacles[0].shape is shape and len(world) == 1
+        np.testing.assert_array_equal(world.poses, [(0, 0, 0, 1, 0, 0, 0)])
+    both = World([shape, Obstacle(shape, (1, 2, 3), "moved")])
+    assert both.names[1] == "moved" and both.obstacles[0].shape is shape
+
+
+def test_poses_are_seven_numbers_a_place_or_a_matrix():
+    generator = np.random.default_rng(4)
+    seven = generator.normal(size=(200, 7))
+    seven[:, 3:] /= np.linalg.norm(seven[:, 3:], axis=1, keepdims=True)
+    # Half turns, of which a quaternion's w says nothing.
+    seven[:3, 3:] = np.eye(4)[1:]
+    points = generator.normal(size=(5, 3))
+    matrices = np.tile(np.eye(4), (200, 1, 1))
+    for pose, matrix in zip(seven, matrices, strict=True):
+        matrix[:3, :3] = rotated(pose[3:], np.eye(3)).T
+        matrix[:3, 3] = pose[:3]
+        found = Obstacle(Cuboid((1, 1, 1)), matrix.astype(np.float32)).pose
+        np.testing.assert_allclose(
+            rotated(found[3:], points) + found[:3], points @ matrix[:3, :3].T + pose[:3], atol=1e-5
+        )
+    world = World([Cuboid((1, 1, 1))] * 200)
+    np.testing.assert_allclose(world.with_poses(torch.tensor(matrices)).poses[:, :3], seven[:, :3])
+    np.testing.assert_array_equal(world.with_poses(seven[:, :3]).poses[:, 3:], [(1, 0, 0, 0)] * 200)
+    np.testing.assert_array_equal(Obstacle(Cuboid((1, 1, 1)), (1, 2, 3)).pose, (1, 2, 3, 1, 0, 0, 0))
 
 
 def test_an_empty_world_is_one():

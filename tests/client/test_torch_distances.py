@@ -110,8 +110,16 @@ def test_worlds_come_in_many_forms(client):
         result = ask(client, {"spheres": spheres()}, world=world, **OPTIONS)
         assert torch.equal(result.cost, expected.cost) and torch.equal(result.distance, expected.distance)
     alone = ask(client, {"spheres": spheres()}, world=World([Obstacle(MESH)]))
-    for world in (MESH, client.put(MESH)):
+    for world in (MESH, [MESH], client.put(MESH)):
         assert torch.equal(ask(client, {"spheres": spheres()}, world=world).distance, alone.distance)
+
+
+def test_points_are_spheres_of_radius_0(client):
+    points = spheres()[..., :3].clone().requires_grad_()
+    padded = torch.nn.functional.pad(points.detach(), (0, 1)).requires_grad_()
+    for tensor in (points, padded):
+        loss_of(ask(client, {"spheres": tensor}, **OPTIONS)).backward()
+    assert torch.equal(points.grad, padded.grad[..., :3])
 
 
 def test_poses_take_the_place_of_the_worlds_own(client):
@@ -222,7 +230,7 @@ def test_no_client_means_the_default_target(worker_process: WorkerProcess, monke
         ({"poses": torch.zeros(1, 7)}, r"^poses: expected shape \[2, 7\], got \[1, 7\]"),
         ({"poses": torch.zeros(2, 7)}, "poses"),
         ({"weight": torch.ones(2)}, r"^weight: expected one number, got shape \[2\]"),
-        ({"world": [MESH]}, r"^obstacles\[0\]: expected Obstacle, got Mesh"),
+        ({"world": ["box"]}, r"^obstacles\[0\]: expected Obstacle, Mesh, "),
         ({"world": 3}, "^world: expected World, Mesh or SceneHandle, got 3"),
         ({"outputs": ("cost", "normal")}, "^outputs: expected some of cost, distance, got normal"),
         ({"outputs": ()}, "^outputs: expected some of cost, distance, got none"),

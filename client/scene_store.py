@@ -126,10 +126,16 @@ class SceneStore:
 
     def get(self, scene_id: str, with_tensors: bool, deadline: Deadline) -> SceneHandle:
         """A handle to a scene by its name, with a copy of its content if asked; of a world with its meshes."""
-        request = scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors)
-        with affinity.to(scene_id):
+        return self._got(scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors), scene_id, deadline)
+
+    def get_content(self, content_hash: str, deadline: Deadline) -> SceneHandle:
+        """A handle to the scene with this content, with a copy of it."""
+        return self._got(scene_pb2.GetRequest(content_hash=content_hash, with_tensors=True), content_hash, deadline)
+
+    def _got(self, request: scene_pb2.GetRequest, name: str, deadline: Deadline) -> SceneHandle:
+        with affinity.to(name):
             reply = self._connection.download(self._connection.scenes.Get, request, deadline)
-            if not with_tensors:
+            if not request.with_tensors:
                 return self.handle(reply.header.info)
             meshes: dict[str, SceneHandle] = {}
 

@@ -43,7 +43,7 @@ class Beginning:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._trainer is not None:
-            await self._trainer.close()
+            await self._trainer.__aexit__(kind, error, traceback)
 
     async def _awaited(self) -> AsyncTrainer:
         try:

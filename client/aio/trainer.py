@@ -66,7 +66,7 @@ class AsyncTrainer(Asynchronous[Trainer]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._calls.close(lambda: self._blocking.__exit__(kind, error, traceback))
 
     @property
     def training_id(self) -> str:

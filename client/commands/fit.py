@@ -78,7 +78,7 @@ class FitCommand:
             if checkpoint is None:
                 trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out)
             else:
-                trainer, recipe, before = _resumed(client, checkpoint), checkpoint.recipe, checkpoint.before
+                trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
             folder.mkdir(parents=True, exist_ok=True)
             if isinstance(trainer, Trainer):
                 lease = trainer.training_id, trainer.lease
@@ -166,9 +166,10 @@ def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe,
     return recipe, begin
 
 
-def _resumed(client: Client, checkpoint: Checkpoint) -> Trainer:
+def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trainer:
+    targets = [shot.target for shot in fitted]
     try:
-        return client.resume_trainer(checkpoint.training_id, checkpoint.lease)
+        return client.resume_trainer(checkpoint.training_id, checkpoint.lease, targets=targets)
     except TrainingLost as error:
         raise InvalidArgument.of(
             "resume",

@@ -9,7 +9,7 @@ from typing import Any
 from lumigrad.client import affinity, span_facts
 from lumigrad.client.arguments import instance, number, whole_number
 from lumigrad.client.camera import Camera
-from lumigrad.client.errors import InvalidArgument, TrainingLost
+from lumigrad.client.errors import InvalidArgument, SceneNotFound, TrainingLost
 from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.messages import gaussian_settings_message, sphere_settings_message
@@ -22,7 +22,7 @@ from lumigrad.client.training.density import AdaptiveDensity, Mcmc
 from lumigrad.client.training.options import Loss, Rate, Rates, default_rates, extent_of, rates_message
 from lumigrad.client.training.stream import TrainingStream
 from lumigrad.client.training.trainer import Trainer
-from lumigrad.client.training.views import Views
+from lumigrad.client.training.views import Targets, Views
 from lumigrad.client.worker import Worker
 from lumigrad.client.workers import Workers
 from lumigrad.protos.service import TRAINING_SERVICE
@@ -128,25 +128,58 @@ class TrainingCalls:
             return self._begin(handle, views, spec, timeout_s)
 
     @traced(f"{TRAINING_SERVICE}/Train")
-    def resume_trainer(self, training_id: str, lease: str, *, timeout_s: float = 60.0) -> Trainer:
-        """Takes up a training that another client, or process, left with `close(finish=False)` or lost.
+    def resume_trainer(
+        self, training_id: str, lease: str, *, targets: Sequence[Any] | None = None, timeout_s: float = 60.0
+    ) -> Trainer:
+        """Takes up a training that another client, or process, left with `close(finish=False)`, by an error, or lost.
+
+        A client that still has the training hears `TrainingHeld`.
 
         Args:
             training_id: its `Trainer.training_id`.
             lease: its `Trainer.lease`.
+            targets: what the views show, as for `trainer`, for a worker that has lost them; None: they are downloaded
+                from the worker if the training has snapshots, which go on as they were asked for.
             timeout_s: how long one reply may take.
 
         Raises:
             TrainingLost: it has ended, nobody came back in time, or the lease is another's.
         """
         start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
+        known = None if targets is None else Targets(targets)
 
         def resume(worker: Worker) -> Trainer:
-            stream = TrainingStream(worker.connection, timeout_s, self._workers.retry_s, lambda: None)
-            stream.start(start)
-            return Trainer(stream, worker.store, stream.started.has_loss, timeout_s)
+            return self._resumed(worker, start, known, timeout_s)
 
         return first_with(self._workers, resume, TrainingLost, self._workers.deadline(timeout_s))
+
+    def _resumed(
+        self, worker: Worker, start: training_pb2.TrainingStart, targets: Targets | None, timeout_s: float
+    ) -> Trainer:
+        def put_targets() -> None:
+            if targets is not None:
+                targets.put(worker.store, self._workers.deadline(timeout_s))
+
+        stream = TrainingStream(worker.connection, timeout_s, self._workers.retry_s, put_targets)
+        try:
+            stream.start(start)
+        except SceneNotFound:
+            # Of a worker that has the snapshot, but not what its views show.
+            if targets is None:
+                raise
+            put_targets()
+            stream.start(start)
+        started = stream.started
+        trainer = Trainer(stream, worker.store, started.has_loss, timeout_s, int(started.snapshot_every))
+        has_snapshots = started.snapshot_every > 0 or started.HasField("snapshot_step")
+        if targets is None and started.has_loss and has_snapshots:
+            try:
+                hashes = [view.target for view in trainer.views()[0]]
+                targets = Targets.downloaded(hashes, worker.store, self._workers.deadline(timeout_s))
+            except BaseException:
+                trainer.close(finish=False)
+                raise
+        return trainer
 
     def _begin(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, timeout_s: float) -> Trainer:
         start_id = secrets.token_hex(_START_ID_BYTES)

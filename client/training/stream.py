@@ -5,6 +5,7 @@ A call that breaks is replaced: the worker tells how far it came, and everything
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import training_pb2
 
 Restore = Callable[[], None]
+_log = logging.getLogger("lumigrad")
 
 
 @dataclass(eq=False)
@@ -121,6 +123,15 @@ class TrainingStream:
             if index < request.delivered:
                 continue
             return self._delivered(request, reply)
+
+    def tell_how_to_resume(self) -> None:
+        """Logs how to go on with the training, which an error has interrupted."""
+        _log.warning(
+            "an error left the training's block; the worker keeps training %s for a while: "
+            "client.resume_trainer(%r, %r) goes on with it, and ends it when it is closed; until then, or for a "
+            "minute, its scene cannot be trained anew",
+            *(self._started.training_id, self._started.training_id, self._started.lease),
+        )
 
     def close(self) -> None:
         """Ends the call; the training stays on the worker for a while."""

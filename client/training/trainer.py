@@ -63,7 +63,10 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        """Ends the training, but keeps it on the worker, and tells how to go on, when an error leaves the block."""
+        if error is not None and not self._has_ended and not isinstance(error, TrainingHeld | TrainingLost):
+            self._stream.tell_how_to_resume()
+        self.close(finish=error is None)
 
     @property
     def training_id(self) -> str:
@@ -203,13 +206,13 @@ class Trainer:
         return tuple(found.views), exposures
 
     def close(self, *, finish: bool = True) -> None:
-        """Ends the training.
+        """Ends the training; no harm if it has ended.
 
         Args:
             finish: let the worker forget it; what was not published is lost. False: it waits there for a while.
         """
-        if not self._has_ended and finish:
-            self._has_ended = True
+        has_ended, self._has_ended = self._has_ended, True
+        if not has_ended and finish:
             # It expires by itself.
             with suppress(LumigradError):
                 try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 from lumigrad.client.arguments import instance
 from lumigrad.client.camera import Camera
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.errors import InvalidArgument, SceneNotFound
 from lumigrad.client.messages import camera_message
 from lumigrad.client.retry import Deadline
 from lumigrad.client.scene import SceneHandle
@@ -17,8 +17,43 @@ from lumigrad.client.scene_store import SceneStore
 from lumigrad.client.target import Target
 from lumigrad.v1 import training_pb2
 
-# Uploads at a time: a round trip each, and hashes that are computed meanwhile.
-_UPLOADS = 4
+T = TypeVar("T")
+U = TypeVar("U")
+
+# At a time: a round trip each, and hashes that are computed meanwhile.
+_TRANSFERS = 4
+
+
+class Targets:
+    """What views should show: copies, for a worker that has lost them."""
+
+    def __init__(self, targets: Sequence[Any]) -> None:
+        """Of each view a Target, a handle of a stored one, or an image."""
+        self._targets = [_target(target) for target in targets]
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    @staticmethod
+    def downloaded(hashes: Sequence[str], store: SceneStore, deadline: Deadline) -> Targets:
+        """Those that the worker has, by the hashes of their contents."""
+
+        def get(digest: str) -> list[Any]:
+            try:
+                return [store.get_content(digest, deadline).scene]
+            except SceneNotFound:
+                # The training has a hold of its own on it.
+                return []
+
+        return Targets([target for found in _each(get, dict.fromkeys(hashes)) for target in found])
+
+    def put(self, store: SceneStore, deadline: Deadline) -> list[str]:
+        """Stores those that the worker does not have; returns the hashes of their contents."""
+
+        def put(target: Target | SceneHandle) -> str:
+            return (store.put(target, deadline) if isinstance(target, Target) else target).content_hash
+
+        return _each(put, self._targets)
 
 
 class Views:
@@ -31,7 +66,7 @@ class Views:
             instance("cameras", camera, (Camera,), "make one with Camera.look_at, orbit, opencv, pulsar or inria")
         if not self.cameras:
             raise InvalidArgument.of("cameras", "expected at least one camera, got none")
-        self._targets = None if targets is None else [_target(target) for target in targets]
+        self._targets = None if targets is None else Targets(targets)
         if self._targets is not None and len(self._targets) != len(self.cameras):
             text = f"expected {len(self.cameras)}, one for each camera, got {len(self._targets)}"
             raise InvalidArgument.of("targets", text)
@@ -44,16 +79,8 @@ class Views:
 
     def put(self, store: SceneStore, deadline: Deadline) -> None:
         """Stores the targets that the worker does not have."""
-        if self._targets is None:
-            return
-
-        def put(target: Target | SceneHandle) -> str:
-            return (store.put(target, deadline) if isinstance(target, Target) else target).content_hash
-
-        # One each: a context cannot be entered by two threads at a time.
-        contexts = [copy_context() for _ in self._targets]
-        with ThreadPoolExecutor(_UPLOADS, "lumigrad upload") as pool:
-            self._hashes = list(pool.map(lambda context, target: context.run(put, target), contexts, self._targets))
+        if self._targets is not None:
+            self._hashes = self._targets.put(store, deadline)
 
     def messages(self) -> list[training_pb2.TrainingView]:
         """The contract's; the targets must have been put."""
@@ -61,6 +88,15 @@ class Views:
             training_pb2.TrainingView(camera=camera_message(camera), target=digest)
             for camera, digest in zip(self.cameras, self._hashes, strict=True)
         ]
+
+
+def _each(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
+    """The results of some work on each item, several at a time."""
+    given = list(items)
+    # One each: a context cannot be entered by two threads at a time.
+    contexts = [copy_context() for _ in given]
+    with ThreadPoolExecutor(_TRANSFERS, "lumigrad targets") as pool:
+        return list(pool.map(lambda context, item: context.run(work, item), contexts, given))
 
 
 def _target(value: Any) -> Target | SceneHandle:

@@ -113,7 +113,7 @@ def _started(training: Training, undelivered: int) -> training_pb2.TrainReply:
     reply, state = training_pb2.TrainReply(), training.state
     started = reply.started
     started.training_id, started.lease = training.training_id, training.lease
-    started.holder = training.holder_number
+    started.holder, started.snapshot_every = training.holder_number, state.plan.message.snapshot_every
     started.step, started.count, started.max_in_flight = state.step, state.parameters.count, MAX_IN_FLIGHT
     started.has_loss = state.plan.loss is not None and state.views.has_targets
     started.done.extend(done for done in state.told if done.number >= undelivered)

@@ -1,0 +1,116 @@
+"""Trainings that were left, by an error or by their process, and what those have who take them up."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, TrainingLost
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.training import Trainer
+from support.fault_proxy import FaultProxy
+from support.training_scenes import Lesson, gaussian_lesson
+from support.worker import WorkerProcess, worker
+
+LESSON: Lesson = gaussian_lesson()
+RATES = {"means": 2e-3, "opacities": 2e-2, "sh0": 5e-3}
+
+
+def resumed(client: Client, said: str) -> Trainer:
+    """The training that a log tells how to go on with, by that very call."""
+    (call,) = re.findall(r"client\.resume_trainer\('\w+', '\w+'\)", said)
+    found = eval(call, {"client": client})
+    assert isinstance(found, Trainer)
+    return found
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_that_leaves_the_block_keeps_the_training(
+    error: type[BaseException], client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        pytest.raises(error),
+        client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer,
+    ):
+        list(trainer.steps(3))
+        raise error
+    with resumed(client, caplog.text) as again:
+        assert again.training_id == trainer.training_id
+        assert again.step().number == 3
+    # The block ended as it should.
+    with pytest.raises(TrainingLost):
+        client.resume_trainer(trainer.training_id, trainer.lease)
+    assert caplog.text.count("resume_trainer") == 1
+    with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer:
+        assert trainer.step().number == 0
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_an_error_keeps_the_training_of_coroutines_too(
+    is_awaited: bool, running: WorkerProcess, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    targets = LESSON.wrapped(client)
+
+    async def main() -> None:
+        async with AsyncClient(running.target) as own:
+            begun = own.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES)
+            async with await begun if is_awaited else begun as trainer:
+                await trainer.step()
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        asyncio.run(main())
+    with resumed(client, caplog.text) as again:
+        assert again.step().number == 1
+
+
+def test_a_trainer_that_was_closed_stays_so(client: Client) -> None:
+    with client.trainer(LESSON.scene, LESSON.cameras, LESSON.wrapped(client), rates=RATES) as trainer:
+        trainer.step()
+        trainer.close(finish=False)
+    with client.resume_trainer(trainer.training_id, trainer.lease) as again:
+        assert again.step().number == 1
+
+
+def test_the_cadence_of_snapshots_goes_on(tmp_path: Path) -> None:
+    """Also of steps with a loss of one's own, before which the client has to rest."""
+    with worker("--device", "cpu", "--spool", str(tmp_path)) as process, Client(process.target) as client:
+        trainer = client.trainer(LESSON.scene, LESSON.cameras, rates=RATES, snapshot_every=3)
+        trainer.close(finish=False)
+        again = client.resume_trainer(trainer.training_id, trainer.lease)
+        for batch in again.batches(7, in_flight=3):
+            batch.apply(color=batch.color)
+        again.close(finish=False)
+        with client.resume_trainer(trainer.training_id, trainer.lease) as last:
+            assert (last.step_number, last.snapshot_step) == (7, 6)
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_worker_that_lost_the_photographs_gets_them_again(has_own: bool, tmp_path: Path) -> None:
+    """The training is taken up by another process than the one that stored them."""
+    options = ("--device", "cpu", "--spool", str(tmp_path))
+    with worker(*options) as process, FaultProxy(process.target) as proxy, Client(process.target) as first:
+        targets = LESSON.wrapped(first)
+        trainer = first.trainer(LESSON.scene, LESSON.cameras, targets, rates=RATES, snapshot_every=1)
+        losses = [step.loss for step in trainer.steps(2, views=[[0], [1]])]
+        trainer.close(finish=False)
+        with Client(proxy.target, retry_s=60, lane="stream") as second:
+            given = {"targets": targets} if has_own else {}
+            again = second.resume_trainer(trainer.training_id, trainer.lease, **given)
+            assert again.step([2]).number == 2
+            process.signal(signal.SIGKILL)
+            process.wait()
+            for folder in tmp_path.glob("*/*/scene"):
+                shutil.rmtree(folder)
+            with worker(*options) as other:
+                proxy.lead_to(other.target)
+                steps = list(again.steps(2, views=[[0], [1]]))
+                assert [step.number for step in steps] == [3, 4] and again.resumed == 1
+                assert np.isfinite(losses).all() and steps[0].loss < losses[0]
+                again.close()

@@ -149,11 +149,12 @@ class Session:
         snapshotted = training_pb2.Snapshotted(step=self._state.step, bytes=nbytes)
         yield replies.framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
 
-    def _snapshot_if_due(self, request: Request) -> bool:
+    @property
+    def _is_snapshot_due(self) -> bool:
         every = self._state.plan.message.snapshot_every
-        is_due = every > 0 and self._state.step % every == 0 and not self._pending
-        if not is_due:
-            return False
+        return every > 0 and self._state.step % every == 0 and not self._pending
+
+    def _has_written_snapshot(self, request: Request) -> bool:
         try:
             return snapshots.write(self._training, self._runtime, request.part) > 0
         except BusyError:
@@ -217,8 +218,10 @@ class Session:
         if done.density is not None:
             self._runtime.trainings.settle()
         reply = replies.done(number, done)
-        reply.snapshotted = self._snapshot_if_due(request)
+        # The snapshot has this reply too: the worker may die between the one and the other.
+        reply.snapshotted = self._is_snapshot_due
         self._state.told.append(reply)
+        reply.snapshotted = reply.snapshotted and self._has_written_snapshot(request)
         return replies.framed(training_pb2.TrainReply(done=reply), request)
 
 

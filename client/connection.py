@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -48,6 +49,15 @@ _REPLY_LIMIT_BYTES = 1 << 36
 _LEAST_KEPT_BYTES = 32 << 20
 _MOST_KEPT_BYTES = 512 << 20
 
+# Of a call whose answer nobody waits for.
+_TELL_S = 5.0
+_FORKED = (
+    "this process was forked from one that had calls under way, as a client of several workers always has, or a "
+    'trainer; gRPC does not survive that. Fork before the client is used, or start processes by "spawn"'
+)
+# In a child of a fork, connections of the parent: gRPC must not even take them apart there.
+_LEFT: list[Connection] = []
+
 _Metadata = tuple[tuple[str, str], ...]
 
 
@@ -76,8 +86,7 @@ class Connection:
         self._retry_s = access.retry_s
         self._metadata = access.metadata
         self.channel = open_channel(address, access.credentials, access.keepalive_s)
-        self._closed = False
-        self._unawaited: set[Any] = set()
+        self._closed = self._is_parents = False
         self.render = Stub(self.channel, RENDER_SERVICE)
         self.distances = Stub(self.channel, DISTANCE_SERVICE)
         self.scenes = Stub(self.channel, SCENE_SERVICE)
@@ -95,6 +104,11 @@ class Connection:
         self._closed = True
         self._lanes.close()
         self.channel.close()
+
+    def abandon(self) -> None:
+        """In a child of a fork: leaves everything to the parent."""
+        self._is_parents = True
+        _LEFT.append(self)
 
     @property
     def lane(self) -> str:
@@ -120,18 +134,15 @@ class Connection:
             if attempts == 1:
                 raise
 
-    def forget(self, method: Any, request: Message) -> None:
+    def tell(self, method: Any, request: Message) -> None:
         """One message there; whether it arrives does not matter."""
-        call = method.future(request, timeout=self._timeout_s, metadata=self._told)
-        # A call that nobody holds is cancelled.
-        self._unawaited.add(call)
-        call.add_done_callback(self._unawaited.discard)
+        # A ValueError is gRPC's way to say that the channel is closed.
+        with suppress(grpc.RpcError, ValueError):
+            method(request, timeout=_TELL_S, metadata=self._told)
 
     def open_stream(self, method: Any, frames: Iterator[Frame[Any]]) -> Any:
         """A call both ways that lasts until it is cancelled, or breaks; gRPC's own object."""
-        cancellation.check()
-        if self._closed:
-            raise LumigradError("this client is closed; make a new one")
+        self._check()
         return method(frames, metadata=self._told)
 
     def upload(self, method: Any, build: Build, deadline: Deadline) -> Any:
@@ -196,6 +207,14 @@ class Connection:
         except LaneLost:
             return self._repeat(lambda left: attempt(left, by_stream=True), deadline)
 
+    def _check(self) -> None:
+        """Raises if there should be no other call."""
+        cancellation.check()
+        if self._is_parents:
+            raise LumigradError(_FORKED)
+        if self._closed:
+            raise LumigradError("this client is closed; make a new one")
+
     def _lane_offer(self, seconds: float) -> Any:
         try:
             return self._reply(self.worker.OpenLane, worker_pb2.OpenLaneRequest(), seconds)
@@ -210,9 +229,7 @@ class Connection:
         return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self._retry_s)
 
     def _attempt(self, call: Callable[[float], T], deadline: Deadline) -> T:
-        cancellation.check()
-        if self._closed:
-            raise LumigradError("this client is closed; make a new one")
+        self._check()
         left = deadline.remaining_s()
         tracing.note_call(self.target)
         try:

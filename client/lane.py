@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lumigrad.client import forks
 from lumigrad.client.named_arrays import Array
 from lumigrad.protos.lane_tensors import Room
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker, lane_metadata
@@ -50,7 +51,7 @@ class Lane:
         self._unsent: deque[bytes] = deque()
         self._is_open = self._is_retired = self._is_dead = False
         weakref.finalize(self, link.close).atexit = False
-        _LANES.add(self)
+        forks.follow(self)
 
     @property
     def is_alive(self) -> bool:
@@ -125,8 +126,8 @@ class Lane:
         if not self._held:
             self._link.close()
 
-    def abandon(self) -> None:
-        """In a child of a fork: leaves everything to the parent."""
+    def after_fork(self, is_sound: bool) -> None:
+        """Leaves everything to the parent."""
         self._is_retired = True
         self._held.clear()
         self._link.close()
@@ -199,14 +200,3 @@ class Lane:
                 except OSError:
                     # Nobody is left to hear it.
                     return
-
-
-_LANES: weakref.WeakSet[Lane] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for lane in _LANES:
-        lane.abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork)

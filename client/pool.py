@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from lumigrad.client import affinity
+from lumigrad.client import affinity, forks
 from lumigrad.client.access import Access
 from lumigrad.client.contexts import Kept
 from lumigrad.client.errors import ContextLost, DeadlineExceeded, LumigradError, ResourceExhausted, Unavailable
@@ -50,6 +50,7 @@ class Pool:
         self._finalizer = weakref.finalize(self, _close_all, self._workers)
         if targets.is_fixed:
             self._adopt(targets.addresses())
+        forks.follow(self)
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Starts the clock of a call."""
@@ -116,6 +117,15 @@ class Pool:
                 worker.close()
         self._finalizer()
 
+    def after_fork(self, is_sound: bool) -> None:
+        """Has other connections opened when they are needed, if that can be."""
+        for worker in (*self._workers.values(), *self._retired):
+            worker.abandon()
+        if is_sound:
+            self._workers.clear()
+        self._retired = weakref.WeakSet()
+        self._lock, self._is_missed, self._is_looking = threading.Lock(), threading.Event(), False
+
     def look(self) -> None:
         """Asks anew who the workers are.
 
@@ -132,9 +142,9 @@ class Pool:
     def _members(self) -> tuple[Worker, ...]:
         if self._is_closed:
             raise LumigradError("this client is closed; make a new one")
+        if not self._workers:
+            self.look()
         if not self._targets.is_fixed:
-            if not self._workers:
-                self.look()
             self._keep_looking()
         with self._lock:
             return tuple(self._workers.values())

@@ -60,8 +60,6 @@ class RemoteRenderer:
         )
 
     def _rendered(self, worker: Worker, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:
-        worker.renderings.flush()
-
         def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
             def build(payload: PayloadWriter) -> Message:
                 spec = _spec(request, reference, payload)
@@ -83,7 +81,7 @@ class RemoteRenderer:
             else:
                 half = named.tensor.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16)
                 arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if half else array
-        kept = Kept.of(reply.header.context_id, worker, worker.renderings)
+        kept = Kept.of(reply.header.context_id, worker, worker.connection.render.Release)
         return Frame(self, request, arrays, files, kept, reply.timings)
 
     def backward(

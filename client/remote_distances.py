@@ -66,8 +66,6 @@ class RemoteDistances:
         )
 
     def _answered(self, worker: Worker, query: DistanceQuery, retain: bool, deadline: Deadline) -> Distances:
-        worker.queries.flush()
-
         def attempt(source: _Source) -> Reply[Any]:
             def build(payload: PayloadWriter) -> Message:
                 return distance_pb2.QueryRequest(spec=_spec(query, source, payload), retain=retain)
@@ -76,7 +74,7 @@ class RemoteDistances:
 
         reply = _with_source(worker.store, query.world, attempt, deadline)
         arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
-        kept = Kept.of(reply.header.context_id, worker, worker.queries)
+        kept = Kept.of(reply.header.context_id, worker, worker.connection.distances.Release)
         return Distances(self, query, arrays, kept, reply.timings)
 
     def backward(

@@ -20,8 +20,7 @@ class Worker:
         target: its address.
         connection: calls to it.
         store: its scenes.
-        renderings: forward states of renderings that nobody needs any more.
-        queries: those of queries.
+        discards: forward states that nobody needs any more.
         health: what it says of itself, once somebody watches.
         under_way: calls of this client.
         asked: how many there have been.
@@ -32,8 +31,7 @@ class Worker:
         self.target = address.target
         self.connection = Connection(address, access)
         self.store = SceneStore(self.connection)
-        self.renderings = Discards(self.connection, self.connection.render.Release)
-        self.queries = Discards(self.connection, self.connection.distances.Release)
+        self.discards = Discards(self.connection)
         self.health = Health(self.connection.channel)
         self.under_way = 0
         self.asked = 0
@@ -54,5 +52,11 @@ class Worker:
 
     def close(self) -> None:
         """Ends the connection; calls under way are cancelled."""
+        self.discards.close()
         self.health.close()
         self.connection.close()
+
+    def abandon(self) -> None:
+        """In a child of a fork: leaves everything to the parent."""
+        self.discards.abandon()
+        self.connection.abandon()

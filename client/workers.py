@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from lumigrad.client import affinity
+from lumigrad.client import affinity, forks
 from lumigrad.client.access import Access
 from lumigrad.client.contexts import Kept
 from lumigrad.client.mesh import Mesh
@@ -64,12 +65,31 @@ class LoneWorker:
     def __init__(self, address: Address, access: Access) -> None:
         self.target = address.target
         self.retry_s = access.retry_s
-        self.worker = Worker(address, access)
-        self._timeout_s = access.timeout_s
+        self._address = address
+        self._access = access
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._worker: Worker | None = Worker(address, access)
+        forks.follow(self)
+
+    @property
+    def worker(self) -> Worker:
+        """The one that there is."""
+        if self._worker is None:
+            with self._lock:
+                self._worker = self._worker or Worker(self._address, self._access)
+        return self._worker
+
+    def after_fork(self, is_sound: bool) -> None:
+        """Has another connection opened when it is needed, if that can be."""
+        self._lock = threading.Lock()
+        if self._worker is not None and not self._is_closed:
+            self._worker.abandon()
+            self._worker = None if is_sound else self._worker
 
     def deadline(self, timeout_s: float | None) -> Deadline:
         """Starts the clock of a call."""
-        return Deadline(self._timeout_s if timeout_s is None else timeout_s)
+        return Deadline(self._access.timeout_s if timeout_s is None else timeout_s)
 
     def key(self, scene: Scene) -> str:
         """Empty: there is no choice."""
@@ -98,6 +118,7 @@ class LoneWorker:
 
     def close(self) -> None:
         """Ends the connection."""
+        self._is_closed = True
         self.worker.close()
 
     def _name(self, subject: Subject) -> str:

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from lumigrad.client import forks
 from lumigrad.client.cancellation import Cancellation
 from lumigrad.client.errors import LumigradError
 
@@ -24,6 +25,12 @@ class Calls:
         self._is_closed = False
         self._under_way: set[Cancellation] = set()
         self._threads = ThreadPoolExecutor(limit, "lumigrad call")
+        forks.follow(self)
+
+    def after_fork(self, is_sound: bool) -> None:
+        """Begins with other threads, and with nothing under way."""
+        self._under_way.clear()
+        self._threads = ThreadPoolExecutor(self.limit, "lumigrad call")
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """What `call` returns or raises.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client import Camera, Client, Cuboid, LumigradError, Obstacle, Spheres, World
 from support.fault_proxy import FaultProxy
-from support.worker import worker
+from support.worker import WorkerProcess, worker
 
 SETTINGS = {"gamma": 0.1, "max_depth": 8.0}
 
@@ -102,6 +103,57 @@ def test_calls_wait_for_a_worker_that_is_being_restarted():
         with worker("--device", "cpu", port=port):
             caller.join(60)
     assert len(frames) == 1
+
+
+def until_forgotten(process: WorkerProcess) -> None:
+    until = time.monotonic() + 20
+    while process.metric("lumigrad_contexts"):
+        assert time.monotonic() < until, "the worker was not told"
+        time.sleep(0.02)
+
+
+def releasing() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "lumigrad releases"]
+
+
+def test_contexts_are_given_back_without_another_call():
+    world = World([Obstacle(Cuboid((1.0, 1.0, 1.0)))])
+    with worker("--device", "cpu") as process, Client(process.target) as client:
+        client.render(cloud(), orbit(1)[0], **SETTINGS)
+        assert not releasing()
+        frame = client.render(cloud(), orbit(1)[0], retain=True, **SETTINGS)
+        found = client.query(world, np.zeros((1, 4), np.float32), retain=True)
+        assert process.metric("lumigrad_contexts") == 2
+        del frame, found
+        gc.collect()
+        until_forgotten(process)
+        # There is no thread for nothing.
+        until = time.monotonic() + 20
+        while releasing():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        frame = client.render(cloud(), orbit(1)[0], retain=True, **SETTINGS)
+        frame.release()
+        until_forgotten(process)
+
+
+def test_after_close_release_is_silent(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    world = World([Obstacle(Cuboid((1.0, 1.0, 1.0)))])
+    for targets in (worker_process.target, [worker_process.target]):
+        client = Client(targets)
+        frames = [client.render(cloud(), orbit(1)[0], retain=True, **SETTINGS) for _ in range(2)]
+        answers = [client.query(world, np.zeros((1, 4), np.float32), retain=True) for _ in range(2)]
+        client.close()
+        frames[0].release()
+        answers[0].release()
+        with pytest.raises(LumigradError, match="this client is closed"):
+            frames[1].backward(np.ones_like(frames[1].color))
+        frames.clear()
+        answers.clear()
+        gc.collect()
+    assert not unraisable
 
 
 def test_contexts_of_dropped_and_released_frames_are_forgotten():

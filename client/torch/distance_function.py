@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from lumigrad.client.client import Client
 from lumigrad.client.distance_query import DistanceQuery
 from lumigrad.client.distances import Distances
+from lumigrad.client.torch.passes import first_order, is_last_pass
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
 INPUTS = ("spheres", "poses", "weight")
@@ -74,7 +74,7 @@ class RemoteQuery(torch.autograd.Function):
         return tuple(results.values())
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one."""
         _ = ctx.saved_tensors
@@ -86,5 +86,5 @@ class RemoteQuery(torch.autograd.Function):
         wanted = [name for name, needed in zip(INPUTS, ctx.needs_input_grad[1:], strict=True) if needed]
         if not upstream or not wanted:
             return (None,) * (1 + len(INPUTS))
-        found = ctx.found.backward(**upstream, wanted=wanted, release=True)
+        found = ctx.found.backward(**upstream, wanted=wanted, release=is_last_pass())
         return None, *(torch.from_numpy(found[name]) if name in wanted else None for name in INPUTS)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from lumigrad.client.camera import Camera
 from lumigrad.client.client import Client
@@ -15,6 +14,7 @@ from lumigrad.client.frame import Frame
 from lumigrad.client.request import RenderRequest
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.torch.passes import first_order, is_last_pass
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
 INPUTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
@@ -82,7 +82,7 @@ class RemoteSpheres(torch.autograd.Function):
         return tuple(results.values())
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one."""
         _ = ctx.saved_tensors
@@ -95,5 +95,5 @@ class RemoteSpheres(torch.autograd.Function):
         if not upstream or not wanted:
             return (None,) * (1 + len(INPUTS))
         ctx.call.before_backward(wanted)
-        found = ctx.frame.backward(**upstream, wanted=wanted, release=True)
+        found = ctx.frame.backward(**upstream, wanted=wanted, release=is_last_pass())
         return None, *(torch.from_numpy(found[name]) if name in wanted else None for name in INPUTS)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from lumigrad.client.frame import Frame
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.torch.gaussian_call import INPUTS, GaussianCall, Inputs
+from lumigrad.client.torch.passes import first_order, is_last_pass
 
 # The outputs through which gradients flow, beside the projected centres.
 IMAGES = ("color", "transmittance", "depth", "inverse_depth")
@@ -115,7 +115,7 @@ class DrawnGaussians(torch.autograd.Function):
         return tuple(torch.from_numpy(rendering.frame[name]) for name in IMAGES if name in rendering.frame)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one, and for the centres."""
         rendering: Rendering = ctx.rendering
@@ -130,7 +130,8 @@ class DrawnGaussians(torch.autograd.Function):
         if not upstream or not (wanted or of_centres):
             return (None,) * (3 + len(INPUTS))
         # With an echo the node of the centres comes next, and may have to ask for more.
-        found = rendering.call.gradients(rendering.frame, upstream, wanted + of_centres, release=not echo_needed)
+        release = is_last_pass() and not echo_needed
+        found = rendering.call.gradients(rendering.frame, upstream, wanted + of_centres, release=release)
         if absolute and centres is not None:
             centres.absgrad = rendering.layout.arrange(found["means2d_abs"].numpy())
         to_centres = rendering.layout.arrange(found["means2d"].numpy()) if centres_needed else None
@@ -150,7 +151,7 @@ class ProjectedGaussians(torch.autograd.Function):
         return centres, centres.new_zeros(()).expand_as(centres)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, gradient: torch.Tensor | None, echoed: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
@@ -163,10 +164,11 @@ class ProjectedGaussians(torch.autograd.Function):
         if echoed is not None:
             added = -echoed if gradient is None else gradient - echoed
         if added is None or not wanted or not added.any():
-            rendering.frame.release()
+            if is_last_pass():
+                rendering.frame.release()
             return nothing
         upstream = {"means2d": rendering.layout.spread(added)}
-        found = rendering.call.gradients(rendering.frame, upstream, wanted, release=True)
+        found = rendering.call.gradients(rendering.frame, upstream, wanted, release=is_last_pass())
         return None, *_shaped(ctx, rendering, PROJECTED, wanted, found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from lumigrad.client.errors import (
     VersionMismatch,
     Violation,
 )
+from lumigrad.client.targets import split_target
 from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2
 
@@ -42,6 +44,8 @@ _HANDSHAKES = {
 }
 # What is heard of somebody who accepts the connection and then does not like its first bytes.
 _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
+# In which somebody at this machine accepts a connection.
+_PROBE_S = 1.0
 _RESET = "RST_STREAM"
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
@@ -157,12 +161,24 @@ def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) 
     for sign, advice in _HANDSHAKES.items():
         if sign in text:
             return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)
-    if "failed to connect" in text and any(sign in text for sign in _HUNG_UP):
+    if "failed to connect" in text and (any(sign in text for sign in _HUNG_UP) or _is_masked(text, target)):
         return Unavailable(
             f"the worker at {target} ended the connection at once ({text}): if it asks for TLS, {remedies.TLS}; "
             f"if for a client's certificate, {remedies.CERTIFICATE}"
         )
     return Unavailable(f"no worker at {target} ({text}); start one with `lumigrad serve`, or {remedies.TARGET}")
+
+
+def _is_masked(text: str, target: str) -> bool:
+    """Whether somebody accepts connections of a name with several addresses, of which gRPC names one that does not."""
+    host, port = split_target(target)
+    if host != "localhost" or port is None or "refused" not in text:
+        return False
+    try:
+        socket.create_connection((host, port), _PROBE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ WorkerTargets: TypeAlias = "str | Sequence[str] | Callable[[], Sequence[str]]"
 
 _DNS = ("dns:///", "dns:")
 _NUMERIC = ("ipv4:", "ipv6:")
+# What people put before an address that are used to the web.
+_WEB = re.compile(r"^(https?|grpcs?|tcp|tls)://([^/]*)/?", re.IGNORECASE)
 _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
 
@@ -111,6 +114,11 @@ def _checked(entries: Sequence[str]) -> Sequence[str]:
         if not isinstance(entry, str) or not entry or any(character.isspace() for character in entry):
             text = f'expected addresses such as "{DEFAULT_TARGET}", "a:50051,b:50051" or "dns:///name:50051", got'
             raise InvalidArgument.of("target", f"{text} {entry!r}")
+        web = _WEB.match(entry)
+        if web is not None:
+            meant = web[2] if split_target(web[2])[1] else f"{web[2]}:{DEFAULT_PORT}"
+            tls = f"; {remedies.TLS} for a worker with TLS" if web[1].lower() in ("https", "grpcs", "tls") else ""
+            raise InvalidArgument.of("target", f'expected "host:port", such as "{meant}", got {entry!r}{tls}')
     return entries
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from lumigrad.client.arguments import names, number
 from lumigrad.client.client import Client
-from lumigrad.client.default import default_client
+from lumigrad.client.default import client_of
 from lumigrad.client.distance_query import (
     DistanceQuery,
     Surroundings,
@@ -94,7 +94,7 @@ def mesh_distance(
     sweep: bool = False,
     weight: Any = 1.0,
     semantics: DistanceSemantics = "exact",
-    client: Client | None = None,
+    client: Client | str | None = None,
     poses: Any = None,
     environments: Any = None,
     samples: int | None = None,
@@ -117,7 +117,8 @@ def mesh_distance(
         sweep: costs also along the way to the time steps before and after, half of it each.
         weight: factor on costs, a number, or an array of one, which is differentiated.
         semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
-        client: the way to the worker; None: the shared client of the default target.
+        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
+            None for that of the default target.
         poses: [I, 7] of all obstacles, object to world; None: those of the world.
         environments: [B] the environment that each trajectory sees, or one for all; None: 0.
         samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
@@ -143,7 +144,7 @@ def mesh_distance(
     )  # fmt: skip
     numbers = environment_numbers(environments, len(rows))
     call = DistanceCall(
-        client=default_client() if client is None else client,
+        client=client_of(client),
         world=world,
         settings=settings,
         outputs=wanted,

@@ -12,7 +12,7 @@ import numpy as np
 from lumigrad.client.arguments import names
 from lumigrad.client.camera_models import Projection
 from lumigrad.client.client import Client
-from lumigrad.client.default import default_client
+from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.gaussian_settings import GaussianSemantics, GaussianSettings
 from lumigrad.client.jax.gaussian_call import GaussianCall
@@ -80,7 +80,7 @@ def render_gaussians(
     deterministic: bool = False,
     gradient_dtype: WireFormat = "float32",
     outputs: Sequence[str] = OUTPUTS,
-    client: Client | None = None,
+    client: Client | str | None = None,
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
@@ -117,7 +117,8 @@ def render_gaussians(
         deterministic: sum gradients in a fixed order on every device.
         gradient_dtype: how gradients per Gaussian travel; "float16" and "bfloat16" halve the bytes.
         outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
-        client: the way to the worker; None: the shared client of the default target.
+        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
+            None for that of the default target.
     """
     wanted = _outputs(outputs)
     if gradient_dtype not in get_args(WireFormat):
@@ -131,7 +132,7 @@ def render_gaussians(
     inputs = _inputs(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, covars)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
     call = GaussianCall(
-        client=default_client() if client is None else client,
+        client=client_of(client),
         settings=settings,
         size=(width, height),
         model=_projection(camera_model),

@@ -12,7 +12,7 @@ from lumigrad.client.arguments import names, number
 from lumigrad.client.camera import Camera
 from lumigrad.client.camera_models import PULSAR_LENGTHS
 from lumigrad.client.client import Client
-from lumigrad.client.default import default_client
+from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.frame import Frame
 from lumigrad.client.jax.remote import Inputs, compute, refuse
@@ -105,7 +105,7 @@ def render_spheres(
     right_handed: bool = False,
     allowed_difference: float = 0.0,
     semantics: Semantics = "exact",
-    client: Client | None = None,
+    client: Client | str | None = None,
     outputs: Sequence[str] = OUTPUTS,
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
@@ -129,7 +129,8 @@ def render_spheres(
         right_handed: the camera looks along -z instead of +z.
         allowed_difference: share of a pixel's colour that stopping early may cost, in [0, 1).
         semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
-        client: the way to the worker; None: the shared client of the default target.
+        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
+            None for that of the default target.
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
     given = names("outputs", outputs)
@@ -142,7 +143,7 @@ def render_spheres(
         raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(parameters.shape)}")
     is_array = isinstance(gamma, jax.Array)
     call = SphereCall(
-        client=default_client() if client is None else client,
+        client=client_of(client),
         settings=SphereSettings(
             gamma=1.0 if is_array else number("gamma", gamma), max_depth=max_depth, min_depth=min_depth,
             semantics=semantics, allowed_difference=allowed_difference,

@@ -9,7 +9,7 @@ import torch
 
 from lumigrad.client.arguments import names, number
 from lumigrad.client.client import Client
-from lumigrad.client.default import default_client
+from lumigrad.client.default import client_of
 from lumigrad.client.distance_query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.errors import InvalidArgument
@@ -43,7 +43,7 @@ def mesh_distance(
     sweep: bool = False,
     weight: float | torch.Tensor = 1.0,
     semantics: DistanceSemantics = "exact",
-    client: Client | None = None,
+    client: Client | str | None = None,
     poses: torch.Tensor | None = None,
     environments: Any = None,
     samples: int | None = None,
@@ -69,7 +69,8 @@ def mesh_distance(
         sweep: costs also along the way to the time steps before and after, half of it each.
         weight: factor on costs, a number or a tensor of one.
         semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
-        client: the way to the worker; None: the shared client of the default target.
+        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
+            None for that of the default target.
         poses: [I, 7] of all obstacles for this call, object to world: x y z (metres) and quaternion w x y z, which is
             normalised; None: those of the world.
         environments: [B] the environment that each trajectory sees, or one for all; None: 0.
@@ -103,7 +104,7 @@ def mesh_distance(
     )  # fmt: skip
     query = DistanceQuery(world, array, 3, settings, wanted, environment_numbers(environments, len(array)))
     call = DistanceCall(
-        client=default_client() if client is None else client,
+        client=client_of(client),
         query=query,
         differentiable=frozenset(OUTPUTS if exact else ("cost",)),
         retain=torch.is_grad_enabled() and bool(needed),

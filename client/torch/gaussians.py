@@ -11,7 +11,7 @@ import torch
 from lumigrad.client.arguments import names
 from lumigrad.client.camera_models import Projection
 from lumigrad.client.client import Client
-from lumigrad.client.default import default_client
+from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.frame import Frame
 from lumigrad.client.gaussian_settings import GaussianSemantics, GaussianSettings
@@ -99,7 +99,7 @@ def render_gaussians(
     sparse_gradients: bool = False,
     outputs: Sequence[str] = OUTPUTS,
     spread: bool = False,
-    client: Client | None = None,
+    client: Client | str | None = None,
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
@@ -139,7 +139,8 @@ def render_gaussians(
         sparse_gradients: transfer only rows that are not zero; worth it where cameras see a small part of the scene.
         outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
         spread: have several workers share the cameras of one scene; gradients are the sums of theirs.
-        client: the way to the worker; None: the shared client of the default target.
+        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
+            None for that of the default target.
     """
     wanted = _outputs(outputs)
     if gradient_dtype not in get_args(WireFormat):
@@ -157,7 +158,7 @@ def render_gaussians(
     )  # fmt: skip
     rows = distortion_rows(distortion, math.prod(tensors.views))
     call = GaussianCall(
-        client=default_client() if client is None else client,
+        client=client_of(client),
         settings=settings,
         cameras=ViewMatrices(width, height, projection_of(camera_model), rows),
         batch=tensors.batch,

@@ -29,7 +29,7 @@ def is_last_pass() -> bool:
 
 
 def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """For the `backward` of a function: has whoever differentiates its results told that there is no such derivative."""
+    """Has whoever differentiates the results of a function's `backward` told that there is no such derivative."""
 
     @wraps(backward)
     def call(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:

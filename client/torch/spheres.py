@@ -11,7 +11,7 @@ from lumigrad.client.arguments import names, number
 from lumigrad.client.camera import Camera
 from lumigrad.client.camera_models import PULSAR_LENGTHS
 from lumigrad.client.client import Client
-from lumigrad.client.default import default_client
+from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings import Semantics, SphereSettings
 from lumigrad.client.torch.function import SphereCall, render_remotely
@@ -54,7 +54,7 @@ def render_spheres(
     right_handed: bool = False,
     allowed_difference: float = 0.0,
     semantics: Semantics = "exact",
-    client: Client | None = None,
+    client: Client | str | None = None,
     outputs: Sequence[str] = OUTPUTS,
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
@@ -79,7 +79,8 @@ def render_spheres(
         right_handed: the camera looks along -z instead of +z.
         allowed_difference: share of a pixel's colour that stopping early may cost, in [0, 1).
         semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
-        client: the way to the worker; None: the shared client of the default target.
+        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
+            None for that of the default target.
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
     outputs = names("outputs", outputs)
@@ -94,7 +95,7 @@ def render_spheres(
     tensors.append(None if background is None else on_host("background", background))
     tensors.append(on_host("gamma", gamma) if isinstance(gamma, torch.Tensor) else None)
     call = SphereCall(
-        client=default_client() if client is None else client,
+        client=client_of(client),
         settings=SphereSettings(
             gamma=number("gamma", gamma),
             max_depth=max_depth,

@@ -83,3 +83,17 @@ def test_a_function_that_tells_nobody_is_unavailable() -> None:
         pytest.raises(Unavailable, match="no worker at workers: no address was told"),
     ):
         client.info()
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("http://localhost:50051", 'target: expected "host:port", such as "localhost:50051", got'),
+        ("https://gpu.example:443/", 'target: expected "host:port", such as "gpu.example:443", got .*; pass tls=True'),
+        ("grpc://gpu.example", 'target: expected "host:port", such as "gpu.example:50051", got'),
+        ("a:1,http://b:2", 'target: expected "host:port", such as "b:2", got'),
+    ],
+)
+def test_addresses_of_the_web_are_refused_with_the_form_that_is_meant(named: str, expected: str) -> None:
+    with pytest.raises(InvalidArgument, match=expected):
+        Client(named)

@@ -196,7 +196,7 @@ def test_double_backward_is_refused(client):
     rows = spheres().requires_grad_()
     cost = ask(client, {"spheres": rows}, **OPTIONS).cost
     (gradient,) = torch.autograd.grad(cost.square().sum(), rows, create_graph=True)
-    with pytest.raises(LumigradError, match="^second derivatives are not computed: .* leave create_graph=True out"):
+    with pytest.raises(LumigradError, match=r"^second derivatives are not computed: .* leave create_graph=True out"):
         gradient.sum().backward()
 
 

@@ -88,6 +88,8 @@ def test_calls_are_encrypted(encrypted: WorkerProcess, authority: Authority) -> 
 
 def test_a_plain_client_of_an_encrypted_worker_is_told_what_to_pass(encrypted: WorkerProcess) -> None:
     assert "if it asks for TLS, pass tls=True or tls=FILE" in refusal(encrypted.target)
+    # IPv6's address of the name refuses, and gRPC tells of the last address only.
+    assert "if it asks for TLS, pass tls=True or tls=FILE" in refusal(f"localhost:{encrypted.port}")
 
 
 def test_handshakes_that_fail_write_no_lines_of_another_form(authority: Authority, own: Identity) -> None:

@@ -53,13 +53,19 @@ class ContextStore(Generic[V]):
         self._budget.settle(self)
         return context_id
 
-    def find(self, context_id: str) -> V:
-        """The state of a name."""
+    def peek(self, context_id: str) -> V:
+        """The state of a name, to look at before it is used; ContextLostError if it is not here."""
         with self._lock:
             state = self._shelf.get(context_id)
-        self._metrics.context_lookups.labels("lost" if state is None else "found").inc()
         if state is None:
+            self._metrics.context_lookups.labels("lost").inc()
             raise ContextLostError(context_id)
+        return state
+
+    def find(self, context_id: str) -> V:
+        """The state of a name, to be used; ContextLostError if it is not here."""
+        state = self.peek(context_id)
+        self._metrics.context_lookups.labels("found").inc()
         return state
 
     def resize(self, context_id: str, nbytes: int) -> None:

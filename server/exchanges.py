@@ -98,8 +98,7 @@ class BackwardExchange:
         retained = None
         with call.times.stage("decode"):
             if spec.WhichOneof("source") == "context_id":
-                retained = runtime.contexts.find(spec.context_id)
-                cost, work = self._of_retained(retained, engines)
+                cost, retained, work = self._of_retained(spec.context_id, engines)
             else:
                 cost, work = self._of_question(question())
         gradients = runtime.executor.run(work, call, cost)
@@ -111,13 +110,16 @@ class BackwardExchange:
         reply.gradients.extend(named_tensors(gradients, payload))
         yield from timed(reply, payload, self._receiver.expect_end, call)
 
-    def _of_retained(self, retained: Retained, engines: Collection[str]) -> tuple[Cost, Work]:
-        engine = retained.task.engine.name
+    def _of_retained(self, context_id: str, engines: Collection[str]) -> tuple[Cost, Retained, Work]:
+        # Nothing here may hold the state while the payload comes: what is dropped for others meanwhile must be free.
+        task = self._runtime.contexts.peek(context_id).task
+        engine = task.engine.name
         require(engine in engines, "spec.context_id", f"a forward state of {' or '.join(engines)}", f"one of {engine}")
         self._call.engine = engine
-        wanted, cost = self._admitted(retained.task, "backward", 0)
-        _, load = self._gradients(retained.task)
-        return cost, lambda: self._runtime.passes.backward(retained, load(), wanted, self._call)
+        wanted, cost = self._admitted(task, "backward", 0)
+        _, load = self._gradients(task)
+        retained = self._runtime.contexts.find(context_id)
+        return cost, retained, lambda: self._runtime.passes.backward(retained, load(), wanted, self._call)
 
     def _of_question(self, asked: Question) -> tuple[Cost, Work]:
         passes, plan, given = self._runtime.passes, asked.task.plan, self._receiver.header.spec.output_gradients

@@ -16,11 +16,13 @@ from google.rpc import error_details_pb2
 from lumigrad.client import Camera, Client
 from lumigrad.client.errors import ResourceExhausted
 from lumigrad.protos import details
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2
 from support.client_load import CAMERA, cloud
 from support.faults import Faults, faulty_worker
 from support.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for
+from support.slow_render import SlowRender, wait_for, wait_until
 from support.worker import WorkerProcess, worker
 
 Faulty = tuple[WorkerProcess, Faults]
@@ -194,3 +196,24 @@ def test_a_process_that_may_have_no_more_memory_refuses_and_goes_on(tmp_path: Pa
             assert client.render(small).arrays["color"].tobytes() == expected.tobytes()
         client.close()
         assert " ERROR " not in process.log
+
+
+def test_a_backward_whose_payload_is_on_its_way_holds_no_state(faulty: Faulty, client: RawClient) -> None:
+    process, _ = faulty
+    state = client.render(spec_of(), cloud=sphere_cloud(3), retain=True).header.context_id
+    payload, complete = PayloadWriter(), threading.Event()
+    request = render_pb2.BackwardSpec(context_id=state)
+    request.output_gradients.add(name="color", tensor=payload.add(color_gradient(1, 48, 64, 3)))
+
+    def frames() -> Iterator[Frame[Any]]:
+        yield Frame(render_pb2.BackwardRequest(spec=request, payload_bytes=payload.length))
+        complete.wait(60)
+        yield Frame(None, memoryview(b"".join(payload.buffers)))
+
+    call = client.render_stub.Backward(frames(), timeout=60)
+    # It has looked at the state when it reserves room for the payload.
+    wait_until(lambda: process.metric("lumigrad_transit_bytes") >= payload.length, "room for the payload")
+    client.render_stub.Release(render_pb2.ReleaseRequest(context_id=state), timeout=10)
+    complete.set()
+    assert detail(failure(lambda: list(call)), errors_pb2.ContextLost).context_id == state
+    wait_for(process, "lumigrad_transit_bytes", 0)

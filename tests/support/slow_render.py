@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,15 @@ class SlowRender:
         started = time.perf_counter()
         list(self.start(2))
         return (time.perf_counter() - started) / 2
+
+
+def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > until:
+            raise TimeoutError(f"{what} did not come about")
+        time.sleep(0.02)
 
 
 def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 60.0) -> None:

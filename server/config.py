@@ -80,7 +80,9 @@ class Config:
     training_mib: int = _option(8192, "bytes of trainings; those that nobody has come back to go first")
     tenant_scene_mib: int = _option(0, "of the stored scenes, bytes that one tenant may have; 0: all")
     tenant_context_mib: int = _option(0, "of the retained forward states, bytes that one tenant may have; 0: all")
-    tenant_training_mib: int = _option(0, "of the trainings, bytes that one tenant may have; 0: all")
+    tenant_training_mib: int = _option(
+        0, "of the trainings, bytes that one tenant may have; 0: half of them, or all without tenants"
+    )
     max_scenes: int = _option(
         1 << 16, "stored scenes, in memory and in the spool each; one tenant may have half of them"
     )

@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from lumigrad.kernels.memory import trim
+from lumigrad.server.accounts import Account
 from lumigrad.server.budget import Budget
 from lumigrad.server.errors import DeviceMemoryError
 from lumigrad.server.estimates import Cost
@@ -43,11 +44,12 @@ class DeviceMemory:
         self._transit = transit
         self._contexts: Budget | None = None
         self._stored: Sequence[Budget] = ()
+        self._trainings: Account | None = None
         self._failures = 0
 
-    def share_with(self, contexts: Budget, *others: Budget) -> None:
+    def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:
         """Count what is stored; forward states may have to go."""
-        self._contexts, self._stored = contexts, (contexts, *others)
+        self._contexts, self._stored, self._trainings = contexts, (contexts, scenes), trainings
 
     def check(self, cost: Cost) -> None:
         """Refuse work for which there is not enough memory even if nothing else takes any."""
@@ -56,10 +58,10 @@ class DeviceMemory:
 
     def make_room(self, cost: Cost) -> None:
         """Drop as many forward states as work needs; a DeviceMemoryError if that is not enough for now."""
-        lacking = cost.bytes - self._free(cost)
-        if lacking > 0 and self._contexts is not None:
-            self._contexts.drop(lacking)
         free = self._free(cost)
+        if cost.bytes > free and self._contexts is not None:
+            self._contexts.drop(cost.bytes - free)
+            free = self._free(cost)
         if cost.bytes > free:
             raise DeviceMemoryError(cost.bytes, free, _RETRY_SECONDS)
 
@@ -108,5 +110,6 @@ class DeviceMemory:
 
     def _free(self, cost: Cost) -> int:
         stored = sum(budget.bytes for budget in self._stored)
+        trained = 0 if self._trainings is None else self._trainings.taken
         of_others = 0 if self._transit is None else max(0, self._transit.bytes - cost.payload_bytes)
-        return self.capacity_bytes - stored - of_others
+        return self.capacity_bytes - stored - trained - of_others

@@ -27,6 +27,7 @@ def show_state(
 ) -> None:
     """Let the gauges show what the parts of a worker say."""
     executor, device = machine.executor, machine.transfer.device
+    metrics.accounts({"transit": machine.transit.account, **tenants.accounts})
     for name, read in {
         "up": is_serving,
         "queue_depth": lambda: executor.depth,

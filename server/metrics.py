@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter as PlainCounter
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,9 +15,10 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from lumigrad.server.accounts import Account
 from lumigrad.server.exits import REASONS
 
 # From the smallest kernel stage (tens of microseconds) to a minute.
@@ -41,6 +43,7 @@ WRITE_RESULTS = ("written", "unwanted", "failed", "no_room")
 READ_RESULTS = ("read", "damaged", "failed")
 # Every label is a time series in the worker and in whatever reads it.
 _MAX_TENANTS = 64
+_OTHERS = "(others)"
 
 
 class Metrics:
@@ -163,9 +166,13 @@ class Metrics:
         """Record a call by its tenant; those that come after the first `_MAX_TENANTS` share one label."""
         if len(self._tenants) < _MAX_TENANTS:
             self._tenants.add(tenant)
-        label = tenant if tenant in self._tenants else "(others)"
+        label = tenant if tenant in self._tenants else _OTHERS
         self.tenant_calls.labels(label).inc()
         self.tenant_bytes.labels(label).inc(payload_bytes)
+
+    def accounts(self, by_resource: Mapping[str, Account]) -> None:
+        """Show what is taken of resources that tenants share."""
+        self.registry.register(_Accounts(by_resource, self._tenants))
 
     def shortage(self, was_relieved: bool) -> None:
         """Record that work found no memory at first, and whether it did once caches were empty."""
@@ -237,6 +244,29 @@ class _Total(Collector):
     def collect(self) -> Iterator[Metric]:
         """What it is now."""
         yield CounterMetricFamily(self._name, self._text, value=self._read())
+
+
+class _Accounts(Collector):
+    def __init__(self, by_resource: Mapping[str, Account], tenants: Collection[str]) -> None:
+        """`tenants` are those that have a label of their own."""
+        self._by_resource, self._tenants = by_resource, tenants
+
+    def collect(self) -> Iterator[Metric]:
+        """What is taken now, by whom, and what may be."""
+        taken = GaugeMetricFamily("lumigrad_account_taken", "What is taken of a resource.", labels=["resource"])
+        limit = GaugeMetricFamily("lumigrad_account_limit", "What may be.", labels=["resource"])
+        text = "What one tenant has taken of a resource."
+        of_tenants = GaugeMetricFamily("lumigrad_tenant_taken", text, labels=["resource", "tenant"])
+        for resource, account in self._by_resource.items():
+            taken.add_metric([resource], account.taken)
+            limit.add_metric([resource], account.limit)
+            by_label = PlainCounter(dict.fromkeys(self._tenants, 0))
+            for tenant, amount in account.tenants().items():
+                if tenant:
+                    by_label[tenant if tenant in self._tenants else _OTHERS] += amount
+            for label, amount in by_label.items():
+                of_tenants.add_metric([resource, label], amount)
+        yield from (taken, limit, of_tenants)
 
 
 def _read_one(read: Callable[[], Mapping[str, float]], name: str) -> float:

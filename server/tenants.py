@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
+from lumigrad.server.accounts import Account
 from lumigrad.server.budget import Budget
 from lumigrad.server.call import Call
 from lumigrad.server.config import MIB, Config
@@ -15,6 +17,9 @@ from lumigrad.server.scene_spool import SceneSpool
 from lumigrad.server.scenes import SceneStore
 from lumigrad.server.spool_writer import SpoolWriter
 from lumigrad.server.training.store import TrainingStore
+
+# Trainings go on for a while.
+_TRAINING_RETRY_SECONDS = 5.0
 
 
 class Tenants:
@@ -28,7 +33,14 @@ class Tenants:
         self._metrics = metrics
         self._scenes = Budget(config.scene_mib * MIB)
         self._contexts = Budget(config.context_mib * MIB)
-        self._trainings = Budget(config.training_mib * MIB)
+        self._trainings = Account(
+            "bytes of trainings",
+            config.training_mib * MIB,
+            "--training-mib",
+            share=config.share_of(config.training_mib, config.tenant_training_mib) * MIB,
+            share_option="--tenant-training-mib",
+            retry_seconds=_TRAINING_RETRY_SECONDS,
+        )
         machine.memory.share_with(self._contexts, self._scenes, self._trainings)
         self._lock = threading.Lock()
         self._runtimes: dict[str, Runtime] = {}
@@ -69,7 +81,12 @@ class Tenants:
     @property
     def training_bytes(self) -> int:
         """The size of all trainings."""
-        return self._trainings.bytes
+        return self._trainings.taken
+
+    @property
+    def accounts(self) -> Mapping[str, Account]:
+        """What tenants share beside what is on its way, by its name in the metrics."""
+        return {"training": self._trainings}
 
     def expire(self) -> None:
         """Drop the forward states, and the trainings, that nobody asked for in time."""
@@ -95,7 +112,6 @@ class Tenants:
         spool = None if writer is None or drawer is None else SceneSpool(drawer, writer, machine.transfer)
         scene_bytes = (config.tenant_scene_mib or config.scene_mib) * MIB
         context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
-        training_bytes = (config.tenant_training_mib or config.training_mib) * MIB
         return Runtime(
             limits=machine.limits,
             memory=machine.memory,
@@ -106,6 +122,6 @@ class Tenants:
             scenes=SceneStore(scene_bytes, self._scenes, self._metrics, spool),
             contexts=ContextStore(context_bytes, config.context_seconds, self._contexts, self._metrics),
             spool=spool,
-            trainings=TrainingStore(training_bytes, config.training_seconds, self._trainings),
+            trainings=TrainingStore(self._trainings, tenant, config.training_seconds),
             drawer=drawer,
         )

@@ -47,10 +47,10 @@ class DensityState:
         was_reset = torch.tensor([self._was_reset], dtype=torch.int32)
         return {"gradient": known.gradient, "views": known.views, "radii": known.radii, "was_reset": was_reset}
 
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+    @staticmethod
+    def row_bytes(plan: Density) -> int:
+        """Memory that it takes of each primitive."""
+        return 0 if plan.is_mcmc else 3 * 4
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take over what `tensors` gave."""
@@ -92,6 +92,7 @@ class DensityState:
         if plan.count > self._plan.most:
             fewer = _without_growth(thresholds)
             plan = density.plan(rows, statistics, fewer, extent=extent, after_reset=was_reset)
+        state.room.grow(plan.count)
         grown = density.apply(plan, rows, self._draw(state.step)).parameters
         _take_over(state.parameters, grown)
         self._statistics = density.Statistics.zeros(grown)
@@ -100,6 +101,8 @@ class DensityState:
     def _move(self, state: TrainingState) -> density_pb2.DensityReport:
         draw, values = self._draw(state.step), self._plan.values
         least = values["min_opacity"]
+        count = state.parameters.count
+        state.room.grow(max(count, min(self._plan.most, int((1.0 + values["growth"]) * count))))
         moved = density.relocate(_rows(state.parameters), draw, min_opacity=least)
         added = density.add_gaussians(
             _rows(state.parameters), draw, cap=self._plan.most, growth=values["growth"], min_opacity=least

@@ -42,6 +42,12 @@ class Rendered:
         """By number."""
         return self.planned.views
 
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes until its gradients come."""
+        plain = 0 if self.plain is None else self.plain.nbytes
+        return int(self.state.bytes) + sum(output.nbytes for output in self.outputs.values()) + plain
+
 
 @dataclass(frozen=True)
 class Planned:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from lumigrad.kernels import training
+from lumigrad.server.arrivals import Shapes
 from lumigrad.server.content import Tensors
 from lumigrad.server.training.rates import Optimizer
 
 # The tensors of a scene whose raw values are others: logarithms and logits.
 _ACTIVATIONS = {"scales": "exp", "radii": "exp", "opacities": "sigmoid"}
+_FLOAT_BYTES = 4
+# Of one tensor, as it is made: its double, that within limits, and the logits of that.
+_WORKING_COPIES = 6
 # Raw values stay finite where the scene's are at the border of what is allowed.
 _LEAST_LENGTH = 1e-12
 _LEAST_SHARE = 1e-7
@@ -55,11 +60,6 @@ class Parameter:
         tensors = {"raw": self.raw, "value": value, "first": self.first, "second": self.second}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
-
     @staticmethod
     def of(name: str, tensors: Mapping[str, torch.Tensor]) -> Parameter:
         """From what `tensors` gave."""
@@ -84,6 +84,21 @@ class Parameters:
             parameters[name] = Parameter.of(name, made)
         return Parameters(parameters)
 
+    @staticmethod
+    def row_bytes(shapes: Shapes, optimizer: Optimizer) -> int:
+        """Memory that each primitive takes of a scene whose tensors have these shapes."""
+        total = 0
+        for name, shape in shapes.items():
+            is_optimized = any(part in optimizer.rates for part in parameters_of(name))
+            copies = 1 + (name in _ACTIVATIONS) + 2 * is_optimized
+            total += copies * _FLOAT_BYTES * prod(shape[1:])
+        return total
+
+    @staticmethod
+    def working_bytes(shapes: Shapes) -> int:
+        """Memory that each primitive takes beside that while `of_scene` makes the raw tensors, one after the other."""
+        return max(_WORKING_COPIES * _FLOAT_BYTES * prod(shape[1:]) for shape in shapes.values())
+
     @property
     def values(self) -> dict[str, torch.Tensor]:
         """The scene, as an engine takes it; it changes with the next step."""
@@ -98,11 +113,6 @@ class Parameters:
     def count(self) -> int:
         """Primitives."""
         return int(next(iter(self.by_name.values())).raw.shape[0])
-
-    @property
-    def bytes(self) -> int:
-        """Memory that they take."""
-        return sum(parameter.bytes for parameter in self.by_name.values())
 
     def activate(self) -> None:
         """Compute the values from the raw tensors, which have changed otherwise than by a step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lumigrad.server.call import Call
 from lumigrad.server.cloud import CloudContent
 from lumigrad.server.errors import SceneNotFoundError
+from lumigrad.server.estimates import Cost
 from lumigrad.server.kept_tensors import KeptTensors
 from lumigrad.server.recall import stored_scene
 from lumigrad.server.runtime import Runtime
@@ -25,7 +26,9 @@ def publish(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.Sce
         runtime.transfer.finish()
         return KeptTensors.of(copies)
 
-    kept = runtime.executor.run(copy, call)
+    cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
+    runtime.memory.check(cost)
+    kept = runtime.executor.run(copy, call, cost)
     info = runtime.scenes.replace(state.scene_id, state.version, CloudContent(rules, kept))
     state.version = info.version
     return info

@@ -19,10 +19,10 @@ class Refinement:
         self._second = torch.zeros_like(values)
         self._steps = torch.zeros(len(values), dtype=torch.int64)
 
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+    @staticmethod
+    def row_bytes(width: int) -> int:
+        """Memory that each view takes, of so many values: those, their moments, and the number of steps."""
+        return 3 * 4 * width + 8
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:

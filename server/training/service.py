@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
 from lumigrad.server.errors import TrainingHeldError, TrainingLostError
+from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
 from lumigrad.server.recall import stored_scene
 from lumigrad.server.runtime import Runtime
 from lumigrad.server.tenants import Tenants
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.training.footprint import Footprint
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.replies import framed
 from lumigrad.server.training.requests import Request, Requests
@@ -48,10 +50,10 @@ class TrainingService:
         with _held(first, runtime, call) as training:
             call.engine = training.state.plan.kind
             yield framed(_started(training, first.message.start.undelivered), first)
-            session = Session(training, runtime, received.expect)
-            for request in requests:
-                yield from session.answer(request)
-                call.renew()
+            with closing(Session(training, runtime, received.expect)) as session:
+                for request in requests:
+                    yield from session.answer(request)
+                    call.renew()
 
 
 @contextmanager
@@ -84,6 +86,7 @@ def _restored(
         raise TrainingLostError(start.training_id)
     state, holder = found
     if 0 < start.holder < holder:
+        state.room.release()
         raise TrainingHeldError(state.scene_id)
     training.holder_number = max(training.holder_number, holder + (start.holder == 0))
     return state
@@ -98,13 +101,16 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     if POSES in plan.optimizer.rates:
         views.check_poses("start.views")
     tensors = scene.content.tensors
+    count = scene.content.count
+    with runtime.trainings.room(Footprint.of(plan, shapes, views), count) as room:
 
-    def make() -> TrainingState:
-        parameters = Parameters.of_scene(tensors, plan.optimizer)
-        density = None if plan.density is None else DensityState(plan.density, parameters)
-        return TrainingState(start.scene.scene_id, plan, views, parameters, density)
+        def make() -> TrainingState:
+            parameters = Parameters.of_scene(tensors, plan.optimizer)
+            density = None if plan.density is None else DensityState(plan.density, parameters)
+            return TrainingState(start.scene.scene_id, plan, views, parameters, density, room)
 
-    state = runtime.executor.run(make, first.part)
+        runtime.memory.check(Cost(bytes=room.bytes))
+        state = runtime.executor.run(make, first.part)
     state.version = scene.version
     return state
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.protos.wire import Frame
+from lumigrad.server import logs
+from lumigrad.server.accounts import Reservation
 from lumigrad.server.arrivals import Shapes, shapes_of, uploader
-from lumigrad.server.errors import BusyError, StepMismatchError
+from lumigrad.server.errors import BusyError, DeviceMemoryError, StepMismatchError
 from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
 from lumigrad.server.output_gradients import checked_gradients
@@ -24,6 +29,7 @@ from lumigrad.server.training.step import Done, apply, step
 from lumigrad.server.training.store import Training
 from lumigrad.v1 import training_pb2
 
+T = TypeVar("T")
 Replies = Iterator[Frame[training_pb2.TrainReply]]
 
 # Requests that a client may send ahead of their replies.
@@ -41,8 +47,8 @@ class Session:
         self._state = training.state
         self._runtime = runtime
         self._expect = expect
-        # Steps whose images were sent, by number.
-        self._pending: OrderedDict[int, Rendered] = OrderedDict()
+        # Steps whose images were sent, by number, and the memory that each has reserved.
+        self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
             "step": self._step,
             "gradients": self._gradients,
@@ -51,8 +57,11 @@ class Session:
             "get_views": self._get_views,
             "finish": self._finish,
         }
-        # What waited for another call's gradients has gone with that.
-        self._state.pending_bytes = 0
+
+    def close(self) -> None:
+        """Let go of the steps whose gradients will not come."""
+        while self._pending:
+            self._pending.popitem()[1][1].release()
 
     def answer(self, request: Request) -> Replies:
         """The replies to one request."""
@@ -82,14 +91,14 @@ class Session:
         names = tuple(asked.outputs)
         planned = self._planned(views, (*loss.outputs, *names))
         device = self._runtime.transfer.device
-        cost = self._admitted(planned.forward_bytes(device) + planned.backward_bytes(device), request)
+        cost = self._admitted(planned.forward_bytes(device) + planned.backward_bytes(device), request, planned, names)
 
         def work() -> tuple[Done, Mapping[str, Array] | None]:
             rendered, done = step(state, planned, request.part)
             state.chosen += 0 if asked.views else len(views)
             return done, self._download(rendered, names, request) if names else None
 
-        done, images = self._runtime.executor.run(work, request.part, cost)
+        done, images = self._run(work, request, cost)
         if images is not None:
             yield from replies.images(views, images, request)
         yield self._tell(asked.number, done, request)
@@ -102,16 +111,23 @@ class Session:
         )
         names = tuple(asked.outputs)
         planned = self._planned(views, names)
-        cost = self._admitted(planned.forward_bytes(self._runtime.transfer.device), request)
+        nbytes = planned.forward_bytes(self._runtime.transfer.device)
+        cost = self._admitted(nbytes, request, planned, names)
+        # What is rendered waits for its gradients, and counts with the training meanwhile.
+        reserved = self._runtime.trainings.reserve(nbytes)
 
         def work() -> tuple[Rendered, Mapping[str, Array]]:
             rendered = render(state, planned, request.part)
             state.chosen += 0 if asked.views else len(views)
             return rendered, self._download(rendered, names, request)
 
-        rendered, images = self._runtime.executor.run(work, request.part, cost)
-        self._pending[asked.number] = rendered
-        state.pending_bytes += rendered.state.bytes
+        try:
+            rendered, images = self._runtime.executor.run(work, request.part, replace(cost, bytes=cost.bytes - nbytes))
+        except BaseException:
+            reserved.release()
+            raise
+        self._pending[asked.number] = rendered, reserved
+        reserved.resize(rendered.bytes)
         self._expect(asked.number, sum(4 * prod(shape) + ALIGNMENT for shape in _gradient_shapes(rendered).values()))
         yield from replies.images(views, images, request)
 
@@ -120,7 +136,7 @@ class Session:
         oldest = next(iter(self._pending), None)
         if brought.number != oldest:
             raise StepMismatchError(self._state.step if oldest is None else oldest, brought.number)
-        rendered = self._pending[brought.number]
+        rendered, reserved = self._pending[brought.number]
         field = "gradients.output_gradients"
         tensors = checked_gradients(brought.output_gradients, _gradient_shapes(rendered), field)
         upload = uploader(tensors, request.payload, self._runtime.transfer, field)
@@ -131,9 +147,9 @@ class Session:
             return apply(self._state, rendered, upstream, None, request.part)
 
         cost = self._admitted(rendered.planned.backward_bytes(self._runtime.transfer.device), request)
-        done = self._runtime.executor.run(work, request.part, cost)
+        done = self._run(work, request, cost)
         del self._pending[brought.number]
-        self._state.pending_bytes = sum(waiting.state.bytes for waiting in self._pending.values())
+        reserved.release()
         yield self._tell(brought.number, done, request)
 
     def _publish(self, request: Request) -> Replies:
@@ -157,8 +173,10 @@ class Session:
     def _has_written_snapshot(self, request: Request) -> bool:
         try:
             return snapshots.write(self._training, self._runtime, request.part) > 0
-        except BusyError:
-            # The step is done; its reply says that there is no snapshot of it.
+        except (BusyError, DeviceMemoryError) as error:
+            # The step is made, and its client must hear of it.
+            why = getattr(error, "what", error)
+            logs.event("a snapshot was not written", logging.WARNING, training=self._training.training_id, why=why)
             return False
 
     def _get_views(self, request: Request) -> Replies:
@@ -166,8 +184,10 @@ class Session:
         reply, payload = training_pb2.TrainReply(), PayloadWriter()
         reply.views.views.extend(state.views.messages)
         if state.exposures is not None:
-            values = state.exposures.values
-            array = self._runtime.executor.run(lambda: self._runtime.transfer.download([values]), request.part)[0]
+            values, transfer = state.exposures.values, self._runtime.transfer
+            cost = Cost.of_payload(values.nbytes)
+            self._runtime.transit.reserve(values.nbytes, request.part)
+            array = self._runtime.executor.run(lambda: transfer.download([values]), request.part, cost)[0]
             reply.views.exposures.CopyFrom(payload.add(array))
         reply.timings.CopyFrom(request.part.times.message())
         yield from frames_of(reply, payload)
@@ -184,12 +204,26 @@ class Session:
     def _planned(self, views: list[int], outputs: Sequence[str]) -> Planned:
         return Planned.of(self._state, views, tuple(dict.fromkeys(outputs)), self._runtime.limits, "step")
 
-    def _admitted(self, nbytes: int, request: Request) -> Cost:
-        """The cost of some work, unless the device has not as much memory; it is not repeated: parameters change."""
+    def _admitted(
+        self, nbytes: int, request: Request, planned: Planned | None = None, names: Sequence[str] = ()
+    ) -> Cost:
+        """The cost of some work, unless the device has not as much memory; it is not repeated: parameters change.
+
+        Reserves room for the images of `planned` that are sent.
+        """
         received = request.message.payload_bytes
-        cost = Cost(bytes=nbytes + received, payload_bytes=received)
+        sent = 0 if planned is None else planned.plan.image_bytes(set(names))
+        cost = Cost(bytes=nbytes + received, payload_bytes=received + sent)
         self._runtime.memory.check(cost)
+        self._runtime.transit.reserve(sent, request.part)
         return cost
+
+    def _run(self, work: Callable[[], T], request: Request, cost: Cost) -> T:
+        """Do work that may change the number of primitives."""
+        try:
+            return self._runtime.executor.run(work, request.part, cost)
+        finally:
+            self._state.room.settle(self._state.parameters.count)
 
     def _views(self, asked: training_pb2.Step) -> list[int]:
         state = self._state
@@ -215,8 +249,6 @@ class Session:
     def _tell(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
         # A scene that is trained is in use: others make room first.
         self._runtime.scenes.touch(self._state.scene_id)
-        if done.density is not None:
-            self._runtime.trainings.settle()
         reply = replies.done(number, done)
         # The snapshot has this reply too: the worker may die between the one and the other.
         reply.snapshotted = self._is_snapshot_due

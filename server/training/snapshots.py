@@ -10,10 +10,12 @@ from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.call import Call
 from lumigrad.server.errors import TrainingLostError
+from lumigrad.server.estimates import Cost
 from lumigrad.server.replies import named_tensors
 from lumigrad.server.runtime import Runtime
 from lumigrad.server.spool_index import LASTING
 from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.training.footprint import Footprint, Room
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState
@@ -35,13 +37,17 @@ def write(training: Training, runtime: Runtime, call: Call) -> int:
         return 0
     state = training.state
     names = list(state.tensors())
+    nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
+    runtime.transit.reserve(nbytes, call)
+    cost = Cost.of_payload(nbytes)
+    runtime.memory.check(cost)
 
     def copy() -> list[torch.Tensor]:
         # What is on the host already would change with the next step.
         return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(state.tensors().values()))]
 
     with call.times.stage("snapshot"):
-        copies = runtime.executor.run(copy, call)
+        copies = runtime.executor.run(copy, call, cost)
         payload = PayloadWriter()
         arrays = dict(zip(names, (tensor.numpy() for tensor in copies), strict=True))
         message = snapshot_pb2.TrainingSnapshot(
@@ -89,7 +95,7 @@ def read(
     plan = TrainingPlan.of(message.spec, message.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(message.views, runtime, call, "start.views")
 
-    def make() -> TrainingState:
+    def make(room: Room) -> TrainingState:
         transfer = runtime.transfer
         tensors = {
             name: transfer.upload(array, dtype).clone() if dtype != dtypes.INT64 else torch.from_numpy(array.copy())
@@ -97,12 +103,16 @@ def read(
         }
         empty = {name: Parameter.of(name, {"raw": tensors[f"{name}.raw"]}) for name in shapes}
         density = None if plan.density is None else DensityState(plan.density, Parameters(empty))
-        state = TrainingState(message.scene.scene_id, plan, views, Parameters(empty), density, message.step)
+        state = TrainingState(message.scene.scene_id, plan, views, Parameters(empty), density, room, message.step)
         state.restore(tensors)
         transfer.finish()
         return state
 
-    state = runtime.executor.run(make, call)
+    count = next(iter(shapes.values()))[0]
+    with runtime.trainings.room(Footprint.of(plan, shapes, views), count) as room:
+        cost = Cost.of_payload(blob.payload.nbytes)
+        runtime.memory.check(cost)
+        state = runtime.executor.run(lambda: make(room), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
     state.told.extend(message.told)
     state.snapshot_step = state.step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +14,9 @@ from lumigrad.server.training.refinement import Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposures
 from lumigrad.v1 import training_pb2
+
+if TYPE_CHECKING:
+    from lumigrad.server.training.footprint import Room
 
 # As many as a client may have on their way at a time.
 _MOST_TOLD = 64
@@ -28,9 +32,11 @@ class TrainingState:
         views: Views,
         parameters: Parameters,
         density: DensityState | None,
+        room: Room,
         step: int = 0,
     ) -> None:
-        """`parameters` are at `step`, which is the number of the next step."""
+        """`parameters` are at `step`, which is the number of the next step; `room` is what is reserved for all."""
+        self.room = room
         self.scene_id = scene_id
         # The scene's version that was published last.
         self.version = 0
@@ -46,21 +52,12 @@ class TrainingState:
         # How many were written, and the step of the last one; -1: none.
         self.snapshots = 0
         self.snapshot_step = -1
-        # Of forward states that wait for gradients.
-        self.pending_bytes = 0
         # Changes whenever rows come or go.
         self.generation = 0
         device = next(iter(parameters.values.values())).device
         rates = plan.optimizer.rates
         self.poses = Refinement(torch.zeros(len(views), 6, device=device)) if POSES in rates else None
         self.exposures = Refinement(identity_exposures(len(views), device)) if EXPOSURES in rates else None
-
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes."""
-        refined = sum(part.bytes for part in (self.poses, self.exposures) if part is not None)
-        density = 0 if self.density is None else self.density.bytes
-        return self.parameters.bytes + self.views.bytes + refined + density + self.pending_bytes
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that is not in `Snapshot`'s header, by name."""

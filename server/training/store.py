@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumigrad.server.budget import Budget
+from lumigrad.server.accounts import Account, Reservation
 from lumigrad.server.call import Call
-from lumigrad.server.errors import BusyError, TrainingHeldError, TrainingLostError
+from lumigrad.server.errors import TrainingHeldError, TrainingLostError
+from lumigrad.server.training.footprint import Footprint, Room
 
 if TYPE_CHECKING:
     from lumigrad.server.training.state import TrainingState
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _RETURN_SECONDS = 60.0
 # For the call that has a training to let go of it: it is between two parts of its work soon.
 _HANDOVER_SECONDS = 30.0
-_RETRY_SECONDS = 5.0
 # How often a call that waits for a training looks whether it is still wanted.
 _LOOK_SECONDS = 0.2
 
@@ -61,8 +61,13 @@ class Training:
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes."""
-        return 0 if self._state is None else self._state.bytes
+        """Memory that it has reserved."""
+        return 0 if self._state is None else self._state.room.bytes
+
+    def release(self) -> None:
+        """Give the memory back: it is not here any more, and nobody has it."""
+        if self._state is not None:
+            self._state.room.release()
 
     def replace(self, state: TrainingState | None) -> TrainingState | None:
         """Go on with another state; returns the one before."""
@@ -71,23 +76,47 @@ class Training:
 
 
 class TrainingStore:
-    """Trainings by their unguessable names, within the budget of all tenants."""
+    """Trainings of a tenant by their unguessable names, whose memory one account of all tenants counts."""
 
-    def __init__(self, limit_bytes: int, idle_seconds: float, budget: Budget) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, account: Account, tenant: str, idle_seconds: float) -> None:
+        self._account = account
+        self._tenant = tenant
         self._idle_seconds = idle_seconds
-        self._budget = budget
         self._changed = threading.Condition()
         self._trainings: dict[str, Training] = {}
-        budget.join(self)
 
     def __len__(self) -> int:
         return len(self._trainings)
 
-    @property
-    def bytes(self) -> int:
-        """The size of all of them."""
-        return sum(training.bytes for training in list(self._trainings.values()))
+    def reserve(self, nbytes: int) -> Reservation:
+        """Take memory for something of a training; BusyError if there is too little left."""
+        reservation = Reservation(self._account, self._tenant)
+        self.resize(reservation, nbytes)
+        return reservation
+
+    def resize(self, reservation: Reservation, nbytes: int) -> None:
+        """Take another amount instead; BusyError, and nothing changed, if there is too little left.
+
+        Trainings that nobody has make room, the one that nobody has had for longest first, if that is enough.
+        """
+        with self._changed:
+            idle = sorted((t for t in self._trainings.values() if t.holder is None), key=lambda t: t.used)
+            more = nbytes - reservation.amount
+            if self._account.lacking(self._tenant, more) <= sum(training.bytes for training in idle):
+                while idle and self._account.lacking(self._tenant, more):
+                    self._remove(idle.pop(0))
+        reservation.resize(nbytes)
+
+    @contextmanager
+    def room(self, footprint: Footprint, count: int) -> Iterator[Room]:
+        """Reserve the memory of a training that is made meanwhile; it is given back if that fails."""
+        room = Room(footprint, count, Reservation(self._account, self._tenant), self)
+        try:
+            yield room
+            room.settle(count)
+        except BaseException:
+            room.release()
+            raise
 
     @contextmanager
     def begin(self, scene_id: str, start_id: str, call: Call) -> Iterator[Training]:
@@ -127,57 +156,48 @@ class TrainingStore:
 
     def keep(self, training: Training, state: TrainingState) -> None:
         """Give a training the state that its holder has made; one of its scene that nobody came back to ends."""
-        with self._changed:
-            self._check_kept(training)
-            for abandoned in self._others(state.scene_id, training):
-                del self._trainings[abandoned.training_id]
-            training.scene_id = state.scene_id
-            before = training.replace(state)
         try:
-            self.settle()
-        except BusyError:
-            training.replace(before)
+            with self._changed:
+                self._check_kept(training)
+                for abandoned in self._others(state.scene_id, training):
+                    self._remove(abandoned)
+                training.scene_id = state.scene_id
+                before = training.replace(state)
+        except BaseException:
+            state.room.release()
             raise
+        if before is not None:
+            before.room.release()
 
     def check_kept(self, training: Training) -> None:
         """Raise a TrainingLostError if a training is not here any more, or another one of its name is."""
         with self._changed:
             self._check_kept(training)
 
-    def settle(self) -> None:
-        """Make room after a training came or grew; BusyError if all that there are are in use."""
-        while self.bytes > self._limit_bytes and self.drop_oldest(keep_newest=False):
-            pass
-        self._budget.settle(self)
-        if self.bytes > self._limit_bytes or self._budget.is_exceeded:
-            raise BusyError(f"trainings take {self.bytes} bytes, more than they may", _RETRY_SECONDS)
-
-    def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Drop the training that nobody has had for longest; False if all are in use."""
-        with self._changed:
-            idle = sorted((t for t in self._trainings.values() if t.holder is None), key=lambda t: t.used)
-            if len(idle) <= keep_newest:
-                return False
-            del self._trainings[idle[0].training_id]
-            return True
-
     def forget(self, training: Training) -> None:
         """Drop one; no harm if it has gone, or another one of its name is here."""
         with self._changed:
             if self._trainings.get(training.training_id) is training:
-                del self._trainings[training.training_id]
+                self._remove(training)
 
     def clear(self) -> None:
         """Drop all."""
         with self._changed:
-            self._trainings.clear()
+            for training in list(self._trainings.values()):
+                self._remove(training)
 
     def expire(self) -> None:
         """Drop those that nobody came back to."""
         with self._changed:
             for training in list(self._trainings.values()):
                 if training.holder is None and _idle(training) > self._idle_seconds:
-                    del self._trainings[training.training_id]
+                    self._remove(training)
+
+    def _remove(self, training: Training) -> None:
+        """Take one out; what it has reserved is given back now, or once the call that has it lets go."""
+        del self._trainings[training.training_id]
+        if training.holder is None:
+            training.release()
 
     @contextmanager
     def _held(
@@ -196,6 +216,8 @@ class TrainingStore:
                 training.used = time.monotonic()
                 if not training.is_made:
                     self.forget(training)
+                if self._trainings.get(training.training_id) is not training:
+                    training.release()
                 self._changed.notify_all()
 
     def _released(self, found: Callable[[], Training | None], holder: int, call: Call) -> Training | None:

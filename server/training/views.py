@@ -18,6 +18,8 @@ from lumigrad.server.runtime import Runtime
 from lumigrad.server.target_scene import KIND, image_size
 from lumigrad.v1 import camera_pb2, training_pb2
 
+# Of a view without its target.
+_MESSAGE_BYTES = 1024
 _IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))
 
 
@@ -43,8 +45,9 @@ class Views:
 
     @property
     def bytes(self) -> int:
-        """Of the targets, each of which is counted once."""
-        return sum({id(target): target.bytes for target in self._targets if target is not None}.values())
+        """Of the messages, and of the targets, each of which is counted once."""
+        targets = {id(target): target.bytes for target in self._targets if target is not None}
+        return _MESSAGE_BYTES * len(self.messages) + sum(targets.values())
 
     @property
     def has_targets(self) -> bool:

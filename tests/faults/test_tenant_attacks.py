@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import grpc
+import psutil
 import pytest
 from google.rpc import error_details_pb2
 
@@ -14,7 +15,9 @@ from lumigrad.protos.service import TRAINING_SERVICE, Stub
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, training_pb2
+from support.gaussian_calls import gaussian_cloud
 from support.raw_calls import RawClient, detail, failure, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.raw_training import RawTraining, start_of
 from support.slow_render import wait_for
 from support.tenant import tenant_client
 from support.worker import WorkerProcess, worker
@@ -86,3 +89,72 @@ def test_payloads_that_do_not_come_hold_the_share_of_their_tenant_only(
     go_on.set()
     wait_for(process, "lumigrad_transit_bytes", 0)
     works(people.a, 3)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A worker of whose 64 MiB for trainings each tenant may have 32, and two tenants."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"a: {GREEDY}\nb: {OTHER}\n")
+    options = ("--tokens-file", str(tokens), "--training-mib", "64", "--queue-size", "128")
+    with worker("--device", "cpu", *options) as process, process.channel() as one, process.channel() as another:
+        a, b = tenant_client(one, GREEDY), tenant_client(another, OTHER)
+        yield SimpleNamespace(process=process, a=a, b=b)
+
+
+def resident(process: WorkerProcess) -> int:
+    return psutil.Process(process.process.pid).memory_info().rss
+
+
+def test_trainings_that_do_not_fit_are_refused_before_they_take_memory(trainings: SimpleNamespace) -> None:
+    """72 at a time, of 112 MB each."""
+    process = trainings.process
+    # One scene is trained once at a time.
+    starts = [start_of(trainings.a, gaussian_cloud(118_000, coefficients=16, seed=seed)) for seed in range(4)]
+    errors = []
+
+    def begin(start: training_pb2.TrainingStart) -> None:
+        errors.append(failure(RawTraining(trainings.a, start).started))
+
+    for start in starts:
+        assert failure(RawTraining(trainings.a, start).started).code() == Code.RESOURCE_EXHAUSTED
+    before = resident(process)
+    threads = [threading.Thread(target=begin, args=(start,)) for start in starts * 18]
+    for thread in threads:
+        thread.start()
+    works(trainings.b, 1)
+    for thread in threads:
+        thread.join(60)
+    assert len(errors) == 72
+    for error in errors:
+        assert error.code() in (Code.RESOURCE_EXHAUSTED, Code.FAILED_PRECONDITION)
+    assert any("--tenant-training-mib" in error.details() for error in errors)
+    assert resident(process) - before < 64 * MIB
+    wait_for(process, "lumigrad_training_bytes", 0)
+    training = RawTraining(trainings.b, start_of(trainings.b))
+    training.started()
+    assert training.step(0).number == 0
+    training.finish()
+
+
+def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(trainings: SimpleNamespace) -> None:
+    """Each of 1024x1024 pixels, of which two fit at the most; they go with their call."""
+    process = trainings.process
+    start = start_of(trainings.a)
+    for view in start.views:
+        view.CopyFrom(training_pb2.TrainingView(camera=opencv_camera(1024, 1024)))
+    start.spec.ClearField("loss")
+    training = RawTraining(trainings.a, start)
+    training.started()
+    begun = process.metric("lumigrad_tenant_taken", resource="training", tenant="a")
+    for number in range(4):
+        training.send(step={"number": number, "views": [0], "own_loss": True, "outputs": ["alpha"]})
+    error = failure(lambda: list(training.call))
+    assert error.code() == Code.RESOURCE_EXHAUSTED
+    assert "of 33554432 bytes of trainings (--tenant-training-mib)" in error.details()
+    wait_for(process, "lumigrad_calls_in_progress", 0)
+    assert process.metric("lumigrad_tenant_taken", resource="training", tenant="a") == begun < MIB
+    other = RawTraining(trainings.b, start_of(trainings.b))
+    other.started()
+    assert other.step(0).number == 0
+    other.finish()

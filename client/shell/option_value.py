@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,4 +65,4 @@ def _shown(value: Any) -> str:
 
 def _path(action: argparse.Action, text: str, folder: Path) -> str:
     names = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
-    return str(folder / Path(text).expanduser()) if text and PATHS.issuperset(names) else text
+    return str(folder / os.path.expanduser(text)) if text and PATHS.issuperset(names) else text

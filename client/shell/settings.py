@@ -119,7 +119,8 @@ def _path() -> Path | None:
         # Empty: none.
         return Path(named) if named else None
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    path = Path(base).expanduser() / "lumigrad" / "config.toml"
+    # Path's own method raises where a user has no home; there is no file then.
+    path = Path(os.path.expanduser(base)) / "lumigrad" / "config.toml"
     return path if path.is_file() else None
 
 

@@ -109,6 +109,16 @@ def test_other_places_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert Settings.read(COMMANDS).path is None
 
 
+def test_users_without_a_home_have_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # As for a number that no user has, in an environment that says nothing.
+    monkeypatch.setenv("HOME", "~nobody-of-this-name")
+    assert Settings.read(COMMANDS).path is None
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_to = tmp_path / "lumigrad" / "config.toml"
+    assert settings('[worker]\ntls-ca = "~/ca.pem"\n', write_to).path == write_to
+    assert parsed("info").tls_ca == str(write_to.parent / "~nobody-of-this-name" / "ca.pem")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_that_may_stand_in_the_file_is_what_it_is_by_default(command: str, tmp_path: Path):
     """What a user copies from the help has the type that the option has."""

@@ -58,7 +58,8 @@ def _binary(path: Path, preferred: str) -> npt.NDArray[Any]:
 
 
 def _text(path: Path) -> Float64:
-    lines = [line.partition("#")[0].replace(";", " ").replace(",", " ") for line in path.read_text().splitlines()]
+    text = path.read_text(encoding="utf-8")
+    lines = [line.partition("#")[0].replace(";", " ").replace(",", " ") for line in text.splitlines()]
     rows = [line.split() for line in lines if line.strip()]
     if rows and not _is_number(rows[0][0]):
         rows = rows[1:]

@@ -109,8 +109,8 @@ class CameraFile:
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
         """What the file says; sizes, up and fov_degrees come from the options if it does not say them."""
         try:
-            values: dict[str, Any] = json.loads(self.path.read_text())
-        except json.JSONDecodeError as error:
+            values: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        except ValueError as error:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
         size = {"width": view.width, "height": view.height}
         try:

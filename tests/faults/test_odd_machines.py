@@ -1,0 +1,44 @@
+"""Tests hold whatever a machine says of language, time, home, files and proxies: some that might notice, run there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+SAMPLE = (
+    "client/test_cli_help.py::test_help_has_examples_and_fits[render]",
+    "client/test_cli_json.py::test_info",
+    "client/test_cli_json.py::test_render",
+    "client/test_cli_settings.py::test_files_are_found_from_where_the_file_is",
+    "faults/test_spool.py::test_worlds_find_their_meshes_unless_those_were_deleted",
+    "server/test_logs.py::test_every_line_is_json_whoever_wrote_it",
+    "server/test_process.py::test_a_call_is_one_plain_line",
+    "server/test_spool.py::test_nobody_else_on_the_machine_can_read_it",
+    "server/test_tokens.py",
+)
+# No terminal, no locale, no home, files that everybody may read, and a shell that speaks to other programs.
+SAYS = {
+    "LC_ALL": "C",
+    "TZ": "Asia/Kathmandu",
+    "HOME": "/nonexistent",
+    "COLUMNS": "20",
+    "LUMIGRAD_TARGET": "nowhere:1",
+    "OTEL_SDK_DISABLED": "true",
+    "http_proxy": "http://127.0.0.1:9",
+}
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LUMIGRAD_EMULATION", "LUMIGRAD_TEST_DATA", "CI")
+
+
+def test_other_tests_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(TESTS / each) for each in SAMPLE)],
+        cwd=TESTS.parent, env={**kept, **SAYS, "TMPDIR": str(folder)}, umask=0, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout

@@ -22,6 +22,7 @@ from lumigrad.client.compat.curobo import (
     WorldCollisionConfig,
     WorldConfig,
     WorldMeshCollision,
+    register_mesh,
 )
 from support import mesh_shapes
 from support.worker import WorkerProcess
@@ -207,6 +208,71 @@ def test_a_field_is_an_obstacle(client):
     assert costs(world, (1.75, 0, 0, 0.1), (9.0, 0, 0, 0.1))[0] == 0
     now = {handle.scene_id for handle in client.list()}
     assert len(now - stored) == len(stored - now) == 1
+
+
+def ball(radius: float, *, inward: bool = True) -> torch.Tensor:
+    """Distances on a grid of 1.6 m with voxels of 0.1 m."""
+    axis = 0.1 * (torch.arange(16) - 7.5)
+    distances = torch.stack(torch.meshgrid(axis, axis, axis, indexing="ij")).norm(dim=0) - radius
+    return -distances if inward else distances
+
+
+def test_changes_of_a_grid_are_noticed(client):
+    tensor = ball(0.3).flatten()
+    grid = VoxelGrid("grid", None, (1.6,) * 3, 0.1, tensor)
+    world = checker(WorldConfig(voxel=[grid]))
+    assert costs(world, (0.45, 0.0, 0.0, 0.05)) == [0.0]
+    stored = {handle.scene_id for handle in client.list()}
+    assert costs(world, (0.45, 0.0, 0.0, 0.05)) == [0.0]
+    assert {handle.scene_id for handle in client.list()} == stored, "nothing was sent again"
+    tensor += 0.2
+    assert costs(world, (0.45, 0.0, 0.0, 0.05))[0] == pytest.approx(0.1, abs=0.05)
+    assert len({handle.scene_id for handle in client.list()} ^ stored) == 2, "the former grid is not kept"
+    world.update_obstacle_pose("grid", AT)
+    tensor -= 0.2
+    assert costs(world, (0.45, 0.0, 0.0, 0.05), (2.45, 0.0, 0.0, 0.05)) == [0.0, 0.0]
+    grid.feature_tensor = ball(0.5)
+    assert costs(world, (0.45, 0.0, 0.0, 0.05))[0] == 0.0, "it stays where it was moved"
+    assert costs(world, (2.45, 0.0, 0.0, 0.05))[0] == pytest.approx(0.1, abs=0.05)
+    world.enable_obstacle("grid", False)
+    grid.feature_tensor.add_(1.0)
+    assert costs(world, (2.45, 0.0, 0.0, 0.05)) == [0.0]
+
+
+class NewerGrid:
+    """As cuRobo 0.8 has them."""
+
+    __module__ = "curobo._src.geom.types"
+
+    def __init__(self) -> None:
+        self.name, self.pose, self.dims, self.voxel_size = "grid", None, (1.6,) * 3, 0.1
+        self.feature_tensor = ball(0.3, inward=False)
+
+
+def test_grids_of_a_newer_release_have_to_say_their_sign():
+    grid = NewerGrid()
+    with pytest.raises(
+        CuroboArgumentError, match=r"^positive_inside: expected True or False for the grid 'grid' of cuR"
+    ):
+        checker(WorldConfig(voxel=[grid]))
+    grid.positive_inside = False
+    newer = costs(checker(WorldConfig(voxel=[grid])), (0.2, 0.0, 0.0, 0.05), (0.5, 0.0, 0.0, 0.05))
+    older = checker(WorldConfig(voxel=[VoxelGrid("grid", None, (1.6,) * 3, 0.1, ball(0.3))]))
+    assert newer == costs(older, (0.2, 0.0, 0.0, 0.05), (0.5, 0.0, 0.0, 0.05))
+    assert newer[0] > 0.1 and newer[1] == 0.0
+
+
+def test_faces_may_be_flat():
+    flat = Mesh("part", None, BOX.vertices, BOX.faces.ravel().tolist())
+    world = checker(WorldConfig(mesh=[flat]))
+    assert costs(world, (0.6, 0.0, 0.0, 0.2)) == costs(checker(WorldConfig(mesh=[part()])), (0.6, 0.0, 0.0, 0.2))
+    assert register_mesh(BOX.vertices, BOX.faces.ravel()) == register_mesh(BOX.vertices, BOX.faces)
+    world.add_mesh(Mesh("other", AT, BOX.vertices.tolist(), tuple(BOX.faces.ravel().tolist())))
+    assert costs(world, (2.6, 0.0, 0.0, 0.2))[0] > 0
+    with pytest.raises(
+        CuroboArgumentError, match=r"^faces: expected \[F, 3\], or three numbers a triangle, got 35 num"
+    ):
+        world.add_mesh(Mesh("other", AT, BOX.vertices, BOX.faces.ravel()[:-1]))
 
 
 def test_models_come_from_dictionaries_files_and_any_objects(tmp_path: Path):

@@ -78,6 +78,7 @@ class Obstacles:
 
     def world(self, client: Client) -> Surroundings:
         """What to ask about: travels with each call, or where it holds a grid is stored, since that is long."""
+        self._renew()
         if self._world is None:
             if self._stored is not None:
                 # Should another checker have the same world, its client puts it again.
@@ -88,6 +89,14 @@ class Obstacles:
             self._stored = client.put(world) if grids else None
             self._world = world if self._stored is None else self._stored
         return self._world
+
+    def _renew(self) -> None:
+        """Takes what callers have changed in their grids."""
+        for slots in self._slots:
+            renewed = [slot.renewed() for slot in slots]
+            if any(new is not old for new, old in zip(renewed, slots, strict=True)):
+                slots[:] = renewed
+                self._world = None
 
     def _made(self, client: Client) -> World:
         obstacles = [

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
+from lumigrad.client.compat.curobo.values import triangles
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.obstacle import Sign
 
@@ -22,12 +23,12 @@ def register_mesh(vertices: Any, faces: Any) -> int:
 
     Args:
         vertices: [V, 3] in the frame of the mesh, metres.
-        faces: [F, 3] indices of vertices; counter-clockwise seen from outside.
+        faces: [F, 3] indices of vertices, or flat; counter-clockwise seen from outside.
 
     Returns:
         A number above 0 that an int64 holds. The mesh is kept until `unregister_mesh`.
     """
-    mesh = Mesh(vertices, faces)
+    mesh = Mesh(vertices, triangles(faces))
     digest = hashlib.sha256()
     for array in mesh.tensors.values():
         digest.update(str(array.shape).encode())

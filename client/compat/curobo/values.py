@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from lumigrad.client.arrays import to_numpy
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
+from lumigrad.client.named_arrays import Array
 from lumigrad.client.pose import inverse_pose, pose_array
 
 _CPU = torch.device("cpu")
@@ -89,7 +91,7 @@ class Mesh:
         name: by which it is found.
         pose: [7] x y z, quaternion w x y z; None: the identity.
         vertices: [V, 3], metres.
-        faces: [F, 3].
+        faces: [F, 3], or flat, three numbers a triangle.
         file_path: STL, OBJ, PLY or GLB, instead of arrays.
         scale: factors on x, y, z, or one for all; None: 1.
     """
@@ -111,8 +113,10 @@ class VoxelGrid:
         pose: [7] of its centre: x y z, quaternion w x y z; None: the identity.
         dims: [3] full edges, metres.
         voxel_size: edge of a voxel, metres.
-        feature_tensor: a value for each voxel, x slowest; as an obstacle, signed distances that are positive inside.
+        feature_tensor: a value for each voxel, x slowest; as an obstacle, signed distances, positive inside. Queries
+            notice when it is changed in place by torch, or replaced.
         xyzr_tensor: [N, 4] centres in the world and radius, where it comes from a query.
+        positive_inside: False: distances in feature_tensor are positive outside, as in cuRobo 0.8.
     """
 
     name: str
@@ -121,6 +125,7 @@ class VoxelGrid:
     voxel_size: float = 0.02
     feature_tensor: torch.Tensor | None = None
     xyzr_tensor: torch.Tensor | None = None
+    positive_inside: bool = True
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -170,6 +175,16 @@ def pose_numbers(argument: str, pose: Any) -> list[float]:
             argument, f"expected one pose: x y z and the quaternion w x y z, got {len(values)} numbers"
         )
     return values
+
+
+def triangles(faces: Any) -> Array:
+    """[F, 3] from that, or from three numbers a triangle in a row."""
+    array = to_numpy("faces", faces)
+    if array.ndim != 1:
+        return array
+    if len(array) % 3:
+        raise CuroboArgumentError.of("faces", f"expected [F, 3], or three numbers a triangle, got {len(array)} numbers")
+    return array.reshape(-1, 3)
 
 
 def _numbers(values: Any) -> list[float]:

@@ -11,6 +11,7 @@ import torch
 from lumigrad.client.client import Client
 from lumigrad.client.distance_query import DistanceQuery
 from lumigrad.client.distances import Distances
+from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.passes import first_order, is_last_pass
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
@@ -74,6 +75,7 @@ class RemoteQuery(torch.autograd.Function):
         return tuple(results.values())
 
     @staticmethod
+    @outside_graphs
     @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one."""

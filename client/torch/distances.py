@@ -15,6 +15,7 @@ from lumigrad.client.distance_settings import DistanceSemantics, DistanceSetting
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.obstacle import Obstacle, Shape
 from lumigrad.client.torch.distance_function import DistanceCall, ask_remotely
+from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.host import on_host
 from lumigrad.client.world import World
 
@@ -34,6 +35,7 @@ class MeshDistances(NamedTuple):
     distance: torch.Tensor | None
 
 
+@outside_graphs
 def mesh_distance(
     spheres: torch.Tensor,
     world: Surroundings | Sequence[Obstacle | Shape],

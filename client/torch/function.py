@@ -14,6 +14,7 @@ from lumigrad.client.frame import Frame
 from lumigrad.client.request import RenderRequest
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.spheres import Spheres
+from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.passes import first_order, is_last_pass
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
@@ -82,6 +83,7 @@ class RemoteSpheres(torch.autograd.Function):
         return tuple(results.values())
 
     @staticmethod
+    @outside_graphs
     @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one."""

@@ -12,6 +12,7 @@ import torch
 from lumigrad.client.frame import Frame
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.torch.gaussian_call import INPUTS, GaussianCall, Inputs
+from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.passes import first_order, is_last_pass
 
 # The outputs through which gradients flow, beside the projected centres.
@@ -115,6 +116,7 @@ class DrawnGaussians(torch.autograd.Function):
         return tuple(torch.from_numpy(rendering.frame[name]) for name in IMAGES if name in rendering.frame)
 
     @staticmethod
+    @outside_graphs
     @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients for the inputs that require one, and for the centres."""
@@ -151,6 +153,7 @@ class ProjectedGaussians(torch.autograd.Function):
         return centres, centres.new_zeros(()).expand_as(centres)
 
     @staticmethod
+    @outside_graphs
     @first_order
     def backward(
         ctx: Any, gradient: torch.Tensor | None, echoed: torch.Tensor | None

@@ -20,6 +20,7 @@ from lumigrad.client.torch.gaussian_call import GaussianCall
 from lumigrad.client.torch.gaussian_cameras import ViewMatrices, check_matrices, distortion_rows
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
+from lumigrad.client.torch.graphs import outside_graphs
 
 OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
 # On request; those after the first without a gradient, but for the projected centres.
@@ -66,6 +67,7 @@ class RenderedGaussians(NamedTuple):
     projected_opacities: torch.Tensor | None = None
 
 
+@outside_graphs
 def render_gaussians(
     means: torch.Tensor,
     quats: torch.Tensor | None,

@@ -15,6 +15,7 @@ from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings import Semantics, SphereSettings
 from lumigrad.client.torch.function import SphereCall, render_remotely
+from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.host import on_host
 
 OUTPUTS = ("color", "alpha", "depth", "info")
@@ -37,6 +38,7 @@ class RenderedSpheres(NamedTuple):
     info: torch.Tensor | None
 
 
+@outside_graphs
 def render_spheres(
     positions: torch.Tensor,
     colors: torch.Tensor,

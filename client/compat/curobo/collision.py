@@ -27,6 +27,7 @@ from lumigrad.client.compat.curobo.values import (
 )
 from lumigrad.client.default import default_client
 from lumigrad.client.distance_settings import DistanceSettings
+from lumigrad.client.torch.graphs import outside_graphs
 
 
 @dataclass
@@ -153,6 +154,7 @@ class WorldMeshCollision:
         """Removes all obstacles."""
         self._obstacles.clear()
 
+    @outside_graphs
     def get_sphere_distance(
         self,
         query_sphere: torch.Tensor,
@@ -193,6 +195,7 @@ class WorldMeshCollision:
         arguments = query_sphere, collision_query_buffer, weight, activation_distance, env_query_idx, return_loss
         return self.get_sphere_distance(*arguments)
 
+    @outside_graphs
     def get_swept_sphere_distance(
         self,
         query_sphere: torch.Tensor,
@@ -229,6 +232,7 @@ class WorldMeshCollision:
     # As for meshes in the original.
     get_swept_sphere_collision = get_swept_sphere_distance
 
+    @outside_graphs
     def get_esdf_in_bounding_box(
         self, cuboid: Any = None, voxel_size: float = 0.02, dtype: torch.dtype = torch.float32
     ) -> VoxelGrid:
@@ -238,6 +242,7 @@ class WorldMeshCollision:
         """
         return boxes.field(self._query(), _box(cuboid), voxel_size, dtype)
 
+    @outside_graphs
     def get_occupancy_in_bounding_box(self, cuboid: Any = None, voxel_size: float = 0.02) -> VoxelGrid:
         """How deep voxel centres are in obstacles of environment 0; 0: they are free."""
         return boxes.occupancy(self._query(), _box(cuboid), voxel_size)

@@ -13,12 +13,14 @@ from lumigrad.client.compat.curobo.slots import MeshSlots
 from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward
 from lumigrad.client.compat.curobo.terms import first, settings_of
 from lumigrad.client.default import default_client
+from lumigrad.client.torch.graphs import outside_graphs
 
 
 class SdfMeshWarpPy(torch.autograd.Function):
     """The collision cost of spheres where they are; call `SdfMeshWarpPy.apply(…)`."""
 
     @staticmethod
+    @outside_graphs
     def forward(
         ctx: Any,
         query_spheres: torch.Tensor,
@@ -73,6 +75,7 @@ class SweptSdfMeshWarpPy(torch.autograd.Function):
     """The collision cost of spheres that move from time step to time step; call `SweptSdfMeshWarpPy.apply(…)`."""
 
     @staticmethod
+    @outside_graphs
     def forward(
         ctx: Any,
         query_spheres: torch.Tensor,

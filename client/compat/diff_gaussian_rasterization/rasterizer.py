@@ -18,6 +18,7 @@ from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.torch.gaussian_call import GaussianCall
 from lumigrad.client.torch.gaussian_cameras import InriaMatrices
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw
+from lumigrad.client.torch.graphs import outside_graphs
 
 # The original draws nothing that is closer, scene units.
 _NEAR = 0.2
@@ -67,6 +68,7 @@ class GaussianRasterizer(torch.nn.Module):
             view = self.raster_settings.viewmatrix.to(positions.device, positions.dtype)
             return positions @ view[:3, 2] + view[3, 2] > _NEAR
 
+    @outside_graphs
     def forward(
         self,
         means3D: torch.Tensor,

@@ -18,6 +18,7 @@ from lumigrad.client.torch.gaussian_cameras import ViewMatrices
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussians import projection_of, with_derived
+from lumigrad.client.torch.graphs import outside_graphs
 
 _TILE_SIZE = 16
 _PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
@@ -32,6 +33,7 @@ _IMAGES = {
 _LEAST_NEAR = 1e-6
 
 
+@outside_graphs
 def rasterization(
     means: torch.Tensor,
     quats: torch.Tensor | None,

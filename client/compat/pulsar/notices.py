@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 
 from lumigrad.client.compat.pulsar.checks import ForwardArguments
 
 _given: set[str] = set()
-# Past `on_forward`, `Renderer.forward` and the two functions by which torch calls a module.
-_TO_CALLER = 5
 
 
 def on_forward(arguments: ForwardArguments) -> None:
@@ -18,14 +17,14 @@ def on_forward(arguments: ForwardArguments) -> None:
         warnings.warn(
             "cam_params hold an axis-angle rotation and require a gradient; axis-angle is discontinuous, so optimise "
             "the six-D rotation instead (11 or 13 values)",
-            stacklevel=_TO_CALLER,
+            stacklevel=_to_caller(),
         )
     smallest = float(arguments.focal_lengths.min()) if arguments.focal_lengths.numel() else 0.0
     if 0.0 < 10_000.0 * smallest < arguments.max_depth:
         warnings.warn(
             f"max_depth {arguments.max_depth:g} is more than 10000 times the smallest focal length {smallest:g}: "
             "expect numerical artefacts; use a smaller max_depth, or a larger focal length and sensor width",
-            stacklevel=_TO_CALLER,
+            stacklevel=_to_caller(),
         )
 
 
@@ -37,6 +36,14 @@ def on_backward(wanted: Sequence[str], gamma: float) -> None:
             "larger gamma for those",
             stacklevel=2,
         )
+
+
+def _to_caller() -> int:
+    """The stack level, for `on_forward`, of whoever called the module: past what is torch's and this package's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "lumigrad"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _first(kind: str) -> bool:

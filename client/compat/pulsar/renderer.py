@@ -22,6 +22,7 @@ from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.torch.function import SphereCall, render_remotely
+from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.refusal import refuse_backward
 
 Image = torch.Tensor
@@ -85,6 +86,7 @@ class Renderer(torch.nn.Module):
             f"target={self._target}"
         )
 
+    @outside_graphs
     def forward(
         self,
         vert_pos: torch.Tensor,

@@ -10,6 +10,9 @@ import torch
 
 from lumigrad.kernels import _native
 
+# The least of LUMIGRAD_CUDA_ARCHITECTURES in cmake/kernels.cmake; newer GPUs run the code of older ones, or compile it.
+_LEAST_CAPABILITY = (8, 0)
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -39,21 +42,32 @@ def cuda_built() -> bool:
     return bool(getattr(_native, "CUDA_BUILT", False))
 
 
-def cuda_usable() -> bool:
-    """Whether there are CUDA kernels, a CUDA torch and a device."""
-    return cuda_built() and torch.cuda.is_available()
+def cuda_lack(index: int = 0) -> str:
+    """Why a CUDA device cannot be used; empty: it can."""
+    if not cuda_built():
+        return "this build has no CUDA kernels; install with nvcc present"
+    if not torch.cuda.is_available():
+        return f"torch sees no CUDA device (torch {torch.__version__})"
+    if index >= torch.cuda.device_count():
+        return f"there are {torch.cuda.device_count()} CUDA devices"
+    capability, least = torch.cuda.get_device_capability(index), _LEAST_CAPABILITY
+    if capability < least:
+        product = torch.cuda.get_device_name(index)
+        has, needs = (".".join(map(str, pair)) for pair in (capability, least))
+        return f"{product} has compute capability {has}, and the kernels need {needs} or more"
+    return ""
 
 
 def resolve(name: str) -> torch.device:
     """Turns "auto", "cpu" or "cuda:N" into a device.
 
-    "auto" is the first CUDA device where kernels, torch and driver allow it, else the CPU.
+    "auto" is the first CUDA device where kernels, torch, driver and the device itself allow it, else the CPU.
 
     Raises:
         ValueError: The name is unknown or names a device that is not usable; the text says why.
     """
     if name == "auto":
-        return torch.device("cuda:0" if cuda_usable() else "cpu")
+        return torch.device("cpu" if cuda_lack() else "cuda:0")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -62,13 +76,10 @@ def resolve(name: str) -> torch.device:
         return torch.device("cpu")
     if device.type != "cuda":
         raise ValueError(f"device: expected 'auto', 'cpu' or 'cuda:N', got {name!r}")
-    if not cuda_built():
-        raise ValueError(f"device {name!r}: this build has no CUDA kernels; install with nvcc present, or use 'cpu'")
-    if not torch.cuda.is_available():
-        raise ValueError(f"device {name!r}: torch sees no CUDA device (torch {torch.__version__}); use 'cpu'")
     index = device.index or 0
-    if index >= torch.cuda.device_count():
-        raise ValueError(f"device {name!r}: there are {torch.cuda.device_count()} CUDA devices")
+    lack = cuda_lack(index)
+    if lack:
+        raise ValueError(f"device {name!r}: {lack}; use 'cpu'")
     return torch.device("cuda", index)
 
 

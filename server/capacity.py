@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import resource
 from pathlib import Path
 
@@ -13,15 +13,29 @@ from lumigrad.kernels.device import describe
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
+# Of what is free. The rest is for what no prediction counts: code of kernels that is loaded when it is first run, what
+# two allocators on a GPU round up and keep, stacks of threads, and Python itself.
+_USABLE = 0.9
+
+
+def default_capacity(device: torch.device) -> int:
+    """What a worker that was told nothing may use for calls and all that is stored."""
+    return int(_USABLE * free_bytes(device))
+
+
 def free_bytes(device: torch.device) -> int:
     """What is free now: of a GPU, or of what this process may have of the machine's memory."""
     if device.type != "cpu":
         return describe(device).memory_free_bytes
-    page = os.sysconf("SC_PAGE_SIZE")
-    mapped, resident = (int(pages) * page for pages in Path("/proc/self/statm").read_text().split()[:2])
-    limits = {resource.RLIMIT_AS: mapped, resource.RLIMIT_DATA: resident}
-    left = [resource.getrlimit(limit)[0] - used for limit, used in limits.items() if _is_set(limit)]
+    # What the limits count is not what is resident: memory that was never touched is no less taken.
+    limits = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
+    left = [resource.getrlimit(limit)[0] - _taken(field) for limit, field in limits.items() if _is_set(limit)]
     return max(0, min([_available(), *_control_group(), *left]))
+
+
+def _taken(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return 0 if found is None else int(found[1]) * 1024
 
 
 def _is_set(limit: int) -> bool:

@@ -57,7 +57,7 @@ class Config:
     batch_views: int = _option(16, "views, or queries of distances, of calls that wait together, computed as one")
     batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
     max_payload_mib: int = _option(1024, "payload of one request or reply")
-    transit_mib: int = _option(8192, "payloads of all calls in progress together, requests and replies")
+    transit_mib: int = _option(8192, "payloads of all calls in progress, requests and replies, of all workers together")
     tenant_transit_mib: int = _option(
         0, "of those payloads, bytes of one tenant's; 0: a quarter, but at least twice a payload; all without tenants"
     )
@@ -183,9 +183,16 @@ class Config:
                 f"authenticated: give {', and '.join(lacks)}; or say --insecure if the network is trusted"
             )
 
-    def of_worker(self, index: int) -> Config:
-        """The configuration of one of several workers: none writes to the spool of another."""
-        return dataclasses.replace(self, spool=os.path.join(self.spool, str(index))) if self.spool else self
+    def of_worker(self, index: int, count: int = 1) -> Config:
+        """The configuration of one of several workers: none writes to another's spool, and they share the host."""
+        least = 2 * self.max_payload_mib
+        transit = max(self.transit_mib // count, least)
+        return dataclasses.replace(
+            self,
+            spool=self.spool and os.path.join(self.spool, str(index)),
+            transit_mib=transit,
+            tenant_transit_mib=min(self.tenant_transit_mib, transit),
+        )
 
     @property
     def has_tenants(self) -> bool:

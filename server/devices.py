@@ -14,6 +14,10 @@ def each(device: str) -> list[str]:
         return [f"cuda:{index}" for index in range(_cuda_count())] or ["cpu"]
     if "all" in names or "" in names:
         raise ConfigError(f"--device: expected one device, several with commas between, or all, got {device!r}")
+    gpus = ["cuda:0" if name == "cuda" else name for name in names if name != "cpu"]
+    for name in gpus:
+        if gpus.count(name) > 1:
+            raise ConfigError(f"--device: expected each GPU once, as each worker takes a whole one, got {name} twice")
     return names
 
 

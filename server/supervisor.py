@@ -37,7 +37,8 @@ class Supervisor:
         self._config = config
         self._command = command
         self._ports: list[ReservedPort] = []
-        self._slots = [Slot(self._for(device, index)) for index, device in enumerate(each(config.device))]
+        devices = each(config.device)
+        self._slots = [Slot(self._for(device, index, len(devices))) for index, device in enumerate(devices)]
         self._spare: WorkerProcess | None = None
         self._spare_at = 0.0
         self._kill_at: float | None = None
@@ -60,12 +61,12 @@ class Supervisor:
                 self._drop_spare()
                 return code
 
-    def _for(self, device: str, index: int) -> Config:
+    def _for(self, device: str, index: int, count: int) -> Config:
         """The configuration of one worker: its device, and ports that stay its own."""
         config = self._config
         port = self._reserve("--port", config.port, index)
         metrics_port = self._reserve("--metrics-port", config.metrics_port, index)
-        return dataclasses.replace(config.of_worker(index), device=device, port=port, metrics_port=metrics_port)
+        return dataclasses.replace(config.of_worker(index, count), device=device, port=port, metrics_port=metrics_port)
 
     def _reserve(self, option: str, first: int, index: int) -> int:
         if first and first + index >= 1 << 16:

@@ -12,7 +12,7 @@ import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from lumigrad.kernels.device import describe, resolve
+from lumigrad.kernels.device import cuda_lack, describe, resolve
 from lumigrad.protos.service import (
     DISTANCE_SERVICE,
     RENDER_SERVICE,
@@ -25,7 +25,7 @@ from lumigrad.protos.service import (
 from lumigrad.server import logs
 from lumigrad.server.accounts import Account
 from lumigrad.server.call_threads import CallThreads
-from lumigrad.server.capacity import free_bytes
+from lumigrad.server.capacity import default_capacity
 from lumigrad.server.certificates import Certificates
 from lumigrad.server.config import MIB, Config, ConfigError
 from lumigrad.server.device_memory import DeviceMemory
@@ -134,7 +134,7 @@ class Worker:
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
         described = describe(self._device)
         if self._config.device == "auto" and self._device.type == "cpu":
-            logs.event("no usable CUDA device: rendering on the CPU", logging.WARNING)
+            logs.event("no usable CUDA device: rendering on the CPU", logging.WARNING, why=cuda_lack())
         logs.event(
             "serving",
             host=self._config.host,
@@ -258,7 +258,7 @@ def _machine(config: Config, chosen: torch.device) -> Machine:
         share_option="--tenant-transit-mib",
     )
     transit = Transit(payloads, transfer.allocate)
-    capacity = config.device_memory_mib * MIB or free_bytes(chosen)
+    capacity = config.device_memory_mib * MIB or default_capacity(chosen)
     memory = DeviceMemory(chosen, capacity, transit if chosen.type == "cpu" else None)
     return Machine(
         limits=Limits.of(config),

@@ -1,8 +1,10 @@
-"""Room that the stores of all tenants share."""
+"""Room that the stores of all tenants share: bytes, and a number of things."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -13,15 +15,24 @@ class Store(Protocol):
     def bytes(self) -> int:
         """How much it takes."""
 
+    def __len__(self) -> int:
+        """How many things are in it."""
+
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Drop what was used least recently; False if there is nothing that may go."""
 
 
 class Budget:
-    """A number of bytes for several stores together, each of which has a limit of its own."""
+    """Limits for several stores together, each of which has limits of its own.
 
-    def __init__(self, limit_bytes: int) -> None:
+    Whoever has more than an even part gives first. Who has no more than that never gives for others.
+    """
+
+    def __init__(self, limit_bytes: int, limit_count: int = sys.maxsize, kept_bytes: int = 0) -> None:
+        """Of `kept_bytes` each of several stores keeps an even part whatever else needs the memory."""
         self._limit_bytes = limit_bytes
+        self._limit_count = limit_count
+        self._kept_bytes = kept_bytes
         self._stores: tuple[Store, ...] = ()
         self._lock = threading.Lock()
 
@@ -31,9 +42,14 @@ class Budget:
         return sum(store.bytes for store in self._stores)
 
     @property
+    def count(self) -> int:
+        """How many things are in all stores."""
+        return sum(len(store) for store in self._stores)
+
+    @property
     def is_exceeded(self) -> bool:
-        """Whether the stores take more, all of which they need."""
-        return self.bytes > self._limit_bytes
+        """Whether the stores have more, all of which they need."""
+        return self.bytes > self._limit_bytes or self.count > self._limit_count
 
     def join(self, store: Store) -> None:
         """Count a store from now on."""
@@ -45,18 +61,29 @@ class Budget:
 
         The stores' own locks must be free.
         """
-        target = self.bytes - nbytes
-        while self.bytes > max(0, target) and self._drop_one(None):
-            pass
+        target = max(0, self.bytes - nbytes)
+        while self.bytes > target:
+            kept = self._kept_bytes if sum(len(store) > 0 for store in self._stores) > 1 else 0
+            if not self._drop_one(_bytes_of, kept, None):
+                return
 
-    def settle(self, grown: Store) -> None:
-        """Make room after a store has grown: whoever has most gives first, but not what has just been stored.
+    def settle(self, grown: Store) -> bool:
+        """Make room after a store has grown, but not of what has just been stored; whether there is enough now.
 
         The stores' own locks must be free.
         """
-        while self.is_exceeded and self._drop_one(grown):
+        while self.bytes > self._limit_bytes and self._drop_one(_bytes_of, self._limit_bytes, grown):
             pass
+        while self.count > self._limit_count and self._drop_one(len, self._limit_count, grown):
+            pass
+        return not self.is_exceeded
 
-    def _drop_one(self, grown: Store | None) -> bool:
-        largest_first = sorted(self._stores, key=lambda store: store.bytes, reverse=True)
-        return any(store.drop_oldest(keep_newest=store is grown) for store in largest_first)
+    def _drop_one(self, size: Callable[[Store], int], limit: int, grown: Store | None) -> bool:
+        stores = [store for store in self._stores if len(store)]
+        giving = [store for store in stores if store is grown or size(store) * len(stores) > limit]
+        giving.sort(key=size, reverse=True)
+        return any(store.drop_oldest(keep_newest=store is grown) for store in giving)
+
+
+def _bytes_of(store: Store) -> int:
+    return store.bytes

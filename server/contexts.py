@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Collection
@@ -15,16 +16,26 @@ from lumigrad.server.shelf import Shelf
 
 V = TypeVar("V")
 
+# What a state takes beside its tensors: 6 to 8 KiB more are resident for each of 3,000 states of one pixel.
+OVERHEAD_BYTES = 8 << 10
+
 
 class ContextStore(Generic[V]):
     """Forward states of a tenant by unguessable name, within a limit of its own, the budget of all, and a time."""
 
-    def __init__(self, limit_bytes: int, idle_seconds: float, budget: Budget, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        idle_seconds: float,
+        budget: Budget,
+        metrics: Metrics,
+        limit_count: int = sys.maxsize,
+    ) -> None:
         self._budget = budget
         self._idle_seconds = idle_seconds
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._shelf: Shelf[V] = Shelf(limit_bytes, self._dropped)
+        self._shelf: Shelf[V] = Shelf(limit_bytes, self._dropped, limit_count)
         budget.join(self)
 
     def __len__(self) -> int:
@@ -36,7 +47,7 @@ class ContextStore(Generic[V]):
         return self._shelf.bytes
 
     def add(self, state: V, nbytes: int, shared: Collection[Sized] = ()) -> str:
-        """Keep a state; returns its name, or nothing if it alone is more than may be kept.
+        """Keep a state; returns its name, or nothing if it is more than may be kept beside what others have.
 
         What it shares with others is counted once for all of them.
         """
@@ -49,8 +60,11 @@ class ContextStore(Generic[V]):
         with self._lock:
             for name, size in parts.items():
                 self._shelf.lend(name, size)
-            self._shelf.put(context_id, state, nbytes, tuple(parts))
-        self._budget.settle(self)
+            self._shelf.put(context_id, state, nbytes + OVERHEAD_BYTES, tuple(parts))
+        if not self._budget.settle(self):
+            self._metrics.evictions.labels("contexts", "size").inc()
+            self.release(context_id)
+            return ""
         return context_id
 
     def peek(self, context_id: str) -> V:
@@ -71,7 +85,7 @@ class ContextStore(Generic[V]):
     def resize(self, context_id: str, nbytes: int) -> None:
         """Count a state that a backward pass has made larger; no harm if it has gone."""
         with self._lock:
-            self._shelf.resize(context_id, nbytes)
+            self._shelf.resize(context_id, nbytes + OVERHEAD_BYTES)
         self._budget.settle(self)
 
     def release(self, context_id: str) -> bool:

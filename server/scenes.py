@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Protocol
 
 from lumigrad.server.budget import Budget
 from lumigrad.server.content import Content
-from lumigrad.server.errors import SceneNotFoundError, VersionMismatchError
+from lumigrad.server.errors import BusyError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.shelf import Shelf
 from lumigrad.v1 import scene_pb2
@@ -18,6 +20,9 @@ from lumigrad.v1 import scene_pb2
 # Of the content hash that a name begins with, so that people and balancers can tell scenes; the rest is random.
 _PREFIX_LENGTH = 16
 _RANDOM_BYTES = 8
+# What a scene takes beside its tensors: 3 to 8 KiB more are resident for each of 3,000 scenes of one primitive.
+OVERHEAD_BYTES = 8 << 10
+_RETRY_SECONDS = 5.0
 # Updates of a scene that are known when they are repeated.
 _MAX_UPDATES = 16
 
@@ -108,12 +113,19 @@ class NoBacking:
 class SceneStore:
     """All scenes of a tenant in memory, within a limit of its own and the budget of all tenants."""
 
-    def __init__(self, limit_bytes: int, budget: Budget, metrics: Metrics, backing: Backing | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        budget: Budget,
+        metrics: Metrics,
+        backing: Backing | None = None,
+        limit_count: int = sys.maxsize,
+    ) -> None:
         self._budget = budget
         self._backing = backing or NoBacking()
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._shelf: Shelf[StoredScene] = Shelf(limit_bytes, self._dropped)
+        self._shelf: Shelf[StoredScene] = Shelf(limit_bytes, self._dropped, limit_count)
         self._id_of_hash: dict[str, str] = {}
         budget.join(self)
 
@@ -133,7 +145,8 @@ class SceneStore:
     def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
         """Store a scene, unless its content is here; tells which of the two happened (True: it was here).
 
-        A scene that it needs may have gone meanwhile: SceneNotFoundError with that one's name.
+        A scene that it needs may have gone meanwhile: SceneNotFoundError with that one's name. BusyError: it does not
+        fit beside what is others' part.
         """
         with self._lock:
             present = self._by_hash(content_hash)
@@ -145,19 +158,26 @@ class SceneStore:
             scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
             self._put(scene)
             self._backing.stored(scene)
+        if not self._budget.settle(self):
+            with contextlib.suppress(SceneNotFoundError):
+                self.delete(scene.scene_id)
+            raise _no_room()
         self._metrics.scene_puts.labels("stored").inc()
-        self._budget.settle(self)
         return scene, False
 
     def restore(self, scene: StoredScene) -> None:
-        """Take a scene from the backing into memory, unless it is here or was forgotten meanwhile."""
+        """Take a scene from the backing into memory, unless it is here or was forgotten meanwhile; see `add`."""
         with self._lock:
             if self._shelf.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
                 return
             for name in scene.content.needs:
                 self._find(name, 0)
             self._put(scene)
-        self._budget.settle(self)
+        if not self._budget.settle(self):
+            with self._lock:
+                self._shelf.pop(scene.scene_id)
+                self._forget_hash(scene)
+            raise _no_room()
 
     def find(self, scene_id: str, version: int = 0) -> StoredScene:
         """The scene; `version` 0 means whichever is current."""
@@ -239,10 +259,10 @@ class SceneStore:
             # Being needed may have made it larger: signs of a mesh by winding numbers take memory of their own.
             needed = self._shelf.peek(name)
             if needed is not None:
-                self._shelf.recount(name, needed.content.bytes)
+                self._shelf.recount(name, _size(needed))
         if scene.content_hash:
             self._id_of_hash[scene.content_hash] = scene.scene_id
-        self._shelf.put(scene.scene_id, scene, scene.content.bytes, scene.content.needs)
+        self._shelf.put(scene.scene_id, scene, _size(scene), scene.content.needs)
 
     def _find(self, scene_id: str, version: int) -> StoredScene:
         scene = self._shelf.get(scene_id)
@@ -264,6 +284,14 @@ class SceneStore:
         self._forget_hash(scene)
         self._backing.let_go(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()
+
+
+def _no_room() -> BusyError:
+    return BusyError("there is no room for the scene beside other tenants' (--scene-mib, --max-scenes)", _RETRY_SECONDS)
+
+
+def _size(scene: StoredScene) -> int:
+    return scene.content.bytes + OVERHEAD_BYTES
 
 
 def _new_name(content_hash: str) -> str:

@@ -1,7 +1,8 @@
-"""A store with a byte budget: what was used least recently goes first."""
+"""A store of so many things and bytes: what was used least recently goes first."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
@@ -26,9 +27,12 @@ class Shelf(Generic[V]):
     be had by its name any more, but for a `peek`.
     """
 
-    def __init__(self, limit_bytes: int, on_drop: Callable[[str, V, str], None]) -> None:
+    def __init__(
+        self, limit_bytes: int, on_drop: Callable[[str, V, str], None], limit_count: int = sys.maxsize
+    ) -> None:
         """`on_drop` hears the name, the value and the reason, "room" or "idle", of what goes by itself."""
         self.limit_bytes = limit_bytes
+        self._limit_count = limit_count
         self._on_drop = on_drop
         self._entries: OrderedDict[str, _Entry[V]] = OrderedDict()
         # Taken out, or lent, but needed.
@@ -58,14 +62,14 @@ class Shelf(Generic[V]):
         return ((name, entry.value) for name, entry in self._entries.items())
 
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
-        """Store or replace, and make room; the newest stays even if it is larger than the budget."""
+        """Store or replace, and make room; the newest stays even if it is larger than all the room."""
         self._needed.update(needs)
         old = self._entries.pop(name, None)
         self._entries[name] = _Entry(value, nbytes, needs, time.monotonic())
         self._bytes += nbytes
         if old is not None:
             self._forget(old)
-        while self._bytes > self.limit_bytes:
+        while self._bytes > self.limit_bytes or len(self._entries) > self._limit_count:
             dispensable = next((other for other in self._entries if other not in self._needed), name)
             if dispensable == name:
                 return

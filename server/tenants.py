@@ -31,8 +31,10 @@ class Tenants:
         self._spool = spool
         self._config = config
         self._metrics = metrics
-        self._scenes = Budget(config.scene_mib * MIB)
-        self._contexts = Budget(config.context_mib * MIB)
+        self._scenes = Budget(config.scene_mib * MIB, config.max_scenes)
+        # Work may take the other half, whatever tenants retain.
+        kept = min(config.context_mib * MIB, machine.memory.capacity_bytes // 2)
+        self._contexts = Budget(config.context_mib * MIB, config.max_contexts, kept)
         self._trainings = Account(
             "bytes of trainings",
             config.training_mib * MIB,
@@ -119,8 +121,14 @@ class Tenants:
             transit=machine.transit,
             executor=machine.executor,
             passes=machine.passes,
-            scenes=SceneStore(scene_bytes, self._scenes, self._metrics, spool),
-            contexts=ContextStore(context_bytes, config.context_seconds, self._contexts, self._metrics),
+            scenes=SceneStore(scene_bytes, self._scenes, self._metrics, spool, config.share_of(config.max_scenes)),
+            contexts=ContextStore(
+                context_bytes,
+                config.context_seconds,
+                self._contexts,
+                self._metrics,
+                config.share_of(config.max_contexts),
+            ),
             spool=spool,
             trainings=TrainingStore(self._trainings, tenant, config.training_seconds),
             drawer=drawer,

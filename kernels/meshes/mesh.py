@@ -19,6 +19,8 @@ SIGNS = ("auto", "normals", "rays", "winding", "unsigned")
 _NATIVE_SIGNS = {"unsigned": 0, "normals": 1, "rays": 2, "winding": 3}
 # Positions in a hierarchy are 32-bit numbers; nine floats for a triangle.
 MAX_FACES = 2**27
+# What a tree takes beside what it counts itself, measured with 2,000 of them with 12 and with 72 faces.
+_TREE_BYTES = 54 << 10
 _Tree = tuple[str, bool]  # A machine's key, and whether winding numbers can be had of it.
 
 
@@ -118,7 +120,7 @@ class Mesh:
     def bytes(self) -> int:
         """Memory it holds, on the host and on the device."""
         elsewhere = [tree for (key, _), tree in self._trees.items() if key != CpuEngine.key]
-        return int(self._host.bytes) + sum(int(tree.bytes) for tree in elsewhere)
+        return _TREE_BYTES + int(self._host.bytes) + sum(int(tree.bytes) for tree in elsewhere)
 
     def policy(self, sign: str) -> tuple[str, bool]:
         """How inside is told from outside, and whether the answer is turned around.

@@ -7,15 +7,22 @@ from typing import Any
 
 import pytest
 
+from lumigrad.server import contexts, scenes
 from lumigrad.server.budget import Budget
 from lumigrad.server.contexts import ContextStore
-from lumigrad.server.errors import ContextLostError
+from lumigrad.server.errors import BusyError, ContextLostError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.scenes import SceneStore
 
 
-def contexts_of(budget: Budget, limit: int = 100) -> ContextStore[str]:
-    return ContextStore(limit, 60.0, budget, Metrics())
+@pytest.fixture(autouse=True)
+def _no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (contexts, scenes):
+        monkeypatch.setattr(module, "OVERHEAD_BYTES", 0)
+
+
+def contexts_of(budget: Budget, limit: int = 100, count: int = 100) -> ContextStore[str]:
+    return ContextStore(limit, 60.0, budget, Metrics(), count)
 
 
 def content(nbytes: int) -> Any:
@@ -34,13 +41,47 @@ def test_who_has_most_gives_first() -> None:
     assert small.find(kept) == "small"
 
 
-def test_what_has_just_been_stored_stays_even_in_the_largest_store() -> None:
-    budget = Budget(100)
+def test_what_does_not_fit_beside_the_parts_of_others_is_not_kept() -> None:
+    budget, metrics = Budget(100), Metrics()
     one, other = contexts_of(budget), contexts_of(budget)
-    other.add("other", 40)
-    name = one.add("one", 90)
-    assert one.find(name) == "one"
-    assert (len(other), budget.bytes) == (0, 90)
+    kept = other.add("other", 40)
+    assert one.add("one", 90) == ""
+    assert (other.find(kept), budget.bytes) == ("other", 40)
+    # Nobody else has anything.
+    other.release(kept)
+    assert one.find(one.add("one", 90)) == "one"
+    budget = Budget(100)
+    store, full = (SceneStore(100, budget, metrics) for _ in range(2))
+    first = full.add("a" * 64, content(50))[0]
+    with pytest.raises(BusyError, match="--scene-mib"):
+        store.add("b" * 64, content(60))
+    assert (len(store), full.find(first.scene_id)) == (0, first)
+
+
+def test_numbers_are_shared_as_bytes_are() -> None:
+    budget = Budget(1000, limit_count=6)
+    large, small, third = (contexts_of(budget, 1000, count) for count in (4, 4, 6))
+    kept = [small.add(str(number), 1) for number in range(2)]
+    for number in range(6):
+        large.add(str(number), 1)
+    assert (len(large), len(small)) == (4, 2)
+    for number in range(4):
+        third.add(str(number), 1)
+    # An even part of all is two.
+    assert (len(large), len(small), len(third)) == (2, 2, 2)
+    assert [small.find(name) for name in kept] == ["0", "1"]
+
+
+def test_work_takes_no_more_than_the_part_that_is_kept_for_nobody() -> None:
+    budget = Budget(100, kept_bytes=40)
+    one, other = contexts_of(budget), contexts_of(budget)
+    for store in (one, one, one, other):
+        store.add("state", 20)
+    budget.drop(100)
+    assert (one.bytes, other.bytes) == (20, 20)
+    other.clear()
+    budget.drop(100)
+    assert budget.bytes == 0
 
 
 def test_within_a_share_the_least_recently_used_goes_and_others_keep_theirs() -> None:

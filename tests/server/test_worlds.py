@@ -11,6 +11,7 @@ import pytest
 
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.scenes import OVERHEAD_BYTES
 from lumigrad.v1 import errors_pb2, scene_pb2, world_pb2
 from support.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
 from support.mesh_shapes import box, scaled, torus
@@ -222,15 +223,15 @@ def test_a_deleted_mesh_is_gone_for_all_but_its_worlds(small: tuple[WorkerProces
         assert detail(failure(call), errors_pb2.SceneNotFound).scene_id == mesh.scene_id
     assert scene_ids(client) == {world.scene_id}
     assert distance(distances, world.scene_id) == expected
-    assert process.metric("lumigrad_scene_bytes") == mesh.bytes + world.bytes
+    assert process.metric("lumigrad_scene_bytes") == mesh.bytes + world.bytes + 2 * OVERHEAD_BYTES
     # The name is taken: the same content is another scene now.
     assert client.put(arrays).scene.scene_id != mesh.scene_id
     if end == "delete":
         delete(client, world.scene_id)
-        assert process.metric("lumigrad_scene_bytes") == mesh.bytes
+        assert process.metric("lumigrad_scene_bytes") == mesh.bytes + OVERHEAD_BYTES
     else:
         fill(client)
-        assert process.metric("lumigrad_scene_bytes") == 2 * 26_000 * 28
+        assert process.metric("lumigrad_scene_bytes") == 2 * (26_000 * 28 + OVERHEAD_BYTES)
 
 
 def delete(client: RawClient, scene_id: str) -> None:
@@ -255,4 +256,4 @@ def test_signs_by_winding_numbers_count_with_the_mesh(small: tuple[WorkerProcess
     world = distances.put(world_of(mesh_obstacle(mesh.scene_id, sign=world_pb2.SIGN_POLICY_WINDING))).scene
     grown = client.get(scene_id=mesh.scene_id)[0].info.bytes
     assert grown > mesh.bytes
-    assert process.metric("lumigrad_scene_bytes") == grown + world.bytes
+    assert process.metric("lumigrad_scene_bytes") == grown + world.bytes + 2 * OVERHEAD_BYTES

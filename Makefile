@@ -34,14 +34,17 @@ emulation: $(VENV)/.installed
 demo: setup
 	$(BIN)/python examples/demo.py
 
-# Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle". Where a test has many combinations of parameters,
-# `make test` runs some in which all pairs of values occur, and `make test-all` all of them.
+# Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle", and the number of processes that share the tests.
+# Where a test has many combinations of parameters, `make test` runs some in which all pairs of values occur, and
+# `make test-all` all of them.
 TESTS ?=
+JOBS ?= 2
+PYTEST = LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 test: setup emulation
-	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 
 test-all: setup emulation
-	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest --whole $(TESTS)
+	$(PYTEST) --whole $(TESTS)
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks.spheres

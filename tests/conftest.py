@@ -12,7 +12,7 @@ import torch
 
 from support import engines, gaussian_engines, mesh_engines, training_engines
 
-pytest_plugins = ("support.covering",)
+pytest_plugins = ("support.covering", "support.turns")
 
 # What the shell may say to the commands and libraries that tests run: tests say themselves what they need of it.
 _OF_THE_SHELL = ("LUMIGRAD_CONFIG", "LUMIGRAD_DEBUG", "LUMIGRAD_TARGET", "LUMIGRAD_TLS", "LUMIGRAD_TOKEN")

@@ -14,6 +14,7 @@ from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, Un
 from lumigrad.client.viewer.pace import Pace
 from lumigrad.client.viewer.stream import Order, Shown, Stream
 
+pytestmark = pytest.mark.alone
 SECONDS = 30.0
 
 

@@ -27,6 +27,7 @@ from support.raw_calls import RawClient, detail, failure, sphere_cloud
 from support.slow_render import SlowRender, wait_for
 from support.worker import WorkerProcess, worker
 
+pytestmark = pytest.mark.alone
 VIEWS = 4
 
 

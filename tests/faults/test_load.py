@@ -11,6 +11,8 @@ import pytest
 from support.histogram import Histogram
 from support.load import Load
 
+pytestmark = pytest.mark.alone
+
 
 def test_quantiles() -> None:
     times = Histogram()

@@ -14,6 +14,7 @@ from support.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
 from support.slow_render import VIEWS, SlowRender, wait_for
 from support.worker import WorkerProcess, worker
 
+pytestmark = pytest.mark.alone
 QUEUE = 2
 
 

@@ -13,6 +13,7 @@ from soak.trend import fitted
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.alone
 def test_a_short_soak_passes(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     options = ["--minutes", "0.15", "--window-seconds", "3", "--rate", "8", "--rss-mib", "400", "--out", str(out)]

@@ -19,6 +19,7 @@ from support.raw_calls import RawClient, failure
 from support.slow_render import SlowRender, wait_for
 from support.worker import WorkerProcess, worker
 
+pytestmark = pytest.mark.alone
 SECONDS = 0.05
 OVERDUE_SECONDS = 0.3
 TRIES = 5

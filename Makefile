@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test test-all bench soak typed lint docs format sanitize dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
+.PHONY: setup emulation demo test test-all bench soak typed lint docs format sanitize sanitize-emulation dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -36,14 +36,14 @@ demo: setup
 
 # Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle", and the number of processes that share the tests.
 # Where a test has many combinations of parameters, `make test` runs some in which all pairs of values occur, and
-# `make test-all` all of them.
+# `make test-all` all of them, after all that there is for sanitizers.
 TESTS ?=
 JOBS ?= 2
 PYTEST = LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 test: setup emulation
 	$(PYTEST) $(TESTS)
 
-test-all: setup emulation
+test-all: setup emulation sanitize sanitize-emulation
 	$(PYTEST) --whole $(TESTS)
 
 bench: setup
@@ -87,21 +87,30 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-# The kernels under AddressSanitizer and UndefinedBehaviorSanitizer, those for CUDA in the emulation, with the tests that
-# exercise them. (A thread that overflows its stack ends the process there instead of the test.)
+# The CPU's kernels under AddressSanitizer and UndefinedBehaviorSanitizer, and the emulation of a CUDA block itself, with
+# the tests that exercise them. (A thread that overflows its stack ends the process there instead of the test.)
 SANITIZED := build/sanitize
 SANITIZERS = LD_PRELOAD="$$(for name in asan ubsan stdc++; do $(CXX) -print-file-name=lib$$name.so; done | tr '\n' ' ')" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-sanitize: setup
+SANITIZED_TESTS := $(foreach what,spheres_limits gaussians_limits meshes_limits density_apply density_relocation density_noise,\
+	tests/kernels/test_$(what).py)
+define sanitized
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja" \
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 -g1" -DLUMIGRAD_CUDA=OFF \
 		-DLUMIGRAD_EMULATION=ON -DLUMIGRAD_SANITIZE=address,undefined -DLUMIGRAD_WERROR=$(WERROR)
-	$(BIN)/cmake --build $(SANITIZED) --target _native emulation
-	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu" tests/kernels/test_spheres_limits.py \
-		tests/kernels/test_gaussians_limits.py tests/kernels/test_meshes_limits.py \
-		tests/kernels/test_density_apply.py tests/kernels/test_density_relocation.py tests/kernels/test_density_noise.py
+	$(BIN)/cmake --build $(SANITIZED) --target _native $(1)
+endef
+sanitize: setup
+	$(call sanitized,_emulation_checks)
+	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) $(BIN)/python -m pytest -q -k "cpu and not portable" $(SANITIZED_TESTS)
 	$(SANITIZERS) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q tests/kernels/test_emulation.py \
 		-k "not large_frame"
+
+# The same of the kernels for CUDA, in the emulation.
+sanitize-emulation: setup
+	$(call sanitized,_emulation)
+	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q \
+		-k emulation $(SANITIZED_TESTS)
 
 # Wheel and sdist; then tests that together use all of the installed wheel, away from the checkout's packages.
 dist: setup

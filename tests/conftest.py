@@ -10,6 +10,10 @@ from collections.abc import Iterable
 import pytest
 import torch
 
+# Before anything imports the native module that is installed.
+from support import native  # noqa: F401
+
+# isort: split
 from support import engines, gaussian_engines, mesh_engines, training_engines
 
 pytest_plugins = ("support.covering", "support.turns")

@@ -113,9 +113,10 @@ sanitize-emulation: setup
 		-k emulation $(SANITIZED_TESTS)
 
 # Wheel and sdist; then tests that together use all of the installed wheel, away from the checkout's packages.
+# The wheel is built from the checkout, where `make setup` has compiled the kernels; a test has the sdist hold all of it.
 dist: setup
 	rm -rf dist
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --no-isolation --outdir dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --no-isolation --sdist --wheel $(BUILD_FLAGS) --outdir dist .
 
 WHEEL_VENV := build/wheel
 test-wheel: dist

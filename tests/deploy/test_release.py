@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,16 @@ def test_two_builds_make_the_same_bytes(tmp_path: Path) -> None:
     first, second = build(tmp_path / "first", 1_700_000_000), build(tmp_path / "second", 1_760_000_000)
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_sdist_holds_all_that_the_wheel_is_built_from(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    sources = [path for name in (*SOURCES, "kernels", "server") for path in [ROOT / name, *(ROOT / name).rglob("*")]]
+    wanted = {str(path.relative_to(ROOT)) for path in sources if path.is_file() and "__pycache__" not in path.parts}
+    assert len(wanted) > 300
+    assert not wanted - packed

@@ -63,6 +63,8 @@ def _text(path: Path) -> Float64:
     rows = [line.split() for line in lines if line.strip()]
     if rows and not _is_number(rows[0][0]):
         rows = rows[1:]
+    if not rows:
+        raise ValueError("at least one line of them, got none")
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"lines of equal length, got {min(map(len, rows))} to {max(map(len, rows))} in a line")
     return np.array(rows, np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,9 @@ _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out be
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
 
+# The way to a tensor in a message, which callers know by its name alone.
+_TO_TENSOR = re.compile(r"^(?:\w+\.)*scene\.(?:spheres|gaussians|mesh)\.")
+
 _Metadata = tuple[tuple[str, str | bytes], ...]
 
 
@@ -90,7 +94,8 @@ def _was_begun(call: Any) -> bool:
 def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
     request = details.find(metadata, error_details_pb2.BadRequest)
     violations = tuple(
-        Violation(violation.field, violation.description) for violation in (request.field_violations if request else ())
+        Violation(_TO_TENSOR.sub("", violation.field), violation.description)
+        for violation in (request.field_violations if request else ())
     )
     message = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
     return InvalidArgument(message or text, violations)

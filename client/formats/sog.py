@@ -29,8 +29,9 @@ def read_sog(path: Path) -> StoredScene:
     """Reads a .sog file, or the meta.json of a folder and the pictures beside it; versions 1 and 2."""
     files: SogFiles = FolderFiles(path) if path.name.endswith(".json") else ZipFiles(path)
     with files:
+        content = files.read(path.name if path.name.endswith(".json") else META_NAME)
         try:
-            values = json.loads(files.read(path.name if path.name.endswith(".json") else META_NAME))
+            values = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise files.fail(f"expected JSON in {META_NAME}: {error}") from error
         return _read(SogMeta(values, files.fail), files)

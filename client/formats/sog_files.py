@@ -23,6 +23,8 @@ _LARGEST_META = 16 << 20
 _BYTES_PER_GAUSSIAN = 20
 # A palette of harmonics: 65,536 entries of 15 coefficients.
 _LARGEST_PALETTE = 65536 * 15
+# Members that an error names.
+_LISTED = 5
 _PICTURE_FORMATS = ("WEBP", "PNG")
 # What zipfile raises; names of members that are no text are a UnicodeDecodeError.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, UnicodeError, ValueError, RuntimeError, EOFError)
@@ -126,9 +128,13 @@ class ZipFiles(SogFiles):
         except InvalidArgument:
             raise
         except KeyError as error:
-            raise self.fail(f"expected a member {name} in the zip file; there is none") from error
+            raise self.fail(f"expected a member {name} in the zip file, got {self._listed()}") from error
         except (*_DAMAGE, OSError) as error:
             raise self.fail(f"expected a whole member {name}: {error}") from error
+
+    def _listed(self) -> str:
+        names = self._zip.namelist()
+        return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} others" if len(names) > _LISTED else "")
 
     def stored_bytes(self) -> int:
         """The size of the zip file."""

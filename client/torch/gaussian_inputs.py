@@ -148,6 +148,12 @@ def _six_numbers(matrices: torch.Tensor) -> torch.Tensor:
 def _colors(colors: Any, batch: tuple[int, ...], count: int, cameras: int) -> torch.Tensor:
     tensor = on_host("colors", colors)
     per_camera = tensor.ndim == len(batch) + 3
+    if per_camera and tensor.shape[-3:-1] != (cameras, count) and tensor.shape[-3] == count:
+        raise InvalidArgument.of(
+            "colors",
+            f"expected shape {_written((*batch, count, 'D'))} or {_written((*batch, cameras, count, 'D'))}, got "
+            f"{list(tensor.shape)}; pass sh_degree if these are coefficients of spherical harmonics",
+        )
     return _shaped("colors", tensor, (*batch, *((cameras,) if per_camera else ()), count, "D"))
 
 

@@ -16,6 +16,8 @@ def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.
         if tensor.is_complex():
             # Their imaginary parts would be lost.
             raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")
+        if tensor.is_meta:
+            raise InvalidArgument.of(name, "expected a tensor with values, got one on the device meta, which has none")
         return tensor.to("cpu", dtype)
     except InvalidArgument:
         raise

@@ -95,7 +95,7 @@ def written(folder: Path, name: str, content: object) -> Path:
         ("a.npz", {"a": np.zeros(3), "b": np.zeros(3)}, r"an array named 'spheres', or a single one; it has a, b"),
         ("a.csv", b"1,2,3\n4,5\n", r"a.csv: expected numbers: lines of equal length, got 2 to 3 in a line"),
         ("a.txt", b"1 2 3\n4 five 6\n", r"a.txt: expected numbers: could not convert"),
-        ("a.csv", b"", r"got \[0\]"),
+        ("a.csv", b"", r"a.csv: expected numbers: at least one line of them, got none"),
     ],
 )
 def test_what_holds_no_spheres_is_refused(tmp_path: Path, name: str, content: object, said: str):

@@ -1,0 +1,82 @@
+"""Errors of ordinary mistakes name the user's own argument or file, and the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Spheres
+from lumigrad.client.compat.gsplat import rasterization
+from lumigrad.client.formats import load_gaussians
+from lumigrad.client.motion import Motion
+from lumigrad.client.torch import render_gaussians
+
+CAMERA = Camera.look_at((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), width=8, height=6)
+SCENE = {
+    "means": np.zeros((3, 3)),
+    "quats": np.ones((3, 4)),
+    "scales": np.ones((3, 3)),
+    "opacities": np.ones(3),
+    "sh": np.ones((3, 4, 3)),
+}
+
+
+def with_nan(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    changed = arrays[name].copy()
+    changed.flat[0] = np.nan
+    return {**arrays, name: changed}
+
+
+@pytest.mark.parametrize("name", ["means", "quats", "sh"])
+def test_values_that_are_not_finite_are_found_in_the_users_array(client: Client, name: str) -> None:
+    gaussians = Gaussians(**with_nan(SCENE, name))
+    calls: list[Callable[[], Any]] = [lambda: client.render(gaussians, CAMERA), lambda: client.put(gaussians)]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match=f"^{name}: expected finite values") as caught:
+            call()
+        assert caught.value.violations[0].field == name
+    spheres = Spheres(np.full((1, 3), np.nan), np.ones((1, 3)), np.ones(1))
+    with pytest.raises(InvalidArgument, match=r"^positions: expected finite values"):
+        client.render(spheres, CAMERA, gamma=0.1, max_depth=5.0)
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    intrinsics = torch.tensor([[[8.0, 0.0, 4.0], [0.0, 8.0, 3.0], [0.0, 0.0, 1.0]]])
+    own = {name: torch.from_numpy(array).float() for name, array in SCENE.items() if name != "sh"}
+    return {**own, "colors": torch.ones(3, 4, 3), "viewmats": torch.eye(4)[None], "Ks": intrinsics}
+
+
+@pytest.mark.parametrize("render", [render_gaussians, rasterization])
+def test_a_forgotten_degree_of_harmonics_is_named(render: Callable[..., Any]) -> None:
+    text = r"^colors: expected shape \[3, D\] or \[1, 3, D\], got \[3, 4, 3\]; pass sh_degree if these are coefficients"
+    with pytest.raises(InvalidArgument, match=text):
+        render(**tensors(), width=8, height=6)
+
+
+def test_tensors_without_values_are_called_that(client: Client) -> None:
+    given = {**tensors(), "means": torch.zeros(3, 3, device="meta")}
+    with pytest.raises(InvalidArgument, match=r"^means: expected a tensor with values, got one on the device meta"):
+        render_gaussians(**given, width=8, height=6, sh_degree=1, client=client)
+
+
+@pytest.mark.parametrize("text", ["abc\n", "", "# nothing\n", "x,y,z\n"])
+def test_a_file_without_numbers_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument) as caught:
+        Motion.load(path)
+    assert str(caught.value) == f"spheres: {path}: expected numbers: at least one line of them, got none"
+
+
+def test_an_archive_of_arrays_is_no_scene(tmp_path: Path) -> None:
+    path = tmp_path / "scene.npz"
+    np.savez(path, **SCENE)
+    with pytest.raises(InvalidArgument) as caught:
+        load_gaussians(path)
+    members = "means.npy, quats.npy, scales.npy, opacities.npy, sh.npy"
+    assert str(caught.value) == f"path: {path}: expected a member meta.json in the zip file, got {members}"

@@ -63,7 +63,7 @@ def compute(call: RemoteCall, inputs: Inputs) -> dict[str, jax.Array]:
         inputs: arrays by name; None for those absent.
     """
     given = {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
-    results = _remote(call, given)
+    results = _compiled(call, given)
     return {
         name: value if name in call.differentiable else jax.lax.stop_gradient(value) for name, value in results.items()
     }
@@ -103,6 +103,8 @@ def _backward(call: RemoteCall, residuals: Any, cotangents: dict[str, Any]) -> t
 
 # With symbolic zeros the worker is asked for no gradient that nobody needs.
 _remote.defvjp(_forward, _backward, symbolic_zeros=True)
+# Outside of compiled functions JAX would compile the callback anew for each call, and keep all of that.
+_compiled = jax.jit(_remote, static_argnums=0)
 
 
 def _expected(call: RemoteCall, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:

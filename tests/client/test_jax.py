@@ -293,3 +293,37 @@ def test_the_code_of_the_guide_runs(worker_process: WorkerProcess, monkeypatch: 
     names = run_code_of(ROOT / "docs" / "jax.md")
     assert 0 < names["after"] < 0.7 * names["before"]
     np.testing.assert_array_equal(names["picture"], names["frame"].color)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("name", ["render_spheres", "render_gaussians", "mesh_distance"])
+def test_outside_of_compiled_functions_nothing_is_compiled_twice(client: Client, name: str) -> None:
+    made = {"render_spheres": spheres, "render_gaussians": gaussians, "mesh_distance": lambda: {"spheres": rows(2, 5)}}[name]()
+    options = {"render_spheres": SPHERES, "render_gaussians": GAUSSIANS, "mesh_distance": {"world": world(), **COSTS}}
+    arrays = {key: jnp.asarray(array) for key, array in made.items()}
+
+    def loss(given: dict[str, Any]) -> Any:
+        result = getattr(functions, name)(**given, **options[name], client=client)
+        return sum((value**2).sum() for value in result if value is not None and value.dtype == jnp.float32)
+
+    compiled: list[str] = []
+
+    def note(event: str, _: float, **__: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    for call in (loss, jax.value_and_grad(loss)):
+        compiled.clear()
+        jax.block_until_ready(call(arrays))
+        assert compiled, "the test does not see what is compiled"
+        compiled.clear()
+        before = resident_bytes()
+        for _ in range(40):
+            jax.block_until_ready(call(arrays))
+        assert not compiled
+        # What was compiled anew took 1.5 MB each time.
+        assert resident_bytes() - before < 20e6

@@ -36,6 +36,7 @@ class SceneHandle:
         affinity: the name that its calls go by, see `lumigrad.client.affinity`; empty: its scene_id.
         address: the worker that this handle came from.
         replicas: of several workers, how many share its calls.
+        content: the fingerprint of `scene` when the handle was made, so that nothing else is put under its name.
     """
 
     scene_id: str
@@ -49,6 +50,7 @@ class SceneHandle:
     affinity: str = field(default="", repr=False, compare=False)
     address: str = field(default="", repr=False, compare=False)
     replicas: int = field(default=1, repr=False, compare=False)
+    content: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def goes_by(self) -> str:
@@ -56,11 +58,13 @@ class SceneHandle:
         return self.affinity or self.scene_id
 
     @staticmethod
-    def of(info: scene_pb2.SceneInfo, scene: Scene | None = None, address: str = "", replicas: int = 1) -> SceneHandle:
+    def of(
+        info: scene_pb2.SceneInfo, scene: Scene | None = None, address: str = "", *, content: int | None = None
+    ) -> SceneHandle:
         """Reads a worker's message; its calls are to go where this one went."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
         where = affinity.current() or info.content_hash
         return SceneHandle(
             info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where,
-            address, replicas,
+            address, content=content,
         )  # fmt: skip

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from lumigrad.client import affinity, tracing
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import DeadlineExceeded, SceneNotFound, VersionMismatch
+from lumigrad.client.fingerprint import scene_fingerprint
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.messages import scene_hash, scene_message
 from lumigrad.client.retry import MOST_REPAIRS, Deadline
@@ -101,7 +102,7 @@ class SceneStore:
 
         with affinity.to(handle.goes_by):
             reply = self.with_reference(handle, attempt, deadline)
-            updated = SceneHandle.of(reply.scene, changes.applied(handle), self._connection.target, handle.replicas)
+            updated = replace(self.handle(reply.scene, changes.applied(handle)), replicas=handle.replicas)
         if updated.kind == "mesh":
             self.meshes.note_update(updated)
         return updated
@@ -160,7 +161,8 @@ class SceneStore:
 
     def handle(self, info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
         """The handle of what this worker stores."""
-        return SceneHandle.of(info, scene, self._connection.target)
+        content = None if scene is None else scene_fingerprint(scene)
+        return SceneHandle.of(info, scene, self._connection.target, content=content)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""
@@ -210,6 +212,12 @@ class SceneStore:
                 self._repair(handle, handle.scene, now, deadline)
 
     def _repair(self, handle: SceneHandle, scene: Scene, lost: SceneHandle, deadline: Deadline) -> None:
+        if handle.content != scene_fingerprint(scene):
+            raise SceneNotFound(
+                f"the worker lost scene {lost.scene_id}, and the arrays that it was made of were changed in place "
+                "since: put the scene again for what they are now, or put a copy of arrays that go on changing",
+                lost.scene_id,
+            )
         turns = self._repairs[isinstance(scene, World)]
         turn = turns[hash(lost.scene_id) % len(turns)]
         if not turn.acquire(timeout=deadline.remaining_s()):

@@ -301,7 +301,9 @@ def resident_bytes() -> int:
 
 @pytest.mark.parametrize("name", ["render_spheres", "render_gaussians", "mesh_distance"])
 def test_outside_of_compiled_functions_nothing_is_compiled_twice(client: Client, name: str) -> None:
-    made = {"render_spheres": spheres, "render_gaussians": gaussians, "mesh_distance": lambda: {"spheres": rows(2, 5)}}[name]()
+    made = {"render_spheres": spheres, "render_gaussians": gaussians, "mesh_distance": lambda: {"spheres": rows(2, 5)}}[
+        name
+    ]()
     options = {"render_spheres": SPHERES, "render_gaussians": GAUSSIANS, "mesh_distance": {"world": world(), **COSTS}}
     arrays = {key: jnp.asarray(array) for key, array in made.items()}
 

@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from lumigrad.client import Camera, Client, Cuboid, LumigradError, Obstacle, Spheres, World
+from lumigrad.client import Camera, Client, Cuboid, LumigradError, Mesh, Obstacle, SceneNotFound, Spheres, World
+from lumigrad.client.named_arrays import Array
 from support.fault_proxy import FaultProxy
 from support.worker import WorkerProcess, worker
 
@@ -179,3 +180,37 @@ def test_contexts_of_dropped_and_released_frames_are_forgotten():
         client.render(cloud(), orbit(1)[0], **SETTINGS)
         # One for the frame that was released, one for that which was dropped, none for that whose backward did it.
         assert process.metric("lumigrad_calls_total", method="RenderService.Release") == 2
+
+
+@pytest.mark.parametrize("kind", ["put", "update", "world"])
+def test_a_repair_puts_no_other_content_under_an_old_handle(client: Client, kind: str):
+    colors = cloud().colors.copy()
+    if kind == "world":
+        vertices = np.eye(4, 3, dtype=np.float32)
+        mesh = Mesh(vertices, np.array([[0, 1, 2], [0, 3, 1], [1, 3, 2], [2, 3, 0]], np.int32))
+        handle = client.put(World([Obstacle(mesh)]))
+        changed = vertices
+    elif kind == "put":
+        handle = client.put(Spheres(cloud().positions, colors, cloud().radii))
+        changed = colors
+    else:
+        handle = client.update(client.put(cloud()), colors=colors)
+        changed = colors
+
+    def use() -> Array:
+        if kind == "world":
+            return client.query(handle, np.full((1, 4), 0.3, np.float32)).distance
+        return client.render(handle, orbit(1)[0], **SETTINGS).color
+
+    expected = use()
+    client.delete(handle)
+    np.testing.assert_array_equal(use(), expected)
+    before = changed.copy()
+    changed += 1.0
+    # Nothing is lost: what was put is there.
+    np.testing.assert_array_equal(use(), expected)
+    client.delete(handle)
+    with pytest.raises(SceneNotFound, match="changed in place since: put the scene again"):
+        use()
+    changed[...] = before
+    np.testing.assert_array_equal(use(), expected)

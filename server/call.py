@@ -23,8 +23,49 @@ _TRACE_PARENT = ("traceparent", "tracestate")
 # Anything else could forge log lines.
 _REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
+# What a caller must send, or take, of a payload in the time for which it may keep the worker waiting.
+PROGRESS_BYTES = 64 << 10
+
 # The caller's clock was started first: its deadline ends the call a little before ours would.
 _SLACK_SECONDS = 0.05
+
+
+class Wait:
+    """How long a call has waited for its caller since the last time that enough bytes had moved."""
+
+    def __init__(self) -> None:
+        self._since = math.inf
+        self._waited = 0.0
+        self._bytes = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the call waits now."""
+        return self._since < math.inf
+
+    @property
+    def seconds(self) -> float:
+        """The time, without that in which the call did something itself."""
+        return self._waited + max(0.0, time.monotonic() - self._since)
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Mark the time in which nothing happens until the caller does something."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited, self._since = self.seconds, math.inf
+
+    def moved(self, nbytes: int) -> None:
+        """Count bytes that came or were taken."""
+        self._bytes += nbytes
+        if self._bytes >= PROGRESS_BYTES:
+            self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: something else is waited for."""
+        self._waited, self._bytes = 0.0, 0
 
 
 class Call:
@@ -48,8 +89,11 @@ class Call:
         self.bytes_sent = 0
         # Numbers in its gradients that are NaN or infinite.
         self.nonfinite = 0
-        # Since when the worker has waited for the caller, to send something or to take it, by the monotonic clock.
-        self.waiting_since = math.inf
+        # For the caller to send something, and to take it: requests and replies of a long call pass each other.
+        self.receiving = Wait()
+        self.sending = Wait()
+        # Of a long call: whether a request has begun to come whose payload is not complete.
+        self.is_payload_due = False
         # Hears engine, operation and stages of each part of a call of many requests.
         self.tell_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
         # A call of many requests, and when the last of them came or was answered, by the monotonic clock.
@@ -87,15 +131,6 @@ class Call:
         if self._is_cancelled or not self._context.is_active():
             raise DeadlineError if remaining < _SLACK_SECONDS else CancelledError(self._why_cancelled)
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Mark the time in which nothing happens until the caller does something."""
-        self.waiting_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self.waiting_since = math.inf
-
     def ended(self) -> Exception | None:
         """What `check` would raise."""
         try:
@@ -117,6 +152,16 @@ class Call:
         """The caller has asked for something more, or has its answer: the time of a long call begins anew."""
         self.is_long = True
         self.renewed = time.monotonic()
+
+    @contextmanager
+    def payload_due(self) -> Iterator[None]:
+        """Mark the time in which a long call waits for a payload, not for whatever its caller may ask next."""
+        self.receiving.restart()
+        self.is_payload_due = True
+        try:
+            yield
+        finally:
+            self.is_payload_due = False
 
     def cancel(self, why: str) -> None:
         """End the call from this side."""

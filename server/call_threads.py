@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, TimeoutError
 from typing import Any, ParamSpec, TypeVar
 
 from lumigrad.server import logs
@@ -33,6 +33,7 @@ class CallThreads(Executor):
     """
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._lock = threading.Lock()
         self._idle: list[_CallThread] = []
         self._waiting: deque[_Work] = deque()
@@ -40,6 +41,21 @@ class CallThreads(Executor):
         for number in range(count):
             _CallThread(self, f"call_{number}", everybody).start()
         everybody.wait()
+
+    @property
+    def busy(self) -> int:
+        """Threads that are at some work."""
+        return self.count - len(self._idle)
+
+    def answers(self, seconds: float) -> bool:
+        """Whether a thread comes to some work in that time."""
+        probe = self.submit(lambda: None)
+        try:
+            probe.result(seconds)
+        except TimeoutError:
+            probe.cancel()
+            return False
+        return True
 
     def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
         """Have a thread call a function, as soon as one is idle."""

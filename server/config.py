@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import ipaddress
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +42,9 @@ class Config:
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(50051, "port of the service, the next ones for further devices; 0 takes free ones")
     metrics_port: int = _option(9464, "port of the Prometheus metrics, likewise; 0 takes free ones")
+    metrics_host: str = _option(
+        "", "address of the metrics; none: --host if it is loopback, else 127.0.0.1", kind="HOST"
+    )
     metrics_tls: bool = _option(False, "encrypt the metrics too, and ask their readers for what --tls-client-ca says")
     tls_cert: str = _option(
         "", "PEM file of the worker's certificate and its chain; with --tls-key, calls are encrypted", kind="FILE"
@@ -51,9 +55,11 @@ class Config:
     )
     tokens_file: str = _option("", 'file of lines "tenant: token"; clients must send one of the tokens', kind="FILE")
     insecure: bool = _option(False, "allow a public host without encryption or without authentication")
+    reflection: bool = _option(False, "describe the services by gRPC's reflection, to callers who may call them")
     log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
     trace_endpoint: str = _option("", "send traces to this OpenTelemetry collector, e.g. http://localhost:4317")
     queue_size: int = _option(64, "calls that may wait for the device")
+    max_trainings: int = _option(32, "trainings that clients may have open at once; of one tenant half as many")
     batch_views: int = _option(16, "views, or queries of distances, of calls that wait together, computed as one")
     batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
     max_payload_mib: int = _option(1024, "payload of one request or reply")
@@ -213,12 +219,14 @@ class Config:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the worker."""
-        if self.host == "localhost":
-            return True
-        try:
+        with suppress(ValueError):
             return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost"
+
+    @property
+    def metrics_address(self) -> str:
+        """The address on which the metrics listen."""
+        return self.metrics_host or (self.host if self.is_loopback else "127.0.0.1")
 
     @property
     def url_host(self) -> str:
@@ -260,6 +268,7 @@ class Config:
 
 _POSITIVE = (
     "queue_size",
+    "max_trainings",
     "batch_views",
     "max_payload_mib",
     "transit_mib",

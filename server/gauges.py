@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from lumigrad.kernels.device import describe
+from lumigrad.server.call_threads import CallThreads
 from lumigrad.server.config import MIB, Config
 from lumigrad.server.lanes import Lanes
 from lumigrad.server.machine import Machine
@@ -23,6 +24,7 @@ def show_state(
     lanes: Lanes,
     surface: Surface,
     spool: SpoolWriter | None,
+    threads: CallThreads,
     is_serving: Callable[[], bool],
 ) -> None:
     """Let the gauges show what the parts of a worker say."""
@@ -32,6 +34,8 @@ def show_state(
         "up": is_serving,
         "queue_depth": lambda: executor.depth,
         "calls_in_progress": lambda: surface.in_progress,
+        "open_trainings": lambda: surface.trainings.taken,
+        "call_threads_busy": lambda: threads.busy,
         "transit_bytes": lambda: machine.transit.bytes,
         "lanes": lambda: len(lanes),
         "lane_bytes": lambda: lanes.memory_bytes,
@@ -56,7 +60,7 @@ def show_state(
     metrics.observe_stages(lambda: surface.stages(executor.depth))
 
 
-def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int) -> None:
+def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int, threads: CallThreads) -> None:
     """Show what a worker is, and how much it may hold."""
     described = describe(machine.transfer.device)
     metrics.describe(
@@ -69,6 +73,8 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
         "start_time_seconds": time.time(),
         "queue_limit": config.queue_size,
         "calls_limit": max_calls,
+        "open_trainings_limit": config.max_trainings,
+        "call_threads": threads.count,
         "transit_limit_bytes": config.transit_mib * MIB,
         "lane_limit_bytes": config.lane_mib * MIB,
         "scene_limit_bytes": config.scene_mib * MIB,

@@ -34,11 +34,12 @@ class MetricsPort:
             tls = {"certfile": config.tls_cert, "keyfile": config.tls_key}
         if config.metrics_tls and config.tls_client_ca:
             tls |= {"client_cafile": config.tls_client_ca, "client_auth_required": True}
-        host, port = config.host, config.metrics_port
+        host, port = config.metrics_address, config.metrics_port
         try:
             self._server, _ = start_http_server(port, host, registry, **tls)
         except OSError:
-            raise ConfigError(f"--metrics-port: cannot listen on {host}:{port}; is another process using it?") from None
+            what = f"--metrics-port: cannot listen on {host}:{port}; is another process using it?"
+            raise ConfigError(f"{what} --metrics-port 0 takes a free one") from None
         self._server.set_app(self._answer)
         self._server.RequestHandlerClass.timeout = _SILENT_SECONDS  # type: ignore[attr-defined]
         self.port = int(self._server.server_port)

@@ -21,5 +21,6 @@ class ReservedPort:
             self._socket.bind(address)
         except OSError:
             where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise ConfigError(f"{option}: cannot listen on {where}; is another process using it?") from None
+            what = f"{option}: cannot listen on {where}; is another process using it?"
+            raise ConfigError(f"{what} {option} 0 takes a free one") from None
         self.number: int = self._socket.getsockname()[1]

@@ -64,14 +64,14 @@ class Supervisor:
     def _for(self, device: str, index: int, count: int) -> Config:
         """The configuration of one worker: its device, and ports that stay its own."""
         config = self._config
-        port = self._reserve("--port", config.port, index)
-        metrics_port = self._reserve("--metrics-port", config.metrics_port, index)
+        port = self._reserve("--port", config.host, config.port, index)
+        metrics_port = self._reserve("--metrics-port", config.metrics_address, config.metrics_port, index)
         return dataclasses.replace(config.of_worker(index, count), device=device, port=port, metrics_port=metrics_port)
 
-    def _reserve(self, option: str, first: int, index: int) -> int:
+    def _reserve(self, option: str, host: str, first: int, index: int) -> int:
         if first and first + index >= 1 << 16:
             raise ConfigError(f"{option}: expected room for one port per device below 65536, got {first}")
-        self._ports.append(ReservedPort(option, self._config.host, first and first + index))
+        self._ports.append(ReservedPort(option, host, first and first + index))
         return self._ports[-1].number
 
     def _listen_to_signals(self) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +14,13 @@ import grpc
 from lumigrad.protos.service import Method, methods
 from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
+from lumigrad.server.accounts import Account, Reservation
 from lumigrad.server.answers import Answer, answer_to
 from lumigrad.server.call import REQUEST_ID, Call
 from lumigrad.server.call_threads import afterwards
-from lumigrad.server.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
+from lumigrad.server.errors import BusyError, StoppingError
 from lumigrad.server.gate import Gate, OpenGate
+from lumigrad.server.incoming import messages, only
 from lumigrad.server.lane_payload import NoLane
 from lumigrad.server.metrics import REFUSALS, Metrics
 from lumigrad.server.patience import Patience
@@ -29,6 +29,7 @@ from lumigrad.server.priority import priority_of
 from lumigrad.server.request_check import RequestCheck
 from lumigrad.server.tracing import NoTracer, Tracer
 
+_TRAIN = "TrainingService.Train"
 _RETRY_SECONDS = 0.1
 # Whoever reads the metrics waits no longer for the calls that have just ended.
 _WRITING_SECONDS = 1.0
@@ -43,11 +44,14 @@ class Surface:
         places: Places,
         patience: Patience,
         request_check: RequestCheck,
+        trainings: Account,
         gate: Gate | None = None,
         tracer: Tracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
-        """`places` are for calls in progress; requests are held against `request_check`.
+        """`places` are for calls in progress but trainings, which count in an account of their own.
+
+        Requests are held against `request_check`.
 
         `gate` tells whose a call is, without one all are everybody's.
 
@@ -60,6 +64,8 @@ class Surface:
         self._places = places
         self._patience = patience
         self._request_check = request_check
+        self.trainings = trainings
+        self._trainings: dict[Call, Reservation] = {}
         self._calls: dict[Call, float] = {}
         # Those whose last bytes have not left yet.
         self._unsent: set[Call] = set()
@@ -78,7 +84,7 @@ class Surface:
         """How many calls in progress are in each stage of `CALL_STAGES`, if so many are waiting for the device."""
         calls = list(self._calls)
         begun = [call for call in calls if "queue" in call.times.milliseconds]
-        sending = sum(call.waiting_since < math.inf for call in begun)
+        sending = sum(call.sending.is_on for call in begun)
         receiving = max(0, len(calls) - len(begun) - waiting)
         return {"receive": receiving, "queue": waiting, "device": len(begun) - sending, "send": sending}
 
@@ -121,38 +127,34 @@ class Surface:
         )
 
     def _wrapped(self, name: str, method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[..., Any]:
-        def single(request: Any, context: grpc.ServicerContext) -> Any:
-            with _Guard(self, name, context) as call:
-                return behavior(self._request(request, method, call), call)
-
-        def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _Guard(self, name, context) as call:
-                for reply in behavior(self._request(request, method, call), call):
-                    if isinstance(reply, Frame):
-                        call.bytes_sent += reply.data.nbytes
-                    with call.waiting():
-                        yield reply
-
-        return stream if method.server_streaming else single
-
-    def _request(self, requests: Iterator[bytes], method: Method, call: Call) -> Any:
-        checked = self._requests(requests, method, call)
-        if method.client_streaming:
-            return checked
-        for request in checked:
-            return request
-        # A caller who goes away before the request has come is told so.
-        call.check()
-        raise InvalidArgumentError("stream", "one message", "none")
-
-    def _requests(self, requests: Iterator[bytes], method: Method, call: Call) -> Iterator[Any]:
-        while (raw := _next(requests, call)) is not None:
-            call.has_begun = True
+        def read(raw: bytes) -> Any:
             self._request_check.check(method.request, raw)
-            request = method.deserialize_request(raw)
-            if isinstance(request, Frame):
-                call.bytes_received += request.data.nbytes
-            yield request
+            return method.deserialize_request(raw)
+
+        def behave(requests: Iterator[Any], call: Call) -> Any:
+            return behavior(requests if method.client_streaming else only(requests, call), call)
+
+        def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            with _Guard(self, name, context) as call:
+                return behave(messages(requests, read, call), call)
+
+        return self.wrap_stream(name, behave, read) if method.server_streaming else single
+
+    def wrap_stream(
+        self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes], Any]
+    ) -> Callable[..., Any]:
+        """A method that takes requests as bytes, which `read` makes messages of, and gives a stream of replies."""
+
+        def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            with _Guard(self, name, context) as call:
+                for reply in behavior(messages(requests, read, call), call):
+                    with call.sending.during():
+                        yield reply
+                    nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
+                    call.bytes_sent += nbytes
+                    call.sending.restart() if nbytes == 0 else call.sending.moved(nbytes)
+
+        return stream
 
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Find out whose call it is and count it in, unless too many are in progress."""
@@ -162,8 +164,7 @@ class Surface:
         with self._changed:
             if self._is_closed:
                 raise StoppingError
-            if not self._places.take(call.tenant):
-                raise BusyError(f"{len(self._places)} calls are in progress, {self._places.why_none}", _RETRY_SECONDS)
+            self._admit(call)
             self._calls[call] = time.monotonic()
             self._unsent.add(call)
         call.on_end(lambda: self._note_sent(call))
@@ -174,11 +175,25 @@ class Surface:
         milliseconds = call.times.end()
         with self._changed:
             if self._calls.pop(call, None) is not None:
-                self._places.give(call.tenant)
+                self._give_back(call)
             self._unwritten.add(call)
             self._changed.notify_all()
         call.lane.end(delivered=answer is None)
         afterwards(lambda: self._write(call, answer, error, milliseconds))
+
+    def _admit(self, call: Call) -> None:
+        if call.method == _TRAIN:
+            # Most of its time it waits for its client.
+            self._trainings[call] = self.trainings.reserve(call.tenant, 1)
+        elif not self._places.take(call.tenant):
+            raise BusyError(f"{len(self._places)} calls are in progress, {self._places.why_none}", _RETRY_SECONDS)
+
+    def _give_back(self, call: Call) -> None:
+        training = self._trainings.pop(call, None)
+        if training is None:
+            self._places.give(call.tenant)
+        else:
+            training.release()
 
     def _write(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
         try:
@@ -271,10 +286,3 @@ class _Guard:
         except Exception as ended:
             return answer_to(ended, self._call.request_id)
         return answer_to(error, self._call.request_id)
-
-
-def _next(requests: Iterator[Any], call: Call) -> Any:
-    with call.waiting(), suppress(grpc.RpcError):
-        return next(requests, None)
-    # gRPC's own error holds itself, and with its traceback all that the call held, until garbage is collected.
-    raise CancelledError

@@ -47,6 +47,7 @@ class Receiver(Generic[M]):
                 break
             _refuse_fields(frame)
             assembler.add(frame.data)
+        self._call.receiving.restart()
         return self._call.lane.reader(assembler.finish(), limit_bytes - length, transit.allocator(self._call))
 
     def expect_end(self) -> None:

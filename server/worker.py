@@ -10,7 +10,6 @@ from collections.abc import Callable
 import grpc
 import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from lumigrad.kernels.device import cuda_lack, describe, resolve
 from lumigrad.protos.service import (
@@ -47,6 +46,7 @@ from lumigrad.server.metrics_port import MetricsPort
 from lumigrad.server.passes import Passes
 from lumigrad.server.patience import Patience
 from lumigrad.server.places import Places
+from lumigrad.server.reflection import reflection_handler
 from lumigrad.server.render_service import RenderService
 from lumigrad.server.request_check import RequestCheck
 from lumigrad.server.scene_service import SceneService
@@ -63,9 +63,11 @@ from lumigrad.server.worker_service import WorkerService
 
 # Calls that are receiving or sending while others wait for the device.
 _CALLS_BESIDE_QUEUE = 32
-# Threads for health checks and reflection, which must be answered when every call is taken.
+# Threads for health checks, which must be answered when every call is taken.
 _THREADS_BESIDE_CALLS = 8
 _HOUSEKEEPING_SECONDS = 1.0
+# The time for a thread of calls to answer a probe by HTTP.
+_PROBE_SECONDS = 1.0
 # The time for the last bytes of finished calls to leave.
 _FLUSH_SECONDS = 1.0
 # The time for scenes that have not been written to the spool.
@@ -91,15 +93,14 @@ class Worker:
         self._metrics.remember(history.restarts, history.last_exit)
         max_calls = config.queue_size + _CALLS_BESIDE_QUEUE
         # Before all other threads: where stacks are written down, they are those of the hundred newest.
-        threads = max_calls + _THREADS_BESIDE_CALLS
-        pool = CallThreads(threads)
+        self._pool = CallThreads(max_calls + config.max_trainings + _THREADS_BESIDE_CALLS)
         places = Places(max_calls, has_tenants=config.has_tenants)
         patience = Patience(config.max_call_seconds, config.stall_seconds)
         self._tracer = tracer_of(config, str(self._device), self._metrics)
         self._lanes = Lanes(config.lane_mib * MIB, self._metrics, has_tenants=config.has_tenants)
         check = RequestCheck(Limits.of(config))
         self._surface = Surface(
-            self._metrics, places, patience, check, gate_of(config), self._tracer, lane_of=self._lanes.of
+            self._metrics, places, patience, check, _trainings(config), gate_of(config), self._tracer, self._lanes.of
         )
         self._machine = _machine(config, self._device)
         self._spool = open_spool(config, history, self._metrics)
@@ -115,14 +116,14 @@ class Worker:
         self._machine.memory.on_leak = lambda why: self._emergency.end(OUT_OF_MEMORY, why)
         self._heartbeat = Heartbeat(executor, self._probe, self._tell_health)
         self._watchdog = Watchdog(executor, config.hang_seconds, lambda why: self._emergency.end(HANG, why), on_look)
-        self._server = self._make_server(pool, threads)
+        self._server = self._make_server()
         self.port = self._bind()
-        show_setup(self._metrics, config, self._machine, max_calls)
+        show_setup(self._metrics, config, self._machine, max_calls, self._pool)
         show_state(
             self._metrics, self._machine, self._tenants, self._lanes, self._surface, self._spool,
-            lambda: self._is_serving,
+            self._pool, lambda: self._is_serving,
         )  # fmt: skip
-        self._metrics_port = MetricsPort(config, self._metrics.registry, lambda: self._is_serving)
+        self._metrics_port = MetricsPort(config, self._metrics.registry, self._is_healthy)
         self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:
@@ -172,7 +173,9 @@ class Worker:
         # While the kernels' library is still there to take its own back.
         self._tenants.clear()
 
-    def _make_server(self, pool: CallThreads, threads: int) -> grpc.Server:
+    def _make_server(self) -> grpc.Server:
+        # More are refused, or wait in their connection.
+        most = self._pool.count + MOST_CALLS
         options = (
             # Without this a second worker would bind the same port and take half of the calls.
             ("grpc.so_reuseport", 0),
@@ -191,10 +194,10 @@ class Worker:
             ("grpc.absolute_max_metadata_size", 16 << 10),
         )
         server = grpc.server(
-            pool,
+            self._pool,
             interceptors=(self._health_gate,),
-            options=options,
-            maximum_concurrent_rpcs=threads + MOST_CALLS,
+            options=(*options, ("grpc.max_concurrent_streams", most)),
+            maximum_concurrent_rpcs=most,
         )
         servicers = {
             RENDER_SERVICE: RenderService(self._tenants),
@@ -208,9 +211,8 @@ class Worker:
         for name, servicer in servicers.items():
             server.add_generic_rpc_handlers((method_handlers(name, self._surface.wrap(name, servicer), early=True),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if self._config.is_loopback:
-            names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+        if self._config.reflection:
+            server.add_generic_rpc_handlers((reflection_handler(self._surface),))
         return server
 
     def _bind(self) -> int:
@@ -220,7 +222,8 @@ class Worker:
                 return int(self._server.add_secure_port(address, Certificates(self._config).credentials()))
             return int(self._server.add_insecure_port(address))
         except RuntimeError:
-            raise ConfigError(f"--port: cannot listen on {address}; is another process using it?") from None
+            what = f"--port: cannot listen on {address}; is another process using it? --port 0 takes a free one"
+            raise ConfigError(what) from None
 
     def _probe(self) -> None:
         try:
@@ -231,6 +234,10 @@ class Worker:
         except Exception as error:
             self._emergency.end(DEVICE_LOST, "the device failed a trial", error)
             raise
+
+    def _is_healthy(self) -> bool:
+        """Whether calls are served, and a thread is free to answer one."""
+        return self._is_serving and self._pool.answers(_PROBE_SECONDS)
 
     def _tell_health(self, works: bool) -> None:
         self._is_serving = works
@@ -246,6 +253,11 @@ class Worker:
             self._health_gate.end_silent()
             self._heartbeat.beat()
             self._metrics_port.refresh()
+
+
+def _trainings(config: Config) -> Account:
+    option, share = "--max-trainings", config.share_of(config.max_trainings)
+    return Account("open trainings", config.max_trainings, option, share=share, share_option=option)
 
 
 def _machine(config: Config, chosen: torch.device) -> Machine:

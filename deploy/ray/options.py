@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 # A worker's address and device are for Ray to say, and the fleet reads its metrics in plain text.
-_NOT_YOURS = ("--device", "--host", "--port", "--metrics-port", "--metrics-tls", "--no-supervisor", "--tokens-file")
+_NOT_YOURS = (
+    *("--device", "--host", "--port", "--metrics-host", "--metrics-port", "--metrics-tls"),
+    *("--no-supervisor", "--tokens-file"),
+)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ class ServingWorker:
         device = "cuda:0" if options.gpus else "cpu"
         encrypted = any(option.startswith("--tls-cert") for option in options.serve)
         command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), "serve"]
-        command += ["--device", device, "--host", self._host, "--port", "0", "--metrics-port", "0"]
+        command += ["--device", device, "--host", self._host, "--port", "0"]
+        command += ["--metrics-host", self._host, "--metrics-port", "0"]
         command += ["--tokens-file", str(tokens), *(() if encrypted else ("--insecure",)), *options.serve]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._target, self._metrics_port = self._wait_until_listening()

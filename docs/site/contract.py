@@ -23,7 +23,7 @@ from grpc_tools import protoc
 _ABOUT = """# The contract
 
 What goes over the wire, for programs in any language: the comments of `protos/lumigrad/v1`, package `lumigrad.v1`.
-Beside these services a worker has `grpc.health.v1.Health` and, at loopback addresses, reflection.
+Beside these services a worker has `grpc.health.v1.Health` and, with `--reflection`, reflection.
 """
 _Field = FieldDescriptorProto
 _CODE = r"<code>\1</code>"

@@ -117,14 +117,15 @@ class Requests:
             return Request(message, PayloadReader(), part)
         assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.transit.allocator(part))
         assembler.add(first.data)
-        while not assembler.is_full:
-            frame = next(self._frames, None)
-            if frame is None:
-                break
-            if frame.message is not None and frame.message.ListFields():
-                name = frame.message.ListFields()[0][0].name
-                raise InvalidArgumentError(name, "only data until the payload is complete", "another request")
-            assembler.add(frame.data)
+        with self._call.payload_due():
+            while not assembler.is_full:
+                frame = next(self._frames, None)
+                if frame is None:
+                    break
+                if frame.message is not None and frame.message.ListFields():
+                    name = frame.message.ListFields()[0][0].name
+                    raise InvalidArgumentError(name, "only data until the payload is complete", "another request")
+                assembler.add(frame.data)
         return Request(message, PayloadReader(assembler.finish()), part)
 
     def _payload_limit(self, message: training_pb2.TrainRequest) -> int | None:

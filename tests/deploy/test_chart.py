@@ -95,7 +95,7 @@ def test_objects_follow_the_schemas_of_kubernetes(release: Rendered) -> None:
 
 def test_the_worker_takes_its_options(release: Rendered) -> None:
     config = config_of(release.container["args"])
-    assert config.host == "0.0.0.0"
+    assert (config.host, config.metrics_address) == ("0.0.0.0", "0.0.0.0")
     assert config.is_loopback is False
     mounts = {mount["mountPath"] for mount in release.container["volumeMounts"]}
     files = (config.tls_cert, config.tls_key, config.tls_client_ca, config.tokens_file)

@@ -56,7 +56,8 @@ def test_prometheus_looks_where_the_worker_exports() -> None:
     aliases = {alias for name in WORKERS for alias in COMPOSE["services"][name]["networks"]["default"]["aliases"]}
     (target,) = job["static_configs"][0]["targets"]
     host, _, port = target.partition(":")
-    assert {host} == aliases and int(port) == config_of(COMPOSE["services"]["worker-cpu"]["command"]).metrics_port
+    worker = config_of(COMPOSE["services"]["worker-cpu"]["command"])
+    assert {host} == aliases and (int(port), "0.0.0.0") == (worker.metrics_port, worker.metrics_address)
 
 
 def test_every_file_that_is_mounted_exists() -> None:

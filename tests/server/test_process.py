@@ -14,6 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from lumigrad.protos.service import SERVICE_NAMES
+from lumigrad.server.config import Config
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
 from support.worker import LUMIGRAD, WorkerProcess, worker
@@ -41,7 +42,8 @@ def test_a_port_in_use_is_an_error_at_once(option: str) -> None:
         result = serve(*[word for pair in ports.items() for word in pair])
     assert result.returncode == 2
     where = f"127.0.0.1:{ports[option]}"
-    assert f"{option}: cannot listen on {where}; is another process using it?" in result.stderr
+    what = f"{option}: cannot listen on {where}; is another process using it? {option} 0 takes a free one"
+    assert what in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
 
@@ -85,6 +87,9 @@ def test_a_public_address_is_served_when_that_is_said_but_tells_nothing_of_itsel
         with grpc.insecure_channel(f"127.0.0.1:{process.port}") as channel:
             assert failure(lambda: list_services(channel)).code() == grpc.StatusCode.UNIMPLEMENTED
         assert RawClient(f"127.0.0.1:{process.port}").worker_stub.Info(worker_pb2.InfoRequest(), timeout=10)
+        # Metrics name tenants: they are for this machine unless --metrics-host says otherwise.
+        assert Config(host="0.0.0.0", insecure=True).metrics_address == "127.0.0.1"
+        assert process.metric("lumigrad_call_threads") > process.metric("lumigrad_call_threads_busy")
 
 
 def list_services(channel: grpc.Channel) -> set[str]:
@@ -93,7 +98,16 @@ def list_services(channel: grpc.Channel) -> set[str]:
     return {service.name for service in reply.list_services_response.service}
 
 
-def test_reflection_lists_and_describes_the_services(client: RawClient) -> None:
+def test_reflection_is_off_unless_that_is_said(client: RawClient) -> None:
+    assert failure(lambda: list_services(client.channel)).code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_reflection_lists_and_describes_the_services() -> None:
+    with worker("--device", "cpu", "--reflection") as process:
+        describes_the_services(RawClient(process.target))
+
+
+def describes_the_services(client: RawClient) -> None:
     assert set(SERVICE_NAMES) | {"grpc.health.v1.Health"} <= list_services(client.channel)
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="lumigrad.v1.RenderService")
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)

@@ -16,6 +16,7 @@ import pytest
 from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
 from lumigrad.protos.wire import Frame
 from lumigrad.server import logs
+from lumigrad.server.accounts import Account
 from lumigrad.server.call import Call
 from lumigrad.server.config import Config
 from lumigrad.server.limits import Limits
@@ -53,7 +54,13 @@ class Misbehaving:
 def service() -> Iterator[SimpleNamespace]:
     servicer, metrics = Misbehaving(), Metrics()
     check = RequestCheck(Limits.of(Config()))
-    surface = Surface(metrics, Places(2, has_tenants=False), Patience(call_seconds=0.2, stall_seconds=60), check)
+    surface = Surface(
+        metrics,
+        Places(2, has_tenants=False),
+        Patience(call_seconds=0.2, stall_seconds=60),
+        check,
+        Account("trainings", 1, "--max-trainings"),
+    )
     server = grpc.server(ThreadPoolExecutor(8))
     wrapped = surface.wrap(RENDER_SERVICE, servicer)
     server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, wrapped, early=True),))

@@ -1,0 +1,279 @@
+"""What a tenant does with its streams, open, silent, slow or reset, leaves another tenant's renders as they were."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import scene_pb2, training_pb2
+from support.gaussian_calls import camera_of, gaussian_cloud
+from support.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.tenant import tenant_client
+from support.valid_requests import METHODS
+from support.worker import WorkerProcess, worker
+
+Code = grpc.StatusCode
+TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
+MALLORY = [("authorization", f"Bearer {TOKENS['mallory']}")]
+STALL_SECONDS = 3
+MAX_TRAININGS = 8
+TRAIN = METHODS["TrainingService/Train"].path
+PUT = METHODS["SceneService/Put"].path
+SEEDS = itertools.count(100)
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text("".join(f"{tenant}: {token}\n" for tenant, token in TOKENS.items()))
+    options = ("--tokens-file", str(tokens), "--reflection", "--stall-seconds", str(STALL_SECONDS))
+    with worker("--device", "cpu", *options, "--max-trainings", str(MAX_TRAININGS)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def alice(process: WorkerProcess) -> Iterator[RawClient]:
+    with process.channel() as channel:
+        client = tenant_client(channel, TOKENS["alice"])
+        render_seconds(client)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def mallory(process: WorkerProcess) -> Iterator[RawClient]:
+    with process.channel() as channel:
+        yield tenant_client(channel, TOKENS["mallory"])
+
+
+def render_seconds(client: RawClient) -> float:
+    started = time.monotonic()
+    assert client.render(spec_of(opencv_camera(16, 16)), cloud=sphere_cloud(5), timeout=20).arrays
+    return time.monotonic() - started
+
+
+def assert_unharmed(client: RawClient, alone: float) -> None:
+    for _ in range(5):
+        assert render_seconds(client) < 1 + alone
+
+
+class Stream:
+    """A call of mallory's that sends what it is told to, when it is told so."""
+
+    def __init__(self, channel: grpc.Channel, path: str, *messages: bytes) -> None:
+        self._more = threading.Event()
+        self.has_ended = threading.Event()
+        self._messages = list(messages)
+        self.call = channel.stream_stream(path)(self._requests(), metadata=MALLORY, timeout=60)
+        self.replies: list[bytes] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(grpc.RpcError):
+            for reply in self.call:
+                self.replies.append(reply)
+        self.has_ended.set()
+
+    def _requests(self) -> Iterator[bytes]:
+        yield from self._messages
+        self._more.wait()
+
+    def close(self) -> None:
+        self.call.cancel()
+        self._more.set()
+
+
+@contextmanager
+def streams(target: str, path: str, count: int, *messages: bytes) -> Iterator[list[Stream]]:
+    with ExitStack() as stack:
+        channel = stack.enter_context(grpc.insecure_channel(target))
+        made = [Stream(channel, path, *messages) for _ in range(count)]
+        for stream in made:
+            stack.callback(stream.close)
+        yield made
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def start_of(client: RawClient) -> bytes:
+    """The message that begins a training of a scene of its own."""
+    cloud = {name: array for name, array in gaussian_cloud(20, seed=next(SEEDS)).items() if name != "covariances"}
+    stored = client.put(cloud).scene
+    start = training_pb2.TrainingStart(
+        scene={"scene_id": stored.scene_id, "version": stored.version},
+        spec={"gaussians": {"near": 0.02}, "optimizer": {"rates": {"means": {"initial": 1e-3}}}, "loss": {"l1": 1}},
+        views=[{"camera": camera_of(width=16, height=16)}],
+    )
+    return training_pb2.TrainRequest(start=start).SerializeToString()
+
+
+@pytest.mark.parametrize("path", [REFLECTION, TRAIN, PUT, METHODS["RenderService/Render"].path])
+def test_silent_streams_leave_renders_alone(process: WorkerProcess, alice: RawClient, path: str) -> None:
+    alone = render_seconds(alice)
+    with streams(process.target, path, 120) as silent:
+        wait_until(lambda: any(stream.has_ended.is_set() for stream in silent))
+        assert_unharmed(alice, alone)
+        assert process.health() == 1
+        refused = [stream.call for stream in silent if stream.has_ended.is_set()]
+        assert {call.code() for call in refused} == {Code.RESOURCE_EXHAUSTED}
+
+
+def test_reflection_asks_for_a_token_and_ends_streams_that_stop(process: WorkerProcess) -> None:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    with process.channel() as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(grpc.RpcError) as error:
+            next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+        assert error.value.code() == Code.UNAUTHENTICATED
+        services = next(stub.ServerReflectionInfo(iter([request]), timeout=10, metadata=MALLORY))
+        assert services.list_services_response.service
+    with streams(process.target, REFLECTION, 1, request.SerializeToString()) as (stream,):
+        assert stream.has_ended.wait(4 * STALL_SECONDS)
+        assert stream.call.code() == Code.CANCELLED
+
+
+def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
+    process: WorkerProcess, alice: RawClient, mallory: RawClient
+) -> None:
+    alone = render_seconds(alice)
+    starts = [start_of(mallory) for _ in range(MAX_TRAININGS // 2)]
+    with ExitStack() as stack:
+        idle = [
+            one
+            for start in starts
+            for one in stack.enter_context(streams(process.target, TRAIN, 84 // len(starts), start))
+        ]
+        wait_until(lambda: sum(stream.has_ended.is_set() for stream in idle) >= 84 - MAX_TRAININGS // 2)
+        assert process.metric("lumigrad_open_trainings") <= MAX_TRAININGS // 2
+        assert_unharmed(alice, alone)
+        ended = [stream.call for stream in idle if stream.has_ended.is_set()]
+        # Of one scene there is one training at a time.
+        assert {call.code() for call in ended} <= {Code.RESOURCE_EXHAUSTED, Code.FAILED_PRECONDITION}
+        refused = [call for call in ended if call.code() == Code.RESOURCE_EXHAUSTED]
+        assert f"of {MAX_TRAININGS // 2} open trainings (--max-trainings)" in refused[0].details()
+        # And another tenant begins one.
+        with process.channel() as channel:
+            frames = channel.stream_stream(TRAIN)(
+                iter([start_of(alice)]), metadata=[("authorization", f"Bearer {TOKENS['alice']}")], timeout=20
+            )
+            assert training_pb2.TrainReply.FromString(next(iter(frames))).WhichOneof("kind") == "started"
+            frames.cancel()
+    wait_until(lambda: process.metric("lumigrad_open_trainings") == 0)
+
+
+class Upload:
+    """A Put whose payload comes in pieces, some time apart."""
+
+    def __init__(self, channel: grpc.Channel, nbytes: int, piece: int, every_seconds: float) -> None:
+        payload = PayloadWriter()
+        self._header = scene_pb2.PutRequest(scene=scene_of(sphere_cloud(nbytes // 28), payload))
+        self._header.payload_bytes = payload.length
+        self._data = b"".join(payload.buffers)
+        self._piece, self._every_seconds = piece, every_seconds
+        self._has_ended = threading.Event()
+        self.call = channel.stream_unary(PUT).future(self._requests(), metadata=MALLORY, timeout=60)
+        self.call.add_callback(self._has_ended.set)
+
+    def _requests(self) -> Iterator[bytes]:
+        yield self._header.SerializeToString()
+        for start in range(0, len(self._data), self._piece):
+            if self._has_ended.wait(self._every_seconds):
+                return
+            yield scene_pb2.PutRequest(data=self._data[start : start + self._piece]).SerializeToString()
+
+
+def test_an_upload_that_drips_is_ended_and_a_slow_one_is_not(process: WorkerProcess) -> None:
+    with process.channel() as channel:
+        started = time.monotonic()
+        dripping = Upload(channel, 1 << 20, 1, STALL_SECONDS / 10)
+        # 100 kB/s for longer than the limit.
+        slow = Upload(channel, 5 * STALL_SECONDS // 3 * 100_000, 20_000, 0.2)
+        assert dripping.call.code() == Code.CANCELLED
+        assert time.monotonic() - started < 4 * STALL_SECONDS
+        assert "less than 64 KiB of a payload" in process.log
+        assert slow.call.code() == Code.OK
+        assert time.monotonic() - started > STALL_SECONDS
+
+
+def test_a_training_whose_payload_does_not_come_is_ended(process: WorkerProcess, mallory: RawClient) -> None:
+    step = training_pb2.TrainRequest(step={"own_loss": True, "outputs": ["color"], "batch": 1})
+    gradients = training_pb2.TrainRequest(gradients={"number": 0}, payload_bytes=16 * 16 * 3 * 4)
+    messages = [start_of(mallory), step.SerializeToString(), gradients.SerializeToString()]
+    with streams(process.target, TRAIN, 1, *messages) as (stream,):
+        assert stream.has_ended.wait(4 * STALL_SECONDS)
+        kinds = [training_pb2.TrainReply.FromString(reply).WhichOneof("kind") for reply in stream.replies]
+        assert kinds[:2] == ["started", "images"]
+        assert stream.call.code() == Code.CANCELLED
+    wait_until(lambda: process.metric("lumigrad_transit_bytes") == 0)
+
+
+def test_a_training_that_asks_for_nothing_is_left_alone(process: WorkerProcess, mallory: RawClient) -> None:
+    with streams(process.target, TRAIN, 1, start_of(mallory)) as (stream,):
+        assert not stream.has_ended.wait(2 * STALL_SECONDS)
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADERS, RESET, SETTINGS = 1, 3, 4
+RESETS = 20_000
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def header_block(path: str) -> bytes:
+    """HPACK without an index and without Huffman's code."""
+    fields = {
+        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "worker",
+        "content-type": "application/grpc", "te": "trailers",
+    }  # fmt: skip
+    words = [(bytes([len(word)]) + word.encode()) for field in fields.items() for word in field]
+    return b"".join(b"\0" + name + value for name, value in zip(words[::2], words[1::2], strict=True))
+
+
+def reset_rapidly(port: int, has_ended: threading.Event) -> None:
+    """Opens streams and resets each at once, on one connection after the other, as fast as they are taken."""
+    block, number = header_block(METHODS["RenderService/Render"].path), 0
+    while number < RESETS and not has_ended.is_set():
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.settimeout(5)
+            connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
+            threading.Thread(target=drain, args=(connection,), daemon=True).start()
+            for stream in range(1, 4000, 2):
+                number += 1
+                opened = frame(HEADERS, 4, stream, block)
+                connection.sendall(opened + frame(RESET, 0, stream, (8).to_bytes(4, "big")))
+
+
+def drain(connection: socket.socket) -> None:
+    with suppress(OSError):
+        while connection.recv(1 << 16):
+            pass
+
+
+def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawClient) -> None:
+    alone = max(render_seconds(alice) for _ in range(3))
+    has_ended = threading.Event()
+    attacker = threading.Thread(target=reset_rapidly, args=(process.port, has_ended))
+    attacker.start()
+    try:
+        while attacker.is_alive():
+            assert render_seconds(alice) < 1 + alone
+    finally:
+        has_ended.set()
+        attacker.join()
+    assert process.health() == 1

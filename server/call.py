@@ -87,6 +87,8 @@ class Call:
         # Whether the first message has come.
         self.has_begun = False
         self.bytes_sent = 0
+        # Of a training.
+        self.steps = 0
         # Numbers in its gradients that are NaN or infinite.
         self.nonfinite = 0
         # For the caller to send something, and to take it: requests and replies of a long call pass each other.

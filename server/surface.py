@@ -228,6 +228,7 @@ class Surface:
             received=call.bytes_received,
             sent=call.bytes_sent,
             **({"tenant": call.tenant} if call.tenant else {}),
+            **({"steps": call.steps} if call.steps else {}),
             **({"nonfinite": call.nonfinite} if call.nonfinite else {}),
             **names,
             **({"why": answer.text} if answer is not None else {}),

@@ -23,6 +23,8 @@ from lumigrad.v1 import training_pb2
 
 # No reply can be as long; a header that says so is broken.
 _REPLY_LIMIT_BYTES = 1 << 36
+# For the worker to end a call that asks for nothing more.
+_END_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Exchange:
         self._timeout_s = timeout_s
         self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[TrainReply | BaseException] = queue.SimpleQueue()
+        self._has_ended = threading.Event()
         self._call = connection.open_stream(connection.training.Train, self._frames())
         threading.Thread(target=self._read, name="lumigrad training", daemon=True).start()
 
@@ -71,9 +74,15 @@ class Exchange:
             raise reply
         return reply
 
-    def close(self) -> None:
-        """Ends the call; what was not sent yet is not sent."""
+    def close(self, *, is_answered: bool = False) -> None:
+        """Ends the call; what was not sent yet is not sent.
+
+        Args:
+            is_answered: that nothing is waited for: the worker ends the call itself, if it does so soon.
+        """
         self._outgoing.put(None)
+        if is_answered:
+            self._has_ended.wait(_END_SECONDS)
         self._call.cancel()
 
     def _frames(self) -> Iterator[Frame[training_pb2.TrainRequest]]:
@@ -90,6 +99,8 @@ class Exchange:
             self._incoming.put(self._translated(error))
         except ProtocolError as error:
             self._incoming.put(Internal(f"the worker at {self._target} broke the contract: {error}"))
+        finally:
+            self._has_ended.set()
 
     def _translated(self, error: Any) -> LumigradError:
         translated = exception_of(error, self._target, self._timeout_s)

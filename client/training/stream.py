@@ -136,7 +136,7 @@ class TrainingStream:
     def close(self) -> None:
         """Ends the call; the training stays on the worker for a while."""
         if self._exchange is not None:
-            self._exchange.close()
+            self._exchange.close(is_answered=not self._expected)
             self._exchange = None
 
     def _live(self) -> Exchange:

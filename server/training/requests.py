@@ -110,6 +110,8 @@ class Requests:
         if message is None or message.WhichOneof("kind") is None:
             raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
         self._call.renew()
+        # Most requests have no payload: their messages count too.
+        self._call.bytes_received += message.ByteSize()
         part = self._parts.begin(str(message.WhichOneof("kind")))
         limit_bytes = self._payload_limit(message)
         if limit_bytes is None:

@@ -40,6 +40,13 @@ class TrainingService:
 
     def Train(self, frames: Frames, call: Call) -> Iterator[Frame[training_pb2.TrainReply]]:
         """Begin a training, or take one up, and do what is asked of it."""
+        for reply in self._replies(frames, call):
+            if reply.message is not None:
+                call.bytes_sent += reply.message.ByteSize()
+                call.steps += reply.message.HasField("done")
+            yield reply
+
+    def _replies(self, frames: Frames, call: Call) -> Iterator[Frame[training_pb2.TrainReply]]:
         runtime = self._tenants.of(call)
         call.operation = "train"
         received = Requests(frames, runtime, call)

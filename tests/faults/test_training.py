@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,3 +151,21 @@ def test_a_lost_reply_to_the_start_keeps_nobody_from_the_scene() -> None:
                 proxy.down.cut(after=position)
                 with client.trainer(scene, LESSON.cameras, targets, rates=RATES) as trainer:
                     assert trainer.step().number == 0
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_training_that_ends_as_it_should_is_written_down_with_its_steps_and_bytes(finish: bool) -> None:
+    with worker("--device", "cpu") as process, Client(process.target) as client:
+        trainer = _trainer(client)
+        list(trainer.steps(5))
+        trainer.close(finish=finish)
+        process.wait_for_log("method=TrainingService.Train")
+        (line,) = [line for line in process.log.splitlines() if "method=TrainingService.Train" in line]
+        assert "code=OK" in line
+        fields = {name: int(value) for name, value in re.findall(r"(received|sent|steps)=(\d+)", line)}
+        assert fields["steps"] == 5
+        assert fields["received"] > 0
+        assert fields["sent"] > 0
+        assert process.metric("lumigrad_calls_total", method="TrainingService.Train", code="OK") == 1
+        labels = {"method": "TrainingService.Train", "direction": "sent"}
+        assert process.metric("lumigrad_payload_bytes_total", **labels) == fields["sent"]

@@ -81,7 +81,9 @@ def test_a_worker_per_device_and_each_of_its_own() -> None:
         found = [re.findall(rf"worker started .*{name}=(\d+)", process.log) for name in ("port", "pid")]
         ports, pids = ([int(number) for number in numbers] for numbers in found)
         assert len(set(ports)) == 2
-        with Client(f"127.0.0.1:{ports[0]}") as first, Client(f"127.0.0.1:{ports[1]}") as second:
+        # A busy machine takes its time to load another worker.
+        patient = {"timeout_s": 240, "retry_s": 120}
+        with Client(f"127.0.0.1:{ports[0]}", **patient) as first, Client(f"127.0.0.1:{ports[1]}", **patient) as second:
             expected = second.render(cloud(), CAMERA).color
             os.kill(pids[0], signal.SIGKILL)
             assert np.array_equal(second.render(cloud(), CAMERA).color, expected)
@@ -165,7 +167,7 @@ def test_the_supervisor_is_light() -> None:
 
 
 def test_a_call_that_crashes_its_worker_does_not_take_others_along(tmp_path: Path) -> None:
-    with faulty_worker(tmp_path) as (process, faults), Client(process.target) as client:
+    with faulty_worker(tmp_path) as (process, faults), Client(process.target, timeout_s=240, retry_s=120) as client:
         expected = client.render(cloud(), CAMERA).color
         faults.arm("crash")
         assert np.array_equal(client.render(cloud(), CAMERA).color, expected)

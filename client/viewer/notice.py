@@ -19,6 +19,9 @@ class Notice:
 
     def trouble(self, error: LumigradError, *, is_away: bool) -> None:
         """Says what is wrong; `is_away`: the worker, which is asked again and again."""
+        if self._shown is not None and is_away and self._was_away:
+            self._shown.body = str(error)
+            return
         self._clear()
         title = "The worker does not answer; trying again" if is_away else "No picture"
         self._shown = self._browser.add_notification(

@@ -157,11 +157,12 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
 
             assert first.stop() == 0
             page.drag(5)
-            page.page.get_by_text("The worker does not answer").wait_for(timeout=1000 * SECONDS)
+            trouble = page.page.get_by_text("The worker does not answer")
+            trouble.first.wait_for(timeout=1000 * SECONDS)
             with worker("--device", "cpu", port=port):
                 page.page.get_by_text("The worker is back").wait_for(timeout=1000 * SECONDS)
                 # It fades, and slow browsers take their time.
-                page.page.get_by_text("The worker does not answer").wait_for(state="hidden", timeout=1000 * SECONDS)
+                trouble.first.wait_for(state="hidden", timeout=1000 * SECONDS)
                 page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "restarted")
 
 

@@ -12,6 +12,7 @@ from lumigrad.client.shell.catalog import all_parsers, found_commands
 from support.worker import LUMIGRAD
 
 COMMANDS = sorted(found_commands())
+WITHOUT_WORKER = ("serve", "completion", "config", "convert")
 # An option of one name takes one kind of value wherever it is; these are of two worlds.
 OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}}
 
@@ -52,7 +53,7 @@ def test_an_option_is_the_same_everywhere():
                 assert before == what, (flag, first, command)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("serve", "completion", "config")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_WORKER])
 def test_all_commands_find_their_worker_alike(command: str):
     options = all_parsers()[1][command].options
     assert {"target", "timeout", "tls", "no_tls", "tls_ca", "certificate", "token_file"} <= options.keys()

@@ -1,0 +1,47 @@
+"""`lumigrad convert`: a scene of Gaussians in another file format."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lumigrad.client.commands.scene_file import add_scene
+from lumigrad.client.formats import read_scene, save_gaussians
+
+_EXAMPLES = """\
+examples:
+  lumigrad convert scene.ply scene.spz     about a tenth of the size, for browsers
+  lumigrad convert scene.sog scene.ply     for trainers: every number in float32
+"""
+
+
+class ConvertCommand:
+    """Reads any format of Gaussians and writes one of those that can be written. Needs no worker."""
+
+    help = "write a scene of Gaussians in another file format"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the arguments."""
+        parser.epilog = _EXAMPLES
+        add_scene(parser)
+        parser.add_argument(
+            "output",
+            metavar="OUTPUT",
+            type=Path,
+            help="the file to write: .ply keeps everything, .spz and .splat round",
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Writes the file and prints what is in it."""
+        stored = read_scene(arguments.scene, skip_invalid=True)
+        if stored.skipped:
+            print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+        # A .splat has no place for it.
+        antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
+        save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
+        print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")
+        return 0
+
+
+command = ConvertCommand()

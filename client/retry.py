@@ -108,3 +108,13 @@ def retry_unavailable(
             return attempt()
         except (Unavailable, Cancelled, ResourceExhausted) as error:
             repetitions.after(error, has_others)
+
+
+def wait_for_room(attempt: Callable[[], T], deadline: Deadline, retry_s: float) -> T:
+    """Repeats `attempt` only while the worker has no room, for calls to one of several workers that may be away."""
+    repetitions = _Repetitions(deadline, retry_s)
+    while True:
+        try:
+            return attempt()
+        except ResourceExhausted as error:
+            repetitions.after(error, lambda: False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from lumigrad.client import span_facts
@@ -11,7 +12,7 @@ from lumigrad.client.arguments import instance, whole_number
 from lumigrad.client.errors import LumigradError, SceneNotFound, Unavailable
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.mesh import Mesh
-from lumigrad.client.retry import Deadline
+from lumigrad.client.retry import Deadline, wait_for_room
 from lumigrad.client.scene import Scene, SceneHandle
 from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.spheres import Spheres
@@ -134,7 +135,7 @@ def on_each(
     error: LumigradError | None = None
     for worker in workers.each(deadline):
         try:
-            answers += (ask(worker),)
+            answers += (wait_for_room(partial(ask, worker), deadline, workers.retry_s),)
         except (Unavailable, missing) as failed:
             error = failed if error is None or isinstance(failed, missing) else error
     if error is not None and not answers:

@@ -52,7 +52,8 @@ class AsyncClient(Asynchronous[Client]):
             target: as for `Client`, like all that follows `calls`.
             calls: under way at a time, at the most. Those beyond it wait here, in the order in which they were made.
             timeout_s: default time-out of a call, from its turn on, its repetitions included, seconds.
-            retry_s: how long a call is repeated while no worker answers, seconds.
+            retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all, nor while it has no
+                room.
             token: sent as a bearer token with each call.
             tls: whether, and trusting whom, to encrypt.
             certificate: PEM files of the client's own certificate and of its key.

@@ -204,6 +204,21 @@ def test_a_worker_without_room_is_waited_for_as_it_says(scripted):
     assert len(servicer.calls) == 2
 
 
+def test_each_of_several_workers_is_waited_for_while_it_has_no_room(scripted):
+    servicer, target = scripted
+
+    def behavior(context: Any) -> worker_pb2.InfoReply:
+        if len(servicer.calls) < 3:
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED
+            context.set_trailing_metadata([details.pack(code.value[0], "full", [details.retry_info(0.1)])])
+            context.abort(code, "full")
+        return worker_pb2.InfoReply(version="3rd")
+
+    servicer.behavior = behavior
+    with Client([target, "127.0.0.1:1"], timeout_s=20) as client:
+        assert [info.version for info in client.infos()] == ["3rd"]
+
+
 def test_a_call_that_was_cancelled_on_its_way_is_repeated(scripted):
     servicer, target = scripted
 

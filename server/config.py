@@ -189,6 +189,11 @@ class Config:
                 f"authenticated: give {', and '.join(lacks)}; or say --insecure if the network is trusted"
             )
 
+    def chosen(self) -> dict[str, Any]:
+        """The settings that are not the default."""
+        default = vars(Config())
+        return {name: value for name, value in vars(self).items() if value != default[name]}
+
     def of_worker(self, index: int, count: int = 1) -> Config:
         """The configuration of one of several workers: none writes to another's spool, and they share the host."""
         least = 2 * self.max_payload_mib

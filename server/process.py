@@ -38,7 +38,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     except ConfigError as error:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
-    logs.event("configuration", **vars(config))
+    logs.event("configuration, where it is not the default", **config.chosen())
     try:
         worker.start()
     except Exception as error:

@@ -9,6 +9,7 @@ import torch
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
+from lumigrad.server.out_of_memory import is_out_of_memory
 from lumigrad.v1 import tensor_pb2
 
 # Memory of uploads that is kept for the next ones. Each call's thread has memory of its own, so that the C library
@@ -30,7 +31,7 @@ class Transfer:
         """A buffer for an upload."""
         if self.is_cpu or not length:
             return self._buffers.lend(length)
-        buffer: memoryview = torch.empty(length, dtype=torch.uint8, pin_memory=True).numpy().data
+        buffer: memoryview = _pinned((length,), torch.uint8).numpy().data
         return buffer
 
     def upload(self, array: Array, dtype: tensor_pb2.DType) -> torch.Tensor:
@@ -69,5 +70,15 @@ class Transfer:
         bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
         if bits.device.type == "cpu":
             return bits
-        host = torch.empty(bits.shape, dtype=bits.dtype, pin_memory=True)
-        return host.copy_(bits, non_blocking=True)
+        return _pinned(bits.shape, bits.dtype).copy_(bits, non_blocking=True)
+
+
+def _pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A buffer from which, and to which, a GPU copies by itself; MemoryError if there is none left on the host."""
+    try:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+    except RuntimeError as error:
+        # The driver calls it an error of CUDA, as if the device had none.
+        if is_out_of_memory(error):
+            raise MemoryError("no pinned memory") from error
+        raise

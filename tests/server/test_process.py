@@ -142,6 +142,12 @@ def test_metrics_show_the_time_of_every_kernel_stage_after_a_render(rendered: Wo
         assert rendered.metric("lumigrad_kernel_seconds_bucket", engine="spheres", op=op, stage="blend", le="60.0") >= 1
 
 
+def test_the_log_shows_the_settings_that_are_not_the_default(shared_worker: WorkerProcess) -> None:
+    line = next(line for line in shared_worker.log.splitlines() if " INFO configuration, " in line)
+    assert " device=cpu " in line and " no_supervisor=True" in line
+    assert "queue_size" not in line and len(line) < 300
+
+
 def test_metrics_show_calls_stages_bytes_and_what_is_stored(rendered: WorkerProcess) -> None:
     assert rendered.metric("lumigrad_calls_total", method="RenderService.Render", code="OK") >= 1
     assert rendered.metric("lumigrad_call_seconds_sum", method="RenderService.Render") > 0

@@ -77,6 +77,24 @@ def test_examples_are_run_by_a_test():
     assert not {name for name in programs if f'"{name}"' not in tests}
 
 
+@every_document
+def test_tests_that_are_named_exist(document: Path):
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", document.read_text(encoding="utf-8"))
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file, _ in named if (ROOT / file).is_file()}
+    missing = {
+        (file, name) for file, name in named if file not in texts or (name and f"\ndef {name}(" not in texts[file])
+    }
+    assert not missing
+
+
+def test_what_tenants_can_count_on_is_tested():
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = text.partition("## What a tenant can count on\n")[2].partition("\n## ")[0].split("|---|---|\n")[1]
+    promises = [line for line in rows.splitlines() if line.startswith("|")]
+    assert len(promises) > 10
+    assert not [line for line in promises if not re.search(r"`tests/[\w/]+\.py(::\w+)?`[^|]*\|$", line)]
+
+
 @cache
 def help_of(command: str) -> str:
     """What `lumigrad COMMAND --help` prints."""

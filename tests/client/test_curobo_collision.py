@@ -22,7 +22,6 @@ from lumigrad.client.compat.curobo import (
     WorldCollisionConfig,
     WorldConfig,
     WorldMeshCollision,
-    register_mesh,
 )
 from support import mesh_shapes
 from support.worker import WorkerProcess
@@ -266,13 +265,6 @@ def test_faces_may_be_flat():
     flat = Mesh("part", None, BOX.vertices, BOX.faces.ravel().tolist())
     world = checker(WorldConfig(mesh=[flat]))
     assert costs(world, (0.6, 0.0, 0.0, 0.2)) == costs(checker(WorldConfig(mesh=[part()])), (0.6, 0.0, 0.0, 0.2))
-    assert register_mesh(BOX.vertices, BOX.faces.ravel()) == register_mesh(BOX.vertices, BOX.faces)
-    world.add_mesh(Mesh("other", AT, BOX.vertices.tolist(), tuple(BOX.faces.ravel().tolist())))
-    assert costs(world, (2.6, 0.0, 0.0, 0.2))[0] > 0
-    with pytest.raises(
-        CuroboArgumentError, match=r"^faces: expected \[F, 3\], or three numbers a triangle, got 35 num"
-    ):
-        world.add_mesh(Mesh("other", AT, BOX.vertices, BOX.faces.ravel()[:-1]))
 
 
 def test_models_come_from_dictionaries_files_and_any_objects(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 from lumigrad.kernels.density.apply import Applied, apply
 from lumigrad.kernels.density.draw import STREAMS, Draw
-from lumigrad.kernels.density.noise import add_noise
+from lumigrad.kernels.density.noise import add_noise, prepare_noise
 from lumigrad.kernels.density.opacities import reset_opacities
 from lumigrad.kernels.density.parameters import Parameters
 from lumigrad.kernels.density.plan import Plan, plan
@@ -30,6 +30,7 @@ __all__ = [
     "apply",
     "normals",
     "plan",
+    "prepare_noise",
     "random_words",
     "relocate",
     "reset_opacities",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lumigrad.kernels.checks import check, is_number
 from lumigrad.kernels.density.draw import Draw, check_draw
 from lumigrad.kernels.density.engine import engine_for
@@ -29,6 +31,23 @@ def add_noise(parameters: Parameters, draw: Draw, *, learning_rate: float, noise
     Raises:
         ArgumentError: An argument does not fit.
     """
+    return prepare_noise(parameters, draw, learning_rate=learning_rate, noise_rate=noise_rate)()
+
+
+def prepare_noise(
+    parameters: Parameters, draw: Draw, *, learning_rate: float, noise_rate: float = 5e5
+) -> Callable[[], Stages]:
+    """Checks all that `add_noise` needs, and changes nothing; what it returns adds the noise, once.
+
+    Args:
+        parameters: See `add_noise`.
+        draw: See `add_noise`.
+        learning_rate: See `add_noise`.
+        noise_rate: See `add_noise`.
+
+    Raises:
+        ArgumentError: An argument does not fit.
+    """
     check_parameters(parameters)
     parameters.require_gaussians("noise")
     check_draw(draw)
@@ -36,4 +55,5 @@ def add_noise(parameters: Parameters, draw: Draw, *, learning_rate: float, noise
         check(is_number(value) and 0.0 <= float(value) <= _MAX_RATE, name, f"a value from 0 to {_MAX_RATE:g}", value)
     arrays = parameters.arrays("means", "quats", "scales", "opacities")
     strength = float(learning_rate) * float(noise_rate)
-    return Stages([engine_for(parameters.device).run("add_noise", draw.native("noise"), strength, **arrays)])
+    engine, numbers = engine_for(parameters.device), draw.native("noise")
+    return lambda: Stages([engine.run("add_noise", numbers, strength, **arrays)])

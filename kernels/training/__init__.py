@@ -1,7 +1,15 @@
 """What training needs beside rendering: steps of Adam, and losses of images with their gradients."""
 
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.training.adam import ACTIVATIONS, AdamStep, GradientStatistics, Parameter, adam_step
+from lumigrad.kernels.training.adam import (
+    ACTIVATIONS,
+    AdamStep,
+    GradientStatistics,
+    Parameter,
+    PreparedStep,
+    adam_step,
+    prepare_adam,
+)
 from lumigrad.kernels.training.exposure import apply_exposure, exposure_gradient
 from lumigrad.kernels.training.image_loss import PADDINGS, REDUCTIONS, ImageLoss, image_loss
 from lumigrad.kernels.training.plane_losses import PlaneLoss, alpha_loss, depth_loss
@@ -17,6 +25,7 @@ __all__ = [
     "ImageLoss",
     "Parameter",
     "PlaneLoss",
+    "PreparedStep",
     "adam_step",
     "alpha_loss",
     "apply_exposure",
@@ -24,4 +33,5 @@ __all__ = [
     "depth_loss",
     "exposure_gradient",
     "image_loss",
+    "prepare_adam",
 ]

@@ -13,7 +13,7 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number, is_whole
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.stages import Stages
-from lumigrad.kernels.training.engine import engine_for
+from lumigrad.kernels.training.engine import Engine, engine_for
 from lumigrad.kernels.training.tensors import check_tensor, described
 
 ACTIVATIONS = ("identity", "exp", "sigmoid")
@@ -94,6 +94,24 @@ class AdamStep:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class PreparedStep:
+    """A step of Adam for which everything is checked and allocated."""
+
+    _names: tuple[str, ...]
+    _groups: Sequence[Mapping[str, Any]]
+    _settings: Any
+    _sums: torch.Tensor
+    _engine: Engine | None
+
+    def run(self) -> AdamStep:
+        """Does it; once."""
+        if self._engine is None:
+            return AdamStep(self._names, self._sums, Stages())
+        times = self._engine.adam(list(self._groups), self._settings, self._sums)
+        return AdamStep(self._names, self._sums, Stages([times]))
+
+
 def adam_step(
     parameters: Mapping[str, Parameter],
     *,
@@ -125,6 +143,30 @@ def adam_step(
     Raises:
         ArgumentError: An argument does not fit; it says which.
     """
+    prepared = prepare_adam(parameters, step=step, betas=betas, epsilon=epsilon, gradient_scale=gradient_scale)
+    return prepared.run()
+
+
+def prepare_adam(
+    parameters: Mapping[str, Parameter],
+    *,
+    step: int,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    gradient_scale: float = 1.0,
+) -> PreparedStep:
+    """Checks and allocates all that `adam_step` needs, and changes nothing: running it has nothing left to fail at.
+
+    Args:
+        parameters: See `adam_step`.
+        step: See `adam_step`.
+        betas: See `adam_step`.
+        epsilon: See `adam_step`.
+        gradient_scale: See `adam_step`.
+
+    Raises:
+        ArgumentError: An argument does not fit; it says which.
+    """
     check(isinstance(parameters, Mapping), "parameters", "Parameters by name", type(parameters).__name__)
     settings = _settings(step, betas, epsilon, gradient_scale)
     first_power = 1.0 - float(betas[0]) ** int(step)
@@ -135,11 +177,10 @@ def adam_step(
         if parameter.raw.numel() > 0:
             groups[name] = _group(parameter, first_power)
     if not groups:
-        return AdamStep((), torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64), Stages())
+        return PreparedStep((), (), settings, torch.zeros(0, _native.ADAM_SUMS, dtype=torch.float64), None)
     assert device is not None
     sums = torch.empty(len(groups), _native.ADAM_SUMS, dtype=torch.float64, device=device)
-    times = engine_for(device).adam(list(groups.values()), settings, sums)
-    return AdamStep(tuple(groups), sums, Stages([times]))
+    return PreparedStep(tuple(groups), tuple(groups.values()), settings, sums, engine_for(device))
 
 
 def _settings(step: int, betas: Sequence[float], epsilon: float, gradient_scale: float) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,11 +12,12 @@ import torch
 from lumigrad.kernels import density
 from lumigrad.server.training.density import Density
 from lumigrad.server.training.parameters import Parameter, Parameters
+from lumigrad.server.training.rates import Optimizer
 from lumigrad.v1 import density_pb2
 
 if TYPE_CHECKING:
+    from lumigrad.server.training.footprint import Room
     from lumigrad.server.training.images import Gradients, Rendered
-    from lumigrad.server.training.state import TrainingState
 
 
 class DensityState:
@@ -58,56 +60,77 @@ class DensityState:
             self._statistics = density.Statistics(tensors["gradient"], tensors["views"], tensors["radii"])
             self._was_reset = bool(tensors["was_reset"].item())
 
-    def after_step(
-        self, state: TrainingState, rendered: Rendered, gradients: Gradients
-    ) -> tuple[density_pb2.DensityReport | None, bool]:
-        """Do what is due after a step; also tells whether rows came or went."""
-        if self._statistics is not None:
-            self._note(self._statistics, rendered, gradients)
-        report, parameters = None, state.parameters
-        if self._plan.schedule.is_due(state.step):
-            report = self._move(state) if self._plan.is_mcmc else self._grow(state)
-        if self._plan.is_reset_due(state.step):
-            report = report or density_pb2.DensityReport()
-            density.reset_opacities(_rows(parameters), 2 * self._plan.values["prune_opacity"])
-            parameters.activate()
-            self._was_reset = report.opacities_reset = True
-        if self._plan.is_mcmc:
-            rate = state.plan.optimizer.rates["means"].at(state.step)
-            noise = self._plan.values["noise"]
-            density.add_noise(_rows(parameters), self._draw(state.step), learning_rate=rate, noise_rate=noise)
-        return report, report is not None and not _is_only_reset(report)
+    def is_due(self, step: int) -> bool:
+        """Whether a step changes more than the optimiser and noise do."""
+        return self._plan.schedule.is_due(step) or self._plan.is_reset_due(step)
 
-    def _note(self, statistics: density.Statistics, rendered: Rendered, gradients: Gradients) -> None:
+    def observed(self, rendered: Rendered, gradients: Gradients) -> DensityState:
+        """What it is with what a step tells of each row. This one stays."""
+        known = self._statistics
+        if known is None:
+            return self
+        statistics = density.Statistics(known.gradient.clone(), known.views.clone(), known.radii.clone())
         camera = rendered.planned.plan.cameras[0]
         gradient, radii = gradients.by_name[self.gradients[0]], rendered.outputs["radii"]
         density.accumulate(statistics, gradient, radii, width=camera.width, height=camera.height)
+        return self._with(statistics, self._was_reset)
 
-    def _grow(self, state: TrainingState) -> density_pb2.DensityReport:
-        assert self._statistics is not None
-        rows, statistics = _rows(state.parameters), self._statistics
-        thresholds = self._plan.thresholds(state.step)
+    def noise(self, parameters: Parameters, optimizer: Optimizer, step: int) -> Callable[[], object]:
+        """What moves the means at random after a step; it has nothing left to fail at."""
+        if not self._plan.is_mcmc:
+            return lambda: None
+        rate = optimizer.rates["means"].at(step)
+        noise = self._plan.values["noise"]
+        return density.prepare_noise(_rows(parameters), self._draw(step), learning_rate=rate, noise_rate=noise)
+
+    def controlled(
+        self, parameters: Parameters, step: int, room: Room
+    ) -> tuple[density_pb2.DensityReport, DensityState]:
+        """Do what is due at a step to parameters; returns what that was, and what this one is then. This one stays.
+
+        Before rows come `room` is made for them.
+        """
+        report, statistics, was_reset = density_pb2.DensityReport(), self._statistics, self._was_reset
+        if self._plan.schedule.is_due(step) and statistics is None:
+            report = self._move(parameters, step, room)
+        elif self._plan.schedule.is_due(step) and statistics is not None:
+            report, statistics = self._grow(statistics, parameters, step, room)
+        if self._plan.is_reset_due(step):
+            density.reset_opacities(_rows(parameters), 2 * self._plan.values["prune_opacity"])
+            parameters.activate()
+            was_reset = report.opacities_reset = True
+        return report, self._with(statistics, was_reset)
+
+    def _with(self, statistics: density.Statistics | None, was_reset: bool) -> DensityState:
+        other = copy.copy(self)
+        other._statistics, other._was_reset = statistics, was_reset
+        return other
+
+    def _grow(
+        self, statistics: density.Statistics, parameters: Parameters, step: int, room: Room
+    ) -> tuple[density_pb2.DensityReport, density.Statistics]:
+        rows, thresholds = _rows(parameters), self._plan.thresholds(step)
         extent, was_reset = self._plan.extent, self._was_reset
         plan = density.plan(rows, statistics, thresholds, extent=extent, after_reset=was_reset)
         if plan.count > self._plan.most:
             fewer = _without_growth(thresholds)
             plan = density.plan(rows, statistics, fewer, extent=extent, after_reset=was_reset)
-        state.room.grow(plan.count)
-        grown = density.apply(plan, rows, self._draw(state.step)).parameters
-        _take_over(state.parameters, grown)
-        self._statistics = density.Statistics.zeros(grown)
-        return density_pb2.DensityReport(cloned=plan.cloned, split=plan.split, pruned=plan.pruned)
+        room.grow(parameters.count + plan.count)
+        grown = density.apply(plan, rows, self._draw(step)).parameters
+        _take_over(parameters, grown)
+        report = density_pb2.DensityReport(cloned=plan.cloned, split=plan.split, pruned=plan.pruned)
+        return report, density.Statistics.zeros(grown)
 
-    def _move(self, state: TrainingState) -> density_pb2.DensityReport:
-        draw, values = self._draw(state.step), self._plan.values
+    def _move(self, parameters: Parameters, step: int, room: Room) -> density_pb2.DensityReport:
+        draw, values = self._draw(step), self._plan.values
         least = values["min_opacity"]
-        count = state.parameters.count
-        state.room.grow(max(count, min(self._plan.most, int((1.0 + values["growth"]) * count))))
-        moved = density.relocate(_rows(state.parameters), draw, min_opacity=least)
+        count = parameters.count
+        room.grow(count + max(count, min(self._plan.most, int((1.0 + values["growth"]) * count))))
+        moved = density.relocate(_rows(parameters), draw, min_opacity=least)
         added = density.add_gaussians(
-            _rows(state.parameters), draw, cap=self._plan.most, growth=values["growth"], min_opacity=least
+            _rows(parameters), draw, cap=self._plan.most, growth=values["growth"], min_opacity=least
         )
-        _take_over(state.parameters, added.parameters)
+        _take_over(parameters, added.parameters)
         return density_pb2.DensityReport(relocated=moved.relocated, added=added.added)
 
     def _draw(self, step: int) -> density.Draw:
@@ -136,5 +159,6 @@ def _without_growth(thresholds: density.Thresholds) -> density.Thresholds:
     return dataclasses.replace(thresholds, grow_gradient=float("inf"), split_radius=None)
 
 
-def _is_only_reset(report: density_pb2.DensityReport) -> bool:
-    return not (report.cloned or report.split or report.pruned or report.added or report.relocated)
+def has_changed_rows(report: density_pb2.DensityReport) -> bool:
+    """Whether rows came, went or moved."""
+    return bool(report.cloned or report.split or report.pruned or report.added or report.relocated)

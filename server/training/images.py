@@ -59,6 +59,7 @@ class Planned:
         wanted: That is differentiated by, as the engine names it.
         plan: The engine's.
         field: The path of the step in the request.
+        chosen: How many of the views the worker chose.
     """
 
     views: Sequence[int]
@@ -66,9 +67,12 @@ class Planned:
     wanted: Sequence[str]
     plan: Any
     field: str
+    chosen: int = 0
 
     @staticmethod
-    def of(state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, field: str) -> Planned:
+    def of(
+        state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, field: str, chosen: int = 0
+    ) -> Planned:
         """Check what the views of a step take, with the parameters as they are now."""
         spec = render_pb2.RenderSpec(cameras=state.views.cameras(views), outputs=outputs)
         settings = getattr(spec, state.plan.kind)
@@ -83,7 +87,7 @@ class Planned:
         if state.density is not None:
             names += [name for name in state.density.outputs if name not in names]
             wanted += state.density.gradients
-        return Planned(views, names, wanted, plan, field)
+        return Planned(views, names, wanted, plan, field, chosen)
 
     def forward_bytes(self, device: torch.device) -> int:
         """About what rendering takes of the device's memory, with all that stays until gradients come."""

@@ -123,13 +123,21 @@ class Parameters:
                 parameter.value = parameter.raw.exp() if parameter.activation == "exp" else parameter.raw.sigmoid()
             self.by_name[name] = parameter
 
-    def step(
+    def copied(self) -> Parameters:
+        """The same values in tensors of their own."""
+        return Parameters(
+            {
+                name: Parameter.of(name, {part: tensor.clone() for part, tensor in parameter.tensors.items()})
+                for name, parameter in self.by_name.items()
+            }
+        )
+
+    def prepared_step(
         self, gradients: Tensors, optimizer: Optimizer, step: int, rows: torch.Tensor | None
-    ) -> Mapping[str, training.GradientStatistics]:
-        """One step of Adam; `step` counts from 0, and `rows` are those that take part, if not all."""
+    ) -> training.PreparedStep:
+        """A step of Adam that is still to be run; `step` counts from 0, `rows` take part, None: all."""
         groups = {name: self._group(name, gradients[name], optimizer, step, rows) for name in self.wanted}
-        done = training.adam_step(groups, betas=optimizer.betas, epsilon=optimizer.epsilon, step=step + 1)
-        return done.statistics()
+        return training.prepare_adam(groups, betas=optimizer.betas, epsilon=optimizer.epsilon, step=step + 1)
 
     def _group(
         self, name: str, gradient: torch.Tensor, optimizer: Optimizer, step: int, rows: torch.Tensor | None

@@ -34,19 +34,22 @@ class Refinement:
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
         self._steps = tensors["steps"].cpu()
 
-    def step(self, views: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> None:
-        """A step of Adam for some views; `gradient` has a row for each of them."""
+    def stepped(self, views: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
+        """What a step of Adam for some views makes of it; `gradient` has a row for each of them. This one stays."""
+        stepped = Refinement.__new__(Refinement)
+        stepped.restore({name: tensor.clone() for name, tensor in self.tensors.items()})
         for row, view in enumerate(views):
-            self._steps[view] += 1
+            stepped._steps[view] += 1
             parameter = training.Parameter(
-                raw=self.values[view : view + 1],
+                raw=stepped.values[view : view + 1],
                 gradient=gradient[row : row + 1].contiguous(),
-                first=self._first[view : view + 1],
-                second=self._second[view : view + 1],
+                first=stepped._first[view : view + 1],
+                second=stepped._second[view : view + 1],
                 learning_rate=rate,
             )
-            number = int(self._steps[view])
+            number = int(stepped._steps[view])
             training.adam_step({"row": parameter}, betas=optimizer.betas, epsilon=optimizer.epsilon, step=number)
+        return stepped
 
     def clear(self, view: int) -> torch.Tensor:
         """Take a view's values out: what they stood for was applied."""

@@ -79,9 +79,9 @@ class Session:
         if asked.number != expected:
             raise StepMismatchError(expected, asked.number)
         replies.check_dtype(asked)
-        views = self._views(asked)
+        views, chosen = self._views(asked)
         if asked.own_loss:
-            yield from self._own_loss(request, views)
+            yield from self._own_loss(request, views, chosen)
             return
         self._require_settled("step.own_loss")
         loss = state.plan.loss
@@ -89,28 +89,29 @@ class Session:
         assert loss is not None
         require(state.views.has_targets, "step.own_loss", "true: some views have no target", False)
         names = tuple(asked.outputs)
-        planned = self._planned(views, (*loss.outputs, *names))
+        planned = self._planned(views, (*loss.outputs, *names), chosen)
         device = self._runtime.transfer.device
         cost = self._admitted(planned.forward_bytes(device) + planned.backward_bytes(device), request, planned, names)
 
-        def work() -> tuple[Done, Mapping[str, Array] | None]:
-            rendered, done = step(state, planned, request.part)
-            state.chosen += 0 if asked.views else len(views)
-            return done, self._download(rendered, names, request) if names else None
+        def work() -> tuple[Mapping[str, Array] | None, Done]:
+            # Before the step is made: afterwards nothing may fail that its client would not hear of.
+            return step(state, planned, request.part, lambda rendered: self._images(rendered, names, request))
 
-        done, images = self._run(work, request, cost)
+        images, done = self._run(work, request, cost)
+        # Noted first: a client that goes while it gets the images is told when it comes back.
+        reply = self._tell(asked.number, done, request)
         if images is not None:
             yield from replies.images(views, images, request)
-        yield self._tell(asked.number, done, request)
+        yield reply
 
-    def _own_loss(self, request: Request, views: list[int]) -> Replies:
+    def _own_loss(self, request: Request, views: list[int], chosen: int) -> Replies:
         asked, state = request.message.step, self._state
         require(bool(asked.outputs), "step.outputs", "at least one output with own_loss", "none")
         require(
             len(self._pending) < _MOST_PENDING, "step", f"at most {_MOST_PENDING} steps that wait for gradients", "more"
         )
         names = tuple(asked.outputs)
-        planned = self._planned(views, names)
+        planned = self._planned(views, names, chosen)
         nbytes = planned.forward_bytes(self._runtime.transfer.device)
         cost = self._admitted(nbytes, request, planned, names)
         # What is rendered waits for its gradients, and counts with the training meanwhile.
@@ -118,7 +119,6 @@ class Session:
 
         def work() -> tuple[Rendered, Mapping[str, Array]]:
             rendered = render(state, planned, request.part)
-            state.chosen += 0 if asked.views else len(views)
             return rendered, self._download(rendered, names, request)
 
         try:
@@ -201,8 +201,8 @@ class Session:
         reply.finished.SetInParent()
         yield replies.framed(reply, request)
 
-    def _planned(self, views: list[int], outputs: Sequence[str]) -> Planned:
-        return Planned.of(self._state, views, tuple(dict.fromkeys(outputs)), self._runtime.limits, "step")
+    def _planned(self, views: list[int], outputs: Sequence[str], chosen: int) -> Planned:
+        return Planned.of(self._state, views, tuple(dict.fromkeys(outputs)), self._runtime.limits, "step", chosen)
 
     def _admitted(
         self, nbytes: int, request: Request, planned: Planned | None = None, names: Sequence[str] = ()
@@ -225,20 +225,26 @@ class Session:
         finally:
             self._state.room.settle(self._state.parameters.count)
 
-    def _views(self, asked: training_pb2.Step) -> list[int]:
+    def _views(self, asked: training_pb2.Step) -> tuple[list[int], int]:
+        """The views of a step, and how many of them were chosen here."""
         state = self._state
         if asked.views:
             state.views.check(asked.views, "step.views")
-            return list(asked.views)
+            return list(asked.views), 0
         require(asked.batch >= 1, "step.batch", "at least 1 where no views are named", asked.batch)
         limit = f"at most {self._runtime.limits.cameras} views"
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
         is_fit = asked.batch == 1 or state.views.is_uniform
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
-        return state.views.chosen(state.plan.message.seed, state.chosen, asked.batch)
+        # Those of steps that wait are only taken when the steps are made.
+        position = state.chosen + sum(waiting.planned.chosen for waiting, _ in self._pending.values())
+        return state.views.chosen(state.plan.message.seed, position, asked.batch), asked.batch
 
     def _require_settled(self, field: str) -> None:
         require(not self._pending, field, "no step that waits for its gradients", len(self._pending))
+
+    def _images(self, rendered: Rendered, names: tuple[str, ...], request: Request) -> Mapping[str, Array] | None:
+        return self._download(rendered, names, request) if names else None
 
     def _download(self, rendered: Rendered, names: tuple[str, ...], request: Request) -> Mapping[str, Array]:
         dtype = request.message.step.output_dtype
@@ -247,12 +253,12 @@ class Session:
             return dict(zip(names, self._runtime.transfer.download(converted), strict=True))
 
     def _tell(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
-        # A scene that is trained is in use: others make room first.
-        self._runtime.scenes.touch(self._state.scene_id)
         reply = replies.done(number, done)
         # The snapshot has this reply too: the worker may die between the one and the other.
         reply.snapshotted = self._is_snapshot_due
         self._state.told.append(reply)
+        # A scene that is trained is in use: others make room first.
+        self._runtime.scenes.touch(self._state.scene_id)
         reply.snapshotted = reply.snapshotted and self._has_written_snapshot(request)
         return replies.framed(training_pb2.TrainReply(done=reply), request)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from lumigrad.kernels.training import GradientStatistics
+from lumigrad.kernels.training import AdamStep, GradientStatistics, PreparedStep
 from lumigrad.server.call import Call
+from lumigrad.server.training.density_state import DensityState, has_changed_rows
 from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered, differentiate, losses, render
+from lumigrad.server.training.parameters import Parameters
+from lumigrad.server.training.refinement import Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES
 from lumigrad.server.training.state import TrainingState
-from lumigrad.v1 import density_pb2
+from lumigrad.v1 import density_pb2, training_pb2
+
+T = TypeVar("T")
 
 # The mean of these is what regularisers weigh.
 _REGULARISED: Mapping[str, Sequence[str]] = {"opacity": ("opacities",), "scale": ("scales", "radii")}
@@ -32,14 +37,18 @@ class Done:
     discarded: bool = False
 
 
-def step(state: TrainingState, planned: Planned, call: Call) -> tuple[Rendered, Done]:
-    """A step with the training's own loss, whose outputs are among those that are planned."""
+def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Rendered], T]) -> tuple[T, Done]:
+    """A step with the training's own loss, whose outputs are among those that are planned.
+
+    `look` sees what was rendered before anything changes; its result comes back.
+    """
     loss = state.plan.loss
     assert loss is not None
     rendered = render(state, planned, call)
     with call.times.stage("loss"):
         found = losses(loss, state, rendered)
-    return rendered, apply(state, rendered, found.upstream, found, call)
+    seen = look(rendered)
+    return seen, apply(state, rendered, found.upstream, found, call)
 
 
 def apply(
@@ -52,35 +61,101 @@ def apply(
     """Differentiate what was rendered, and change the parameters: as a whole or not at all."""
     if rendered.generation != state.generation:
         state.step += 1
+        state.chosen += rendered.planned.chosen
         return Done(rendered.views, loss, state.parameters.count, 0, {}, None, discarded=True)
     gradients = differentiate(state, rendered, upstream, call)
-    terms = _regularise(state, gradients) if loss is not None else {}
-    call.check()
     if loss is not None and state.plan.loss is not None:
-        weights = state.plan.loss.weights
+        terms, weights = _regularise(state, gradients), state.plan.loss.weights
         regularised = sum(weights[name] * value for name, value in terms.items())
         loss = Losses(loss.total + regularised, {**loss.terms, **terms}, loss.upstream)
     with call.times.stage("optimize"):
-        return _change(state, rendered, gradients, loss)
+        visible = int(gradients.touched.count_nonzero())
+        change = _prepared(state, rendered, gradients)
+        call.check()
+        statistics = change.make(state)
+    return Done(rendered.views, loss, state.parameters.count, visible, statistics.statistics(), change.report)
 
 
-def _change(state: TrainingState, rendered: Rendered, gradients: Gradients, loss: Losses | None) -> Done:
-    optimizer, at = state.plan.optimizer, state.step
+@dataclass(frozen=True)
+class _Change:
+    """What a step changes, with all that may fail behind it.
+
+    Attributes:
+        adam: On `parameters`; done already to those that are copies.
+        noise: Likewise.
+        parameters: Those of before, which the step changes in place, or copies that were changed.
+        views: By number, those that have moved.
+        chosen: How many views the worker chose.
+    """
+
+    adam: PreparedStep
+    noise: Callable[[], object]
+    is_done: AdamStep | None
+    parameters: Parameters
+    density: DensityState | None
+    report: density_pb2.DensityReport | None
+    exposures: Refinement | None
+    poses: Refinement | None
+    views: Mapping[int, training_pb2.TrainingView]
+    chosen: int
+
+    def make(self, state: TrainingState) -> AdamStep:
+        """Change the state. Nothing here allocates or checks, so that nothing stops half-way."""
+        done = self.is_done
+        if done is None:
+            done = self.adam.run()
+            self.noise()
+        state.parameters, state.density = self.parameters, self.density
+        state.exposures, state.poses = self.exposures, self.poses
+        for number, view in self.views.items():
+            state.views.messages[number] = view
+        state.generation += self.report is not None and has_changed_rows(self.report)
+        state.chosen += self.chosen
+        state.step += 1
+        return done
+
+
+def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) -> _Change:
+    """Check and allocate all that a step needs; what cannot be undone, and may fail, is done to copies."""
+    optimizer, at, density = state.plan.optimizer, state.step, state.density
+    is_due = density is not None and density.is_due(at)
+    if is_due:
+        state.room.grow(state.parameters.count)
+    parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
-    statistics = state.parameters.step(gradients.by_name, optimizer, at, rows)
-    if state.exposures is not None and gradients.exposures is not None:
-        state.exposures.step(gradients.views, gradients.exposures, optimizer.rates[EXPOSURES].at(at), optimizer)
-    if state.poses is not None and gradients.poses is not None:
-        state.poses.step(gradients.views, gradients.poses, optimizer.rates[POSES].at(at), optimizer)
-        for view in gradients.views:
-            state.views.move(view, state.poses.clear(view))
-    visible = int(gradients.touched.count_nonzero())
-    report = None
-    if state.density is not None:
-        report, has_changed = state.density.after_step(state, rendered, gradients)
-        state.generation += has_changed
-    state.step += 1
-    return Done(rendered.views, loss, state.parameters.count, visible, statistics, report)
+    adam = parameters.prepared_step(gradients.by_name, optimizer, at, rows)
+    exposures, poses, views = _refined(state, gradients)
+    noise: Callable[[], object] = _nothing
+    report, done = None, None
+    if density is not None:
+        density = density.observed(rendered, gradients)
+        if is_due:
+            done = adam.run()
+            report, density = density.controlled(parameters, at, state.room)
+            density.noise(parameters, optimizer, at)()
+        else:
+            noise = density.noise(parameters, optimizer, at)
+    chosen = rendered.planned.chosen
+    return _Change(adam, noise, done, parameters, density, report, exposures, poses, views, chosen)
+
+
+def _refined(
+    state: TrainingState, gradients: Gradients
+) -> tuple[Refinement | None, Refinement | None, Mapping[int, training_pb2.TrainingView]]:
+    """Exposures and poses after a step, and the views that have moved."""
+    optimizer, at, numbers = state.plan.optimizer, state.step, gradients.views
+    exposures, poses = state.exposures, state.poses
+    views: dict[int, training_pb2.TrainingView] = {}
+    if exposures is not None and gradients.exposures is not None:
+        exposures = exposures.stepped(numbers, gradients.exposures, optimizer.rates[EXPOSURES].at(at), optimizer)
+    if poses is not None and gradients.poses is not None:
+        poses = poses.stepped(numbers, gradients.poses, optimizer.rates[POSES].at(at), optimizer)
+        views = {number: state.views.moved(number, poses.clear(number)) for number in numbers}
+    return exposures, poses, views
+
+
+def _nothing() -> None:
+    pass
 
 
 def _regularise(state: TrainingState, gradients: Gradients) -> dict[str, float]:

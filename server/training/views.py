@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
 from functools import lru_cache
@@ -69,15 +70,17 @@ class Views:
             model = view.camera.WhichOneof("model")
             require(model == "opencv", f"{field}[{index}].camera", "an opencv camera, for poses are refined", model)
 
-    def move(self, number: int, xi: torch.Tensor) -> None:
-        """Put exp(xi), xi = (translation, rotation), on the left of a view's world-to-camera matrix."""
-        camera = self.messages[number].camera.opencv
+    def moved(self, number: int, xi: torch.Tensor) -> training_pb2.TrainingView:
+        """A view with exp(xi), xi = (translation, rotation), on the left of its world-to-camera matrix."""
+        view = copy.deepcopy(self.messages[number])
+        camera = view.camera.opencv
         matrix = torch.eye(4, dtype=torch.float64)
         matrix[:3, :3] = torch.tensor(camera.rotation, dtype=torch.float64).reshape(3, 3)
         matrix[:3, 3] = torch.tensor(camera.translation, dtype=torch.float64)
         moved = training.apply_pose_update(matrix[None], xi.double().cpu()[None])[0]
         camera.rotation[:] = moved[:3, :3].flatten().tolist()
         camera.translation[:] = moved[:3, 3].tolist()
+        return view
 
     def check(self, numbers: Sequence[int], field: str) -> None:
         """Refuse numbers of no view, and views of several sizes."""

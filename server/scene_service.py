@@ -95,12 +95,15 @@ class SceneService:
         payload = call.lane.writer()
         if request.with_tensors:
             tensors = scene.content.tensors
+            nbytes = sum(tensor.nbytes for tensor in tensors.values())
+            runtime.transit.reserve(nbytes, call)
 
             def work() -> list[Array]:
                 with call.times.stage("download"):
                     return runtime.transfer.download(list(tensors.values()))
 
-            arrays = runtime.executor.run(work, call)
+            # Of the device it takes nothing, for the tensors are there.
+            arrays = runtime.executor.run(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
             sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
             reply.scene.CopyFrom(scene.content.message(sent))
         with call.times.stage("encode"):

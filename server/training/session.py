@@ -185,7 +185,7 @@ class Session:
         reply.views.views.extend(state.views.messages)
         if state.exposures is not None:
             values, transfer = state.exposures.values, self._runtime.transfer
-            cost = Cost.of_payload(values.nbytes)
+            cost = Cost(payload_bytes=values.nbytes, is_repeatable=True)
             self._runtime.transit.reserve(values.nbytes, request.part)
             array = self._runtime.executor.run(lambda: transfer.download([values]), request.part, cost)[0]
             reply.views.exposures.CopyFrom(payload.add(array))

@@ -39,7 +39,7 @@ def write(training: Training, runtime: Runtime, call: Call) -> int:
     names = list(state.tensors())
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
     runtime.transit.reserve(nbytes, call)
-    cost = Cost.of_payload(nbytes)
+    cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)
     runtime.memory.check(cost)
 
     def copy() -> list[torch.Tensor]:
@@ -110,8 +110,10 @@ def read(
 
     count = next(iter(shapes.values()))[0]
     with runtime.trainings.room(Footprint.of(plan, shapes, views), count) as room:
-        cost = Cost.of_payload(blob.payload.nbytes)
-        runtime.memory.check(cost)
+        # Each tensor comes to the device, and is copied there.
+        working = max(array.nbytes for array, _ in arrays.values())
+        cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
+        runtime.memory.check(Cost(bytes=room.bytes + working))
         state = runtime.executor.run(lambda: make(room), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
     state.told.extend(message.told)

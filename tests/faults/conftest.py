@@ -7,9 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.balance import nothing_is_left
 from support.lane_calls import lane_people
 from support.raw_calls import RawClient
 from support.worker import WorkerProcess
+
+# For each test of this folder.
+__all__ = ["nothing_is_left"]
 
 
 @pytest.fixture(scope="module")

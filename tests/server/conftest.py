@@ -6,8 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.balance import nothing_is_left
 from support.raw_calls import RawClient
 from support.worker import WorkerProcess, worker
+
+# For each test of this folder.
+__all__ = ["nothing_is_left"]
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 import urllib.request
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,6 +25,9 @@ _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 
 class WorkerProcess:
     """One `lumigrad serve`; `target` is where it listens once the constructor returns."""
+
+    # Those that were started.
+    all: ClassVar[weakref.WeakSet[WorkerProcess]] = weakref.WeakSet()
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class WorkerProcess:
         host, self.port, self.metrics_port = self._wait_until_listening()
         self.target = f"{host}:{self.port}"
         self.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
+        self.all.add(self)
 
     @property
     def log(self) -> str:

@@ -250,9 +250,7 @@ class NewerGrid:
 
 def test_grids_of_a_newer_release_have_to_say_their_sign():
     grid = NewerGrid()
-    with pytest.raises(
-        CuroboArgumentError, match=r"^positive_inside: expected True or False for the grid 'grid' of cuR"
-    ):
+    with pytest.raises(CuroboArgumentError, match=r"^positive_inside: expected True or False for the grid"):
         checker(WorldConfig(voxel=[grid]))
     grid.positive_inside = False
     newer = costs(checker(WorldConfig(voxel=[grid])), (0.2, 0.0, 0.0, 0.05), (0.5, 0.0, 0.0, 0.05))
@@ -262,9 +260,8 @@ def test_grids_of_a_newer_release_have_to_say_their_sign():
 
 
 def test_faces_may_be_flat():
-    flat = Mesh("part", None, BOX.vertices, BOX.faces.ravel().tolist())
-    world = checker(WorldConfig(mesh=[flat]))
-    assert costs(world, (0.6, 0.0, 0.0, 0.2)) == costs(checker(WorldConfig(mesh=[part()])), (0.6, 0.0, 0.0, 0.2))
+    flat = checker(WorldConfig(mesh=[Mesh("part", None, BOX.vertices, BOX.faces.ravel().tolist())]))
+    assert costs(flat, (0.6, 0.0, 0.0, 0.2)) == costs(checker(WorldConfig(mesh=[part()])), (0.6, 0.0, 0.0, 0.2))
 
 
 def test_models_come_from_dictionaries_files_and_any_objects(tmp_path: Path):

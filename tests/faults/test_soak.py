@@ -16,13 +16,25 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.alone
 def test_a_short_soak_passes(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    options = ["--minutes", "0.15", "--window-seconds", "3", "--rate", "8", "--rss-mib", "400", "--out", str(out)]
+    options = [
+        "--minutes",
+        "0.15",
+        "--window-seconds",
+        "3",
+        "--rate",
+        "8",
+        "--rss-mib-per-minute",
+        "4000",
+        "--out",
+        str(out),
+    ]
     command = [sys.executable, "-m", "tests.soak", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert found["good"] and not found["calls"]["failed"]
     assert found["faults"]["killed worker"] >= 1
+    assert any(name.startswith("attack: ") for name in found["faults"])
     assert sum(found["calls"]["good"].values()) > 0
 
 

@@ -1,9 +1,10 @@
 """A soak: `python -m tests.soak --minutes 30` from the root of the repository, or `make soak`.
 
 A worker under a supervisor, with a spool, is asked for everything that clients ask for, at a fixed rate, while workers
-are killed and drained, connections break and readers stop. After each window of load all comes to rest, and the
-program looks at what the worker, its supervisor and the clients (this process) hold. It fails, with code 1, if any of
-it grows, if a reply is not bit for bit what it was before anything happened, or if a call fails that may be repeated.
+are killed and drained, connections break, readers stop, and one of three tenants attacks the others. After each window
+of load all comes to rest, and the program looks at what the worker, its supervisor and the clients (this process) hold.
+It fails, with code 1, if any of it grows, if a reply is not bit for bit what it was before anything happened, or if a
+call of the other tenants fails that may be repeated.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import secrets
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from support.fault_proxy import FaultProxy
-from support.raw_calls import RawClient, sphere_cloud
+from support.raw_calls import sphere_cloud
+from support.tenant import tenant_client
+from tests.soak.attacks import Attacks
 from tests.soak.calls import Calls
 from tests.soak.course import Course, Window
 from tests.soak.logged_worker import LoggedWorker
 from tests.soak.mishaps import Mishaps
-from tests.soak.report import report
+from tests.soak.report import QUANTILES, report
 from tests.soak.sample import hold_little
 from tests.soak.tally import Tally
 from tests.soak.verdict import LIMITS, trends
@@ -32,6 +36,8 @@ RESULTS = Path("build/bench/soak.json")
 _OPTIONS = (
     *("--context-seconds", "2", "--training-seconds", "2", "--stall-seconds", "4"),
     *("--lame-duck-seconds", "0.5", "--crash-seconds", "0.1"),
+    # Which a tenant who floods the worker with scenes soon has.
+    *("--max-scenes", "300"),
 )
 
 
@@ -42,7 +48,10 @@ def main() -> int:
     parser.add_argument("--window-seconds", type=float, default=15.0, help="of load in a window (default: 15)")
     parser.add_argument("--rate", type=float, default=15.0, help="calls per second (default: 15)")
     parser.add_argument(
-        "--rss-mib", type=float, default=LIMITS["rss_mib"], help="that a process may grow by (default: %(default)g)"
+        "--rss-mib-per-minute",
+        type=float,
+        default=LIMITS["rss_mib"],
+        help="that a process may grow by after the warm-up (default: %(default)g)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of what happens when (default: 0)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of results (default: %(default)s)")
@@ -53,22 +62,30 @@ def main() -> int:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         spool, log = Path(folder) / "spool", arguments.out.with_suffix(".log")
-        with LoggedWorker(log, "--spool", str(spool), *_OPTIONS) as process, FaultProxy(process.target) as proxy:
+        tokens = {name: secrets.token_hex() for name in ("user", "trainer", "attacker")}
+        file = Path(folder) / "tokens"
+        file.write_text("".join(f"{name}: {token}\n" for name, token in tokens.items()), encoding="utf-8")
+        options = ("--spool", str(spool), "--tokens-file", str(file), *_OPTIONS)
+        with LoggedWorker(log, *options) as process, FaultProxy(process.target) as proxy:
             with process.channel() as channel:
-                scene_id = RawClient("", channel=channel).put(sphere_cloud(5)).scene.scene_id
-            with Calls(process.target, proxy.target, tally) as calls:
-                mishaps = Mishaps(process, proxy, scene_id)
-                course = Course(process, proxy, calls, mishaps, tally, spool, arguments.window_seconds, arguments.rate)
+                scene_id = tenant_client(channel, tokens["user"]).put(sphere_cloud(5)).scene.scene_id
+            with Calls(process.target, proxy.target, (tokens["user"], tokens["trainer"]), tally) as calls:
+                mishaps = Mishaps(process, proxy, scene_id, tokens["user"])
+                attacks = Attacks(process.target, tokens["attacker"], mishaps.count, arguments.seed)
+                course = Course(
+                    process, proxy, calls, mishaps, attacks, tally, spool, arguments.window_seconds, arguments.rate
+                )
                 for window in course.windows(60 * arguments.minutes):
                     windows.append(window)
                     print(progress(window), flush=True)
-    found = trends(windows, arguments.rss_mib)
+    found = trends(windows, arguments.rss_mib_per_minute)
     is_good = not tally.failed and all(trend.is_good for trend in found)
-    print(report(found, tally, mishaps.count, is_good=is_good))
+    print(report(found, tally, mishaps.count, course.probes, is_good=is_good))
     results = {
         "good": is_good,
         "faults": mishaps.count,
         "calls": tally.as_dict(),
+        "small_render_s": {name: course.probes.quantile(share) for name, share in QUANTILES.items()},
         "trends": [asdict(trend) for trend in found],
         "windows": [asdict(window) for window in windows],
     }

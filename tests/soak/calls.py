@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import grpc
 import numpy as np
@@ -24,8 +25,8 @@ from lumigrad.client import (
     VersionMismatch,
 )
 from support import verbs
-from support.raw_calls import RawClient
 from support.slow_render import SlowRender
+from support.tenant import tenant_client
 from support.training_scenes import gaussian_lesson
 from tests.soak.tally import Tally
 
@@ -33,7 +34,9 @@ from tests.soak.tally import Tally
 CHANGES = ("put", "update", "delete")
 PATIENCE_SECONDS = 120.0
 LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=1280, height=720)
+SMALL = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=32, height=24)
 STEPS = 6
+_PATIENT: dict[str, Any] = {"retry_s": PATIENCE_SECONDS / 2}
 
 
 class Calls:
@@ -42,17 +45,19 @@ class Calls:
     `every` has those of one kind as often as it is to be picked.
     """
 
-    def __init__(self, direct: str, proxied: str, tally: Tally) -> None:
+    def __init__(self, direct: str, proxied: str, tokens: Sequence[str], tally: Tally) -> None:
         """Connects and finds out what replies must be, before anything happens.
 
         Args:
             direct: the worker's address.
             proxied: another one that leads there, with faults on the way.
+            tokens: of two tenants: the first asks for everything, the second trains.
             tally: counts what becomes of the calls.
         """
         self.every: list[Callable[[], None]] = []
         self._tally = tally
         self._target = direct
+        self._token = tokens[0]
         self._stack = ExitStack()
         self._numbers = itertools.count()
         self.client = self._connect(direct, "shared")
@@ -67,9 +72,12 @@ class Calls:
             self._add("hasty render", lambda client=client: self._hurry(client), (DeadlineExceeded, Unavailable))
         self._add("new client", self._come_and_go, times=2)
         self._add("refused", self._be_refused, times=2)
-        self._add("training", self._train, (TrainingHeld,), (TrainingLost,), times=3)
-        raw = RawClient(direct)
-        self._stack.callback(raw.close)
+        others = self._stack.enter_context(Client(direct, timeout_s=PATIENCE_SECONDS, token=tokens[1], **_PATIENT))
+        for name, client in (("training", self.client), ("another tenant's training", others)):
+            self._add(name, lambda client=client: self._train(client), (TrainingHeld,), (TrainingLost,), times=2)
+        self._others = others
+        self._stack.enter_context(channel := grpc.insecure_channel(direct))
+        raw = tenant_client(channel, self._token)
         self._slow = SlowRender(raw)
         self._stub = raw.render_stub
         self._add("cancelled", self._cancel, times=3)
@@ -84,13 +92,18 @@ class Calls:
 
     def tidy(self) -> int:
         """Delete the scenes that calls left which were broken off; returns how many."""
-        left = [handle for handle in self.client.list() if handle.scene_id not in self._kept]
-        for handle in left:
-            self.client.delete(handle.scene_id)
+        left = [(self.client, handle) for handle in self.client.list() if handle.scene_id not in self._kept]
+        left += [(self._others, handle) for handle in self._others.list()]
+        for client, handle in left:
+            client.delete(handle.scene_id)
         return len(left)
 
+    def probe(self) -> None:
+        """A small render, as somebody waits for who looks at a scene."""
+        self.client.render(self._cloud, SMALL, timeout_s=PATIENCE_SECONDS)
+
     def _connect(self, target: str, lane: str) -> Client:
-        client = Client(target, timeout_s=PATIENCE_SECONDS, retry_s=PATIENCE_SECONDS / 2, lane=lane)
+        client = Client(target, timeout_s=PATIENCE_SECONDS, token=self._token, lane=lane, **_PATIENT)
         return self._stack.enter_context(client)
 
     def _add(
@@ -126,7 +139,7 @@ class Calls:
             self._render(client)
 
     def _connect_briefly(self) -> Client:
-        return Client(self._target, timeout_s=PATIENCE_SECONDS, retry_s=PATIENCE_SECONDS / 2)
+        return Client(self._target, timeout_s=PATIENCE_SECONDS, token=self._token, **_PATIENT)
 
     def _be_refused(self) -> None:
         for call, kind in (
@@ -141,10 +154,10 @@ class Calls:
                 raise AssertionError(f"refused as {type(error).__name__}, not as {kind.__name__}") from error
             raise AssertionError("not refused")
 
-    def _train(self) -> None:
+    def _train(self, client: Client) -> None:
         lesson = gaussian_lesson(seed=next(self._numbers))
-        targets = lesson.targets(self.client)
-        with self.client.trainer(lesson.scene, lesson.cameras, targets, snapshot_every=2) as trainer:
+        targets = lesson.targets(client)
+        with client.trainer(lesson.scene, lesson.cameras, targets, snapshot_every=2) as trainer:
             steps = list(trainer.steps(STEPS))
             assert [step.number for step in steps] == list(range(STEPS)), "steps are missing"
             assert all(np.isfinite(step.loss) for step in steps), "a loss is no number"

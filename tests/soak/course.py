@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.fault_proxy import FaultProxy
+from support.histogram import Histogram
 from support.load import Load
 from support.slow_render import wait_for
+from tests.soak.attacks import Attacks
 from tests.soak.calls import Calls
 from tests.soak.logged_worker import LoggedWorker
 from tests.soak.mishaps import Mishaps
@@ -25,6 +29,7 @@ REST = ("lumigrad_calls_in_progress", "lumigrad_transit_bytes", "lumigrad_contex
 # show a trend; connections and readers go on failing.
 STORM = 0.3
 _CALLS_AT_ONCE = 8
+_PROBE_SECONDS = 0.2
 # Within which deleted files must be off the disk.
 _SWEEP_SECONDS = 30.0
 
@@ -60,10 +65,13 @@ class Course:
     proxy: FaultProxy
     calls: Calls
     mishaps: Mishaps
+    attacks: Attacks
     tally: Tally
     spool: Path
     window_seconds: float
     rate: float
+    # Of small renders beside all this, while no worker dies.
+    probes: Histogram = field(default_factory=Histogram)
 
     def windows(self, seconds: float) -> Iterator[Window]:
         """One after the other."""
@@ -82,13 +90,35 @@ class Course:
     def _run(self, lost: signal.Signals | None) -> None:
         """Load with faults; `lost` ends the worker half-way."""
         self.tally.may_lose = lost is not None
-        with Load(self.calls.every, self.rate, most_at_once=_CALLS_AT_ONCE, seed=random.getrandbits(32)):
+        load = Load(self.calls.every, self.rate, most_at_once=_CALLS_AT_ONCE, seed=random.getrandbits(32))
+        with load, self.attacks.running(), self._probing(is_counted=lost is None):
             end_reader = self.mishaps.stop_reader()
             self.mishaps.break_connections(self.window_seconds / 2)
             if lost is not None:
                 self.mishaps.lose_worker(lost)
             time.sleep(self.window_seconds / 2)
         end_reader()
+
+    @contextmanager
+    def _probing(self, *, is_counted: bool) -> Iterator[None]:
+        """Have small renders timed until the block ends."""
+        stopped = threading.Event()
+        probe = self.tally.counted("small render", self.calls.probe)
+
+        def run() -> None:
+            while not stopped.wait(_PROBE_SECONDS):
+                started = time.monotonic()
+                probe()
+                if is_counted:
+                    self.probes.add(time.monotonic() - started)
+
+        thread = threading.Thread(target=run, name="probe")
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
 
     def _rest(self) -> None:
         """Wait until nothing is under way, and delete what broken calls left."""

@@ -19,16 +19,17 @@ _READER_SIZE = 1920, 1080
 class Mishaps:
     """Makes things go wrong; `count` is of what did, by name."""
 
-    def __init__(self, process: LoggedWorker, proxy: FaultProxy, scene_id: str) -> None:
-        """`scene_id` is of a stored scene, for a reader that stops."""
+    def __init__(self, process: LoggedWorker, proxy: FaultProxy, scene_id: str, token: str) -> None:
+        """`scene_id` is of a stored scene, for a reader that stops; `token` is of the scene's tenant."""
         self.count: Counter[str] = Counter()
         self._process = process
         self._proxy = proxy
         self._scene_id = scene_id
+        self._token = token
 
     def stop_reader(self) -> Callable[[], None]:
         """A process that asks for a picture and is stopped; returns what ends it."""
-        reader = Reader(self._process.target, self._scene_id, *_READER_SIZE)
+        reader = Reader(self._process.target, self._scene_id, *_READER_SIZE, token=self._token)
         os.kill(reader.process.pid, signal.SIGSTOP)
         self.count["stopped reader"] += 1
         return reader.end

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from support.histogram import Histogram
 from tests.soak.tally import Tally
 from tests.soak.trend import Trend
 
+QUANTILES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 
-def report(trends: Sequence[Trend], tally: Tally, faults: Mapping[str, int], *, is_good: bool) -> str:
-    """All of it as Markdown."""
+
+def report(
+    trends: Sequence[Trend], tally: Tally, faults: Mapping[str, int], probes: Histogram, *, is_good: bool
+) -> str:
+    """All of it as Markdown; `probes` are the times of small renders."""
+    times = ", ".join(f"{name} {1e3 * probes.quantile(share):.0f} ms" for name, share in QUANTILES.items())
     lines = [
         "",
         "| held | at first | at last | trend | limit | windows |",
@@ -30,6 +36,7 @@ def report(trends: Sequence[Trend], tally: Tally, faults: Mapping[str, int], *, 
         "",
         f"{sum(tally.good.values())} calls as expected, {sum(tally.excused.values())} ended as they had to, "
         f"{sum(tally.failed.values())} failed.",
+        f"{probes.count} small renders beside them: {times}.",
         *(f"failed: {name}, {count} times" for name, count in sorted(tally.failed.items())),
         *tally.notes,
         *(f"grows: {trend.name}" for trend in trends if not trend.is_good),

@@ -19,7 +19,7 @@ class Trend:
         name: whose, and of what.
         first: its median over the first third of the windows after the warm-up.
         last: likewise over the last third.
-        growth: from the first to the last of these windows, along the fitted line.
+        growth: from the first to the last of these windows, along the fitted line; or per minute, if times are given.
         limit: what `growth` must not exceed.
         windows: how many were fitted.
     """
@@ -37,11 +37,15 @@ class Trend:
         return self.growth <= self.limit
 
 
-def fitted(name: str, values: Sequence[float], limit: float) -> Trend:
-    """The trend of a quantity that was sampled once in each window."""
-    steady = values[int(WARM_UP * len(values)) :]
-    slopes = [(y - x) / (j - i) for (i, x), (j, y) in itertools.combinations(enumerate(steady), 2)]
-    growth = statistics.median(slopes) * (len(steady) - 1) if slopes else 0.0
+def fitted(name: str, values: Sequence[float], limit: float, minutes: Sequence[float] | None = None) -> Trend:
+    """The trend of a quantity that was sampled once in each window; `minutes` are the times of the samples."""
+    start = int(WARM_UP * len(values))
+    steady = values[start:]
+    times = range(len(steady)) if minutes is None else minutes[start:]
+    pairs = itertools.combinations(zip(times, steady, strict=True), 2)
+    slopes = [(y - x) / (then - now) for (now, x), (then, y) in pairs]
+    span = len(steady) - 1 if minutes is None else 1
+    growth = statistics.median(slopes) * span if slopes else 0.0
     third = max(1, len(steady) // 3)
     return Trend(
         name, statistics.median(steady[:third]), statistics.median(steady[-third:]), growth, limit, len(steady)

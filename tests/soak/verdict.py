@@ -8,20 +8,25 @@ from collections.abc import Callable, Sequence
 from tests.soak.course import Window
 from tests.soak.trend import Trend, fitted
 
-# By how much each may grow over all windows that are fitted: noise of allocators, of pools that are not yet at their
-# largest. A descriptor, a region or a file that is left behind now and then soon goes beyond.
-LIMITS = {"rss_mib": 32.0, "descriptors": 4.0, "threads": 4.0, "memfds": 4.0, "shm": 0.5}
+# By how much each may grow over all windows that are fitted, memory per minute: noise of allocators, of pools that are
+# not yet at their largest. A descriptor, a region or a file that is left behind now and then soon goes beyond.
+LIMITS = {"rss_mib": 1.0, "descriptors": 4.0, "threads": 4.0, "memfds": 4.0, "shm": 0.5}
 SPOOL_FILES, SPOOL_MIB, SCENES = 2.0, 1.0, 0.5
 
 
-def trends(windows: Sequence[Window], rss_mib: float) -> list[Trend]:
-    """Of all that is held; `rss_mib` is how much resident memory of each process may grow."""
-    limits = {**LIMITS, "rss_mib": rss_mib}
+def trends(windows: Sequence[Window], rss_mib_per_minute: float) -> list[Trend]:
+    """Of all that is held; the resident memory of each process may grow by `rss_mib_per_minute`."""
+    limits = {**LIMITS, "rss_mib": rss_mib_per_minute}
     found = []
     for who, over in (("worker", longest_life(windows)), ("client", windows), ("supervisor", windows)):
         for what, limit in limits.items():
             values = [float(getattr(getattr(window, who), what)) for window in over]
-            found.append(fitted(f"{who} {what}", values, limit))
+            if what == "rss_mib":
+                found.append(
+                    fitted(f"{who} {what} per minute", values, limit, [window.seconds / 60 for window in over])
+                )
+            else:
+                found.append(fitted(f"{who} {what}", values, limit))
     every: tuple[tuple[str, Callable[[Window], float], float], ...] = (
         ("spool files", lambda window: window.spool_files, SPOOL_FILES),
         ("spool MiB", lambda window: window.spool_mib, SPOOL_MIB),

@@ -18,10 +18,10 @@ from support.raw_calls import RawClient, opencv_camera, spec_of
 class Reader:
     """One such process, asking for the colours of a stored scene."""
 
-    def __init__(self, target: str, scene_id: str, width: int, height: int) -> None:
-        """Returns when its reply has begun."""
+    def __init__(self, target: str, scene_id: str, width: int, height: int, token: str = "") -> None:
+        """Returns when its reply has begun; `token` is sent if the worker asks for one."""
         self.request_id = f"reader-{uuid.uuid4().hex}"
-        arguments = [target, scene_id, str(width), str(height), self.request_id]
+        arguments = [target, scene_id, str(width), str(height), self.request_id, token]
         command = [sys.executable, "-m", "support.reader", *arguments]
         folder = Path(__file__).parents[1]
         self.process = subprocess.Popen(
@@ -45,10 +45,11 @@ class Reader:
         return self.process.stdout.readline().strip()
 
 
-def main(target: str, scene_id: str, width: str, height: str, request_id: str) -> None:
+def main(target: str, scene_id: str, width: str, height: str, request_id: str, token: str) -> None:
     client = RawClient(target)
     request = render_pb2.RenderRequest(spec=spec_of(opencv_camera(int(width), int(height)), scene_id=scene_id))
-    reply = client.render_stub.Render(iter([Frame(request)]), metadata=(("x-request-id", request_id),))
+    metadata = [("x-request-id", request_id), *([("authorization", f"Bearer {token}")] if token else [])]
+    reply = client.render_stub.Render(iter([Frame(request)]), metadata=metadata)
     next(reply)
     print("reading", flush=True)
     sys.stdin.readline()

@@ -74,5 +74,6 @@ def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float =
     until = time.monotonic() + seconds
     while process.metric(metric) != value:
         if time.monotonic() > until:
-            raise TimeoutError(f"{metric} is {process.metric(metric)}, not {value}; the log:\n{process.log}")
+            actual, end = process.metric(metric), process.log[-3000:]
+            raise TimeoutError(f"{metric} is {actual}, not {value}; the log ends:\n{end}")
         time.sleep(0.02)

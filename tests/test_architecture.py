@@ -22,9 +22,6 @@ FOREIGN = {
     "kernels": {"grpc", "google", "lumigrad.v1"},
     "protos": {"torch"},
 }
-MAX_LINES = 300
-# Files that may be longer, with a reason each. There is none.
-LONGER: dict[str, str] = {}
 SOURCES = {".py", ".cpp", ".h", ".cu", ".cuh", ".proto"}
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
@@ -126,12 +123,6 @@ def sources() -> Iterator[Path]:
         for path in sorted(root.rglob("*")):
             if path.suffix in SOURCES and not path.name.endswith(GENERATED):
                 yield path
-
-
-def test_files_are_short() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources()}
-    long = {str(path): count for path, count in lengths.items() if count > MAX_LINES and path.name not in LONGER}
-    assert not long
 
 
 def test_python_files_say_what_they_are_for() -> None:

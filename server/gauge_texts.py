@@ -7,8 +7,6 @@ GAUGES = {
     "queue_limit": "Calls that may wait for the device.",
     "calls_in_progress": "Calls that have not ended.",
     "calls_limit": "Calls that may be in progress.",
-    "open_trainings": "Trainings that clients have open.",
-    "open_trainings_limit": "Trainings that clients may have open.",
     "call_threads": "Threads that answer calls.",
     "call_threads_busy": "Threads that are at a call.",
     "transit_bytes": "Bytes of the payloads of calls in progress.",

@@ -29,12 +29,11 @@ def show_state(
 ) -> None:
     """Let the gauges show what the parts of a worker say."""
     executor, device = machine.executor, machine.transfer.device
-    metrics.accounts({"transit": machine.transit.account, **tenants.accounts})
+    metrics.accounts({"transit": machine.transit.account, "open_trainings": surface.trainings, **tenants.accounts})
     for name, read in {
         "up": is_serving,
         "queue_depth": lambda: executor.depth,
         "calls_in_progress": lambda: surface.in_progress,
-        "open_trainings": lambda: surface.trainings.taken,
         "call_threads_busy": lambda: threads.busy,
         "transit_bytes": lambda: machine.transit.bytes,
         "lanes": lambda: len(lanes),
@@ -73,7 +72,6 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
         "start_time_seconds": time.time(),
         "queue_limit": config.queue_size,
         "calls_limit": max_calls,
-        "open_trainings_limit": config.max_trainings,
         "call_threads": threads.count,
         "transit_limit_bytes": config.transit_mib * MIB,
         "lane_limit_bytes": config.lane_mib * MIB,

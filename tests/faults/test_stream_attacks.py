@@ -163,7 +163,7 @@ def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
             for one in stack.enter_context(streams(process.target, TRAIN, 84 // len(starts), start))
         ]
         wait_until(lambda: sum(stream.has_ended.is_set() for stream in idle) >= 84 - MAX_TRAININGS // 2)
-        assert process.metric("lumigrad_open_trainings") <= MAX_TRAININGS // 2
+        assert process.metric("lumigrad_account_taken", resource="open_trainings") <= MAX_TRAININGS // 2
         assert_unharmed(alice, alone)
         ended = [stream.call for stream in idle if stream.has_ended.is_set()]
         # Of one scene there is one training at a time.
@@ -177,7 +177,7 @@ def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
             )
             assert training_pb2.TrainReply.FromString(next(iter(frames))).WhichOneof("kind") == "started"
             frames.cancel()
-    wait_until(lambda: process.metric("lumigrad_open_trainings") == 0)
+    wait_until(lambda: process.metric("lumigrad_account_taken", resource="open_trainings") == 0)
 
 
 class Upload:

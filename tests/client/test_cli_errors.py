@@ -57,7 +57,7 @@ OF_SHELL = re.compile(r"[|>={]")
 
 def blocks() -> dict[str, str]:
     """What is said to each command line, then its exit status in brackets."""
-    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", TRANSCRIPT.read_text(), re.M)
+    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", TRANSCRIPT.read_text(encoding="utf-8"), re.M)
     return {line: said.rstrip("\n") for line, said in found}
 
 
@@ -110,7 +110,7 @@ def transcript() -> Iterator[dict[str, str]]:
     said = dict(BLOCKS)
     yield said
     if IS_UPDATE:
-        TRANSCRIPT.write_text("".join(f"$ {line}\n{text}\n\n" for line, text in said.items()))
+        TRANSCRIPT.write_text("".join(f"$ {line}\n{text}\n\n" for line, text in said.items()), encoding="utf-8")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -200,5 +200,5 @@ def test_a_traceback_is_shown_to_who_asks_for_it(folder: Path):
 
 
 def test_the_document_has_the_exit_statuses():
-    rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "docs" / "command_line.md").read_text(), re.M)
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8"), re.M)
     assert {int(code): meaning for code, meaning in rows} == exits.MEANINGS

@@ -272,7 +272,7 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], text: str
 
 
 def test_every_value_is_documented_with_its_default() -> None:
-    assert table() in (CHART / "README.md").read_text()
+    assert table() in (CHART / "README.md").read_text(encoding="utf-8")
     named = {name for name, _, _ in described()}
 
     def leaves(values: dict[str, Any], before: str = "") -> set[str]:
@@ -283,7 +283,7 @@ def test_every_value_is_documented_with_its_default() -> None:
             found |= leaves(value, f"{name}.") if inside else {name}
         return found
 
-    assert leaves(yaml.safe_load((CHART / "values.yaml").read_text())) == named
+    assert leaves(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))) == named
 
 
 def test_a_release_by_another_name_stands_beside_the_first() -> None:
@@ -292,6 +292,6 @@ def test_a_release_by_another_name_stands_beside_the_first() -> None:
 
 
 def test_every_option_of_the_template_exists() -> None:
-    template = (CHART / "templates" / "statefulset.yaml").read_text()
+    template = (CHART / "templates" / "statefulset.yaml").read_text(encoding="utf-8")
     options = {option.replace("-", "_") for option in re.findall(r"- --([a-z-]+)", template)}
     assert options <= set(Config.__dataclass_fields__)

@@ -51,7 +51,7 @@ def test_a_worker_may_do_nothing_that_it_need_not(name: str) -> None:
 
 
 def test_prometheus_looks_where_the_worker_exports() -> None:
-    config = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    config = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text(encoding="utf-8"))
     (job,) = config["scrape_configs"]
     aliases = {alias for name in WORKERS for alias in COMPOSE["services"][name]["networks"]["default"]["aliases"]}
     (target,) = job["static_configs"][0]["targets"]

@@ -35,16 +35,16 @@ PYTHON = {
 
 def pinned(name: str) -> dict[str, str]:
     """The versions that a lock fixes."""
-    text = (ROOT / "deploy" / "locks" / f"{name}.txt").read_text()
+    text = (ROOT / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8")
     return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", text, re.MULTILINE))
 
 
 def required(target: str) -> list[Requirement]:
     """What the images install of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["server"], *extras["trace"]]
-    lines += (ROOT / "deploy" / "locks" / f"{target}.in").read_text().splitlines()
+    lines += (ROOT / "deploy" / "locks" / f"{target}.in").read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines]
 
 
@@ -69,14 +69,14 @@ def test_locks_are_in_step_with_the_project(target: str) -> None:
 
 def test_the_lock_of_the_build_is_in_step_with_the_project() -> None:
     versions = pinned("build")
-    for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]:
+    for line in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]:
         requirement = Requirement(line)
         assert requirement.specifier.contains(versions[requirement.name]), f"{line}; make locks"
 
 
 @pytest.mark.parametrize("name", ["build", *TARGETS])
 def test_every_package_of_a_lock_has_a_hash(name: str) -> None:
-    text = (ROOT / "deploy" / "locks" / f"{name}.txt").read_text().replace("\\\n", " ")
+    text = (ROOT / "deploy" / "locks" / f"{name}.txt").read_text(encoding="utf-8").replace("\\\n", " ")
     entries = [line for line in text.splitlines() if line and not line.startswith(("#", " "))]
     assert len(entries) == len(pinned(name))
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
@@ -92,7 +92,9 @@ def test_images_are_installed_by_their_locks_and_run_as_the_same_user(target: st
 
 
 def test_what_is_copied_is_not_ignored() -> None:
-    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    kept = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")
+    }
     copies = [step.value for stage in STAGES.values() for step in stage.steps if step.instruction == "COPY"]
     sources = {source for copy in copies if "--from" not in copy for source in copy.split()[:-1]}
     for source in sources:
@@ -101,22 +103,22 @@ def test_what_is_copied_is_not_ignored() -> None:
 
 
 def test_the_chart_and_compose_fit_the_image() -> None:
-    template = (CHART / "templates" / "statefulset.yaml").read_text()
+    template = (CHART / "templates" / "statefulset.yaml").read_text(encoding="utf-8")
     assert {int(user) for user in re.findall(r"(?:runAs\w+|fsGroup): (\d+)", template)} == {10001}
     base = chain(STAGES, "cpu")
     entrypoint = next(json.loads(step.value) for step in base if step.instruction == "ENTRYPOINT")
     # Whoever gives arguments gives options.
     assert entrypoint == ["lumigrad", "serve"]
     made = next(step.value for step in base if "/var/lib/lumigrad/spool" in step.value)
-    compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())
+    compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text(encoding="utf-8"))
     for place in ("/var/lib/lumigrad/spool",):
         assert f"{place}" in shlex.split(made) and place in template
         assert f"--spool={place}" in compose["services"]["worker-cpu"]["command"]
     exposed = next(step.value for step in base if step.instruction == "EXPOSE")
-    values = yaml.safe_load((CHART / "values.yaml").read_text())["worker"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["worker"]
     assert exposed.split() == [str(values["port"]), str(values["metricsPort"])]
 
 
 def test_the_chart_starts_the_version_of_this_project() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == version

@@ -20,7 +20,7 @@ from support.worker import WorkerProcess, worker
 
 TOKEN = "a-token-for-the-tests"
 SECONDS = 150
-BOARD = json.loads((DEPLOY / "grafana" / "lumigrad.json").read_text())
+BOARD = json.loads((DEPLOY / "grafana" / "lumigrad.json").read_text(encoding="utf-8"))
 # What Grafana puts in the place of its variables.
 VARIABLES = {"$__rate_interval": "1m", "$job": "lumigrad", "$instance": ".*"}
 SELECTOR = re.compile(r"\b(up|(?:instance|job):\w+:\w+|lumigrad_\w+|process_\w+)\b(?:\{([^}]*)\})?")
@@ -39,7 +39,7 @@ def asked_by_the_board() -> list[str]:
 
 
 def rules(file: str, key: str) -> dict[str, str]:
-    groups = yaml.safe_load((DEPLOY / "prometheus" / file).read_text())["groups"]
+    groups = yaml.safe_load((DEPLOY / "prometheus" / file).read_text(encoding="utf-8"))["groups"]
     return {rule[key]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
@@ -123,7 +123,7 @@ def test_grafana_is_told_where_the_dashboard_and_prometheus_are() -> None:
     folder = DEPLOY / "grafana" / "provisioning"
     (provider,) = yaml.safe_load((folder / "dashboards" / "lumigrad.yaml").read_text())["providers"]
     (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yaml").read_text())["datasources"]
-    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text(encoding="utf-8"))
     mounts = [mount.split(":") for mount in compose["services"]["grafana"]["volumes"]]
     assert any(Path(inside).parent == Path(provider["options"]["path"]) for _, inside, *_ in mounts)
     assert source["url"] == "http://prometheus:9090" and "prometheus" in compose["services"]

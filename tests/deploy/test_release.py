@@ -18,7 +18,7 @@ from support.chart import CHART
 from support.worker import LUMIGRAD, worker
 
 ROOT = Path(__file__).parents[2]
-PROJECT = (ROOT / "pyproject.toml").read_text()
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 VERSION = re.search(r'^version = "(.*)"', PROJECT, re.MULTILINE)[1]
 SOURCES = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "cmake", "protos", "client", "deploy/ray")
 
@@ -32,9 +32,9 @@ def test_the_command_the_worker_and_its_metrics_tell_the_same_version() -> None:
 
 
 def test_the_changelog_and_the_chart_know_the_version() -> None:
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[:2] == ["Unreleased", VERSION]
-    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == VERSION
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == VERSION
 
 
 def build(folder: Path, when: int) -> Path:

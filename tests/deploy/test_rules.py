@@ -23,7 +23,11 @@ def promtool(*arguments: str, cwd: Path) -> None:
 
 
 def alerts() -> list[dict]:
-    return [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule
+        for group in yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def test_rules_are_valid() -> None:

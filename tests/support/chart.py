@@ -52,8 +52,8 @@ def described() -> Iterator[tuple[str, str, str]]:
     """Each value with a comment: its name with dots, its default, and what the comment says."""
     path: list[tuple[int, str]] = []
     comment: list[str] = []
-    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
-    for line in (CHART / "values.yaml").read_text().splitlines():
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    for line in (CHART / "values.yaml").read_text(encoding="utf-8").splitlines():
         text = line.strip()
         if text.startswith("# -- ") or (comment and text.startswith("# ")):
             comment.append(text.removeprefix("# -- ").removeprefix("# "))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.raw_training import RawTraining
 from support.worker import WorkerProcess
 
 # What calls take; scenes, states and trainings outlive them.
@@ -41,6 +42,8 @@ def _runs(process: WorkerProcess) -> bool:
 def nothing_is_left() -> Iterator[None]:
     """Wait until all calls of the workers that run have given back what they took; what is left fails the test."""
     yield
+    for training in list(RawTraining.all):
+        training.close()
     for process in filter(_runs, list(WorkerProcess.all)):
         until = time.monotonic() + _SECONDS
         while (taken := left(process)) and time.monotonic() < until:

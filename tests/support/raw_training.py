@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import queue
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,10 +25,14 @@ _seeds = itertools.count(1)
 class RawTraining:
     """One call of Train: what is asked is sent, replies are read when somebody wants them."""
 
+    # Those that were begun.
+    all: ClassVar[weakref.WeakSet[RawTraining]] = weakref.WeakSet()
+
     def __init__(self, client: RawClient, start: training_pb2.TrainingStart, **options: Any) -> None:
         self._requests: queue.SimpleQueue[training_pb2.TrainRequest | None] = queue.SimpleQueue()
         self.call = Stub(client.channel, TRAINING_SERVICE).Train(self._frames(), **{"timeout": SECONDS, **options})
         self.send(start=start)
+        self.all.add(self)
 
     def send(self, **kind: Any) -> None:
         """Send a request: its one field by name."""
@@ -52,9 +57,10 @@ class RawTraining:
         return self.reply().published
 
     def finish(self) -> None:
-        """Finish, and wait for it."""
+        """Finish, wait for it, and end the call."""
         self.send(finish=training_pb2.Finish())
         assert self.reply().HasField("finished")
+        self.close()
 
     def close(self) -> None:
         """End the call; the training stays."""

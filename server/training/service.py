@@ -96,6 +96,9 @@ def _restored(
         state.room.release()
         raise TrainingHeldError(state.scene_id)
     training.holder_number = max(training.holder_number, holder + (start.holder == 0))
+    if at_step is not None:
+        # A worker that is lost before the next snapshot must not go on from the steps that were given up.
+        snapshots.forget_after(start.training_id, state.step, runtime)
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterator
 
 import torch
 
@@ -130,17 +131,30 @@ def forget(training: Training, runtime: Runtime) -> None:
         runtime.drawer.settle()
 
 
+def forget_after(training_id: str, step: int, runtime: Runtime) -> None:
+    """Remove the snapshots of steps that were abandoned when a training went back to a step before them."""
+    for name, message in _all(training_id, runtime):
+        if message.step > step and runtime.drawer is not None:
+            runtime.drawer.forget(_KIND, name)
+            runtime.drawer.settle()
+
+
 def _newest(
     training_id: str, at_step: int | None, runtime: Runtime
 ) -> tuple[int, snapshot_pb2.TrainingSnapshot] | None:
-    found = []
+    fit = [
+        (int(name.rpartition("/")[2]), message)
+        for name, message in _all(training_id, runtime)
+        if at_step is None or message.step <= at_step
+    ]
+    return max(fit, key=lambda entry: entry[1].step, default=None)
+
+
+def _all(training_id: str, runtime: Runtime) -> Iterator[tuple[str, snapshot_pb2.TrainingSnapshot]]:
+    """The names and headers of a training's snapshots."""
     for head in () if runtime.drawer is None else runtime.drawer.heads(_KIND):
-        name, _, slot = head.name.rpartition("/")
-        if name == training_id:
-            message = snapshot_pb2.TrainingSnapshot.FromString(head.header)
-            if at_step is None or message.step <= at_step:
-                found.append((int(slot), message))
-    return max(found, key=lambda entry: entry[1].step, default=None)
+        if head.name.rpartition("/")[0] == training_id:
+            yield head.name, snapshot_pb2.TrainingSnapshot.FromString(head.header)
 
 
 def _name(training_id: str, slot: int) -> str:

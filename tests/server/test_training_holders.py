@@ -75,6 +75,21 @@ def test_whoever_takes_a_training_up_ends_the_call_before(own: RawClient, at_ste
     assert is_lost(own, started)
 
 
+def test_steps_that_were_given_up_do_not_come_back_with_another_worker(tmp_path: Path) -> None:
+    with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
+        own = RawClient("", channel=channel)
+        first, started = begun(own, snapshot_every=2)
+        for number in range(4):
+            first.step(number)
+        assert RawTraining(own, taken_up(started, at_step=2)).started().step == 2
+        process.process.kill()
+        process.process.wait()
+    with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
+        training = RawTraining(RawClient("", channel=channel), taken_up(started))
+        assert training.started().step == 2
+        training.finish()
+
+
 def test_steps_under_way_are_made_whole_or_not_at_all(own: RawClient) -> None:
     """The second holder goes on where the first was stopped, and gets what an undisturbed training gets."""
     count, steps = 40, []

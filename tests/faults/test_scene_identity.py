@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
 from support import mesh_shapes
@@ -27,11 +28,12 @@ def process() -> Iterator[WorkerProcess]:
 def replace_worker(process: WorkerProcess) -> None:
     os.kill(process.worker_pid, signal.SIGKILL)
     process.wait_for_log("restarts=1")
+    process.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
 
 
 def test_a_version_of_a_former_worker_is_nobody_elses(process: WorkerProcess) -> None:
     scene = cloud()
-    with Client(process.target) as alice, Client(process.target) as bob:
+    with Client(process.target, retry_s=60) as alice, Client(process.target, retry_s=60) as bob:
         mine = alice.update(alice.put(scene), colors=np.zeros_like(scene.colors))
         expected = alice.render(mine, CAMERA).color
         replace_worker(process)
@@ -44,7 +46,7 @@ def test_a_version_of_a_former_worker_is_nobody_elses(process: WorkerProcess) ->
 
 def test_a_mesh_of_a_former_worker_is_nobody_elses(process: WorkerProcess) -> None:
     box = Mesh(BOX.vertices, BOX.faces)
-    with Client(process.target) as alice, Client(process.target) as bob:
+    with Client(process.target, retry_s=60) as alice, Client(process.target, retry_s=60) as bob:
         mine = alice.update(alice.put(box), vertices=BOX.vertices * 0.5)
         world = alice.put(World([Obstacle(mine)]))
         named = alice.get(world.scene_id)
@@ -61,7 +63,7 @@ def test_a_mesh_of_a_former_worker_is_nobody_elses(process: WorkerProcess) -> No
 
 def test_a_name_that_was_given_up_is_never_given_out_again(process: WorkerProcess) -> None:
     scene = cloud()
-    with Client(process.target) as client:
+    with Client(process.target, retry_s=60) as client:
         names = set()
         for _ in range(3):
             handle = client.put(scene)

@@ -49,6 +49,7 @@ def test_workers_killed_under_load_cost_no_call() -> None:
         assert process.metric("lumigrad_up") == 1
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_worker_is_replaced_in_time_on_the_same_ports(number: signal.Signals) -> None:
     with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:

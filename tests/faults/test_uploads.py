@@ -131,7 +131,7 @@ def test_a_caller_that_is_killed_leaves_nothing_behind(process: WorkerProcess) -
     child.kill()
     child.wait()
     # Cancelled; or too short, if the end of the stream is seen before the end of the connection.
-    process.wait_for_log("request_id=vanished method=SceneService.Put code=", seconds=2)
+    process.wait_for_log("request_id=vanished method=SceneService.Put code=", seconds=20)
     wait_for(process, "lumigrad_transit_bytes", 0)
 
 

@@ -67,7 +67,8 @@ class FaultyEngine:
             # In this very thread: a signal to the process may reach another one, and this one would answer meanwhile.
             signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
         if faults.strike("sticky"):
-            time.sleep(0.5)
+            while faults.is_armed("not yet"):
+                time.sleep(0.01)
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if faults.strike("error"):
             raise RuntimeError("something passes")

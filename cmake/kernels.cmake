@@ -24,7 +24,7 @@ if(LUMIGRAD_WERROR)
   list(APPEND LUMIGRAD_CXX_FLAGS -Werror)
 endif()
 if(LUMIGRAD_SANITIZE)
-  list(APPEND LUMIGRAD_CXX_FLAGS "-fsanitize=${LUMIGRAD_SANITIZE}" -fno-omit-frame-pointer -g)
+  list(APPEND LUMIGRAD_CXX_FLAGS "-fsanitize=${LUMIGRAD_SANITIZE}" -fno-omit-frame-pointer)
 endif()
 
 set(NATIVE "${CMAKE_SOURCE_DIR}/kernels/native")

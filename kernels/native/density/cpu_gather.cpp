@@ -64,6 +64,8 @@ void gather(const Generation& next, const Column* columns, int count) {
       int64_t fresh = end;
       if (column.fresh && next.kept < end) fresh = next.kept > begin ? next.kept : begin;
       copy_rows(next.sources, begin, fresh, column);
+      // Memory may be absent where there is nothing to clear.
+      if (fresh == end) continue;
       std::memset(column.to + column.width * fresh, 0,
                   sizeof(float) * static_cast<std::size_t>(column.width * (end - fresh)));
     }

@@ -110,7 +110,7 @@ class RendererConfig_ParallelBatch:
         {"rolling_shutter": 4},
         {"renderer_config": RendererConfig_MixedBatch()},
     ],
-    ids=str,
+    ids=lambda options: "-".join(f"{name}={type(value).__name__}" for name, value in options.items()),
 )
 def test_defaults_of_gsplat_may_be_named(rasterize: Rasterize, options: dict[str, Any]) -> None:
     assert torch.equal(rasterize(cloud(5), **options)[0], rasterize(cloud(5))[0])
@@ -123,7 +123,7 @@ def test_defaults_of_gsplat_may_be_named(rasterize: Rasterize, options: dict[str
         {"rolling_shutter": Numbered.ROLLING_TOP_TO_BOTTOM},
         {"renderer_config": RendererConfig_ParallelBatch()},
     ],
-    ids=str,
+    ids=lambda options: "-".join(f"{name}={type(value).__name__}" for name, value in options.items()),
 )
 def test_other_than_defaults_are_refused(rasterize: Rasterize, options: dict[str, Any]) -> None:
     with pytest.raises(NotImplementedError, match=f"^{next(iter(options))} is not supported here"):

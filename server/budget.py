@@ -68,15 +68,15 @@ class Budget:
                 return
 
     def settle(self, grown: Store) -> bool:
-        """Make room after a store has grown, but not of what has just been stored; whether there is enough now.
+        """Make room after a store has grown, but not of what has just been stored; whether that may stay.
 
-        The stores' own locks must be free.
+        It may if there is enough room now, or if nobody else has anything. The stores' own locks must be free.
         """
         while self.bytes > self._limit_bytes and self._drop_one(_bytes_of, self._limit_bytes, grown):
             pass
         while self.count > self._limit_count and self._drop_one(len, self._limit_count, grown):
             pass
-        return not self.is_exceeded
+        return not self.is_exceeded or not any(len(store) for store in self._stores if store is not grown)
 
     def _drop_one(self, size: Callable[[Store], int], limit: int, grown: Store | None) -> bool:
         stores = [store for store in self._stores if len(store)]

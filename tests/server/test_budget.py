@@ -10,7 +10,7 @@ import pytest
 from lumigrad.server import contexts, scenes
 from lumigrad.server.budget import Budget
 from lumigrad.server.contexts import ContextStore
-from lumigrad.server.errors import BusyError, ContextLostError
+from lumigrad.server.errors import BusyError, ContextLostError, SceneNotFoundError
 from lumigrad.server.metrics import Metrics
 from lumigrad.server.scenes import SceneStore
 
@@ -56,6 +56,20 @@ def test_what_does_not_fit_beside_the_parts_of_others_is_not_kept() -> None:
     with pytest.raises(BusyError, match="--scene-mib"):
         store.add("b" * 64, content(60))
     assert (len(store), full.find(first.scene_id)) == (0, first)
+
+
+def test_what_is_larger_than_all_the_room_stays_if_nobody_else_has_anything() -> None:
+    """Float16 scenes are sent in half of the bytes that they take."""
+    budget, metrics = Budget(100), Metrics()
+    store, other = (SceneStore(100, budget, metrics) for _ in range(2))
+    gone = store.add("a" * 64, content(20))[0]
+    scene, existed = store.add("b" * 64, content(150))
+    assert (store.find(scene.scene_id), existed, len(store)) == (scene, False, 1)
+    with pytest.raises(SceneNotFoundError):
+        store.find(gone.scene_id)
+    # It goes as soon as somebody else needs room.
+    other.add("c" * 64, content(10))
+    assert (len(store), len(other)) == (0, 1)
 
 
 def test_numbers_are_shared_as_bytes_are() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.service import SERVICE_NAMES, methods
 from lumigrad.server.bounds import BOUNDS, needs_bound
 from lumigrad.server.errors import InvalidArgumentError
 from lumigrad.server.limits import Limits
@@ -37,11 +38,15 @@ class RequestCheck:
         self._limits = limits
         # By the full names of messages, and then by the numbers of their fields.
         self._rules: dict[str, dict[int, _Rule]] = {}
+        # Before any call: a thread must not find the rules of a message half made.
+        for service in SERVICE_NAMES:
+            for method in methods(service):
+                self._of(method.request)
 
     def check(self, kind: Descriptor, raw: bytes) -> None:
         """Refuse the bytes of a message of which any field is over its bound."""
         try:
-            _Scan(raw, kind.name).check(0, len(raw), self._of(kind))
+            _Scan(raw, kind.name).check(0, len(raw), self._rules[kind.full_name])
         except IndexError:
             raise _malformed(kind.name, raw) from None
 

@@ -196,8 +196,9 @@ class Config:
 
     def of_worker(self, index: int, count: int = 1) -> Config:
         """The configuration of one of several workers: none writes to another's spool, and they share the host."""
-        least = 2 * self.max_payload_mib
-        transit = max(self.transit_mib // count, least)
+        # With tenants, one's share must leave others room for a call.
+        least = (4 if self.has_tenants else 2) * self.max_payload_mib
+        transit = max(self.transit_mib // count, min(least, self.transit_mib))
         return dataclasses.replace(
             self,
             spool=self.spool and os.path.join(self.spool, str(index)),

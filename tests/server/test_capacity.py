@@ -46,6 +46,15 @@ def test_workers_of_one_host_share_what_payloads_may_take() -> None:
         assert both.metric("lumigrad_transit_limit_bytes") == 32 * MIB
 
 
+def test_a_tenant_never_has_all_that_payloads_may_take_on_one_of_several_workers() -> None:
+    config = Config(tokens_file="tokens")
+    for count in (1, 2, 4, 8):
+        one = config.of_worker(0, count)
+        assert 2 * one.max_payload_mib <= one.transit_share_mib <= one.transit_mib - 2 * one.max_payload_mib
+    # What was asked for is not exceeded.
+    assert Config(tokens_file="tokens", transit_mib=2048).of_worker(0, 8).transit_mib == 2048
+
+
 @pytest.mark.parametrize("devices", ["cuda:0,cuda:0", "cuda,cuda:1,cuda:0", "cpu,cuda:1,cuda:1"])
 def test_no_gpu_is_taken_by_two_workers(devices: str) -> None:
     with pytest.raises(ConfigError, match=r"--device: .* twice"):

@@ -65,6 +65,12 @@ def render_seconds(client: RawClient) -> float:
     return time.monotonic() - started
 
 
+def is_served(client: RawClient) -> bool:
+    with suppress(grpc.RpcError):
+        return render_seconds(client) > 0
+    return False
+
+
 def assert_unharmed(client: RawClient, alone: float) -> None:
     for _ in range(5):
         assert render_seconds(client) < 1 + alone
@@ -125,6 +131,7 @@ def start_of(client: RawClient) -> bytes:
     return training_pb2.TrainRequest(start=start).SerializeToString()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("path", [REFLECTION, TRAIN, PUT, METHODS["RenderService/Render"].path])
 def test_silent_streams_leave_renders_alone(process: WorkerProcess, alice: RawClient, path: str) -> None:
     alone = render_seconds(alice)
@@ -147,10 +154,11 @@ def test_reflection_asks_for_a_token_and_ends_streams_that_stop(process: WorkerP
         services = next(stub.ServerReflectionInfo(iter([request]), timeout=10, metadata=MALLORY))
         assert services.list_services_response.service
     with streams(process.target, REFLECTION, 1, request.SerializeToString()) as (stream,):
-        assert stream.has_ended.wait(4 * STALL_SECONDS)
+        assert stream.has_ended.wait(10 * STALL_SECONDS)
         assert stream.call.code() == Code.CANCELLED
 
 
+@pytest.mark.alone
 def test_idle_trainings_are_counted_apart_and_capped_for_a_tenant(
     process: WorkerProcess, alice: RawClient, mallory: RawClient
 ) -> None:
@@ -209,7 +217,8 @@ def test_an_upload_that_drips_is_ended_and_a_slow_one_is_not(process: WorkerProc
         slow = Upload(channel, 5 * STALL_SECONDS // 3 * 100_000, 20_000, 0.2)
         assert dripping.call.code() == Code.CANCELLED
         assert time.monotonic() - started < 4 * STALL_SECONDS
-        assert "less than 64 KiB of a payload" in process.log
+        # The call is written down after its client has heard.
+        wait_until(lambda: "less than 64 KiB of a payload" in process.log)
         assert slow.call.code() == Code.OK
         assert time.monotonic() - started > STALL_SECONDS
 
@@ -219,7 +228,7 @@ def test_a_training_whose_payload_does_not_come_is_ended(process: WorkerProcess,
     gradients = training_pb2.TrainRequest(gradients={"number": 0}, payload_bytes=16 * 16 * 3 * 4)
     messages = [start_of(mallory), step.SerializeToString(), gradients.SerializeToString()]
     with streams(process.target, TRAIN, 1, *messages) as (stream,):
-        assert stream.has_ended.wait(4 * STALL_SECONDS)
+        assert stream.has_ended.wait(10 * STALL_SECONDS)
         kinds = [training_pb2.TrainReply.FromString(reply).WhichOneof("kind") for reply in stream.replies]
         assert kinds[:2] == ["started", "images"]
         assert stream.call.code() == Code.CANCELLED
@@ -270,6 +279,7 @@ def drain(connection: socket.socket) -> None:
             pass
 
 
+@pytest.mark.alone
 def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawClient) -> None:
     has_ended = threading.Event()
     attacker = threading.Thread(target=reset_rapidly, args=(process.port, has_ended))
@@ -283,6 +293,7 @@ def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawCli
             has_ended.set()
             attacker.join()
         assert client.render(SPHERES, CAMERA).color.any()
-    # Whatever the attack left behind is gone.
+    # Whatever the attack left behind goes: until then the worker may refuse, and this client repeats nothing.
+    wait_until(lambda: is_served(alice))
     assert_unharmed(alice, render_seconds(alice))
     assert process.health() == 1

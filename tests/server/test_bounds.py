@@ -154,6 +154,7 @@ def render_seconds(client: RawClient) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("method", "path"), BOMBS, ids=[f"{m.name}-" + ".".join(field.name for field in p) for m, p in BOMBS]
 )

@@ -96,8 +96,12 @@ class Parameters:
 
     @staticmethod
     def working_bytes(shapes: Shapes) -> int:
-        """Memory that each primitive takes beside that while `of_scene` makes the raw tensors, one after the other."""
-        return max(_WORKING_COPIES * _FLOAT_BYTES * prod(shape[1:]) for shape in shapes.values())
+        """Memory that each primitive takes beside that while `of_scene` makes the raw tensors, one after the other.
+
+        Tensors whose raw values are the scene's are only copied.
+        """
+        widths = [prod(shape[1:]) for name, shape in shapes.items() if name in _ACTIVATIONS]
+        return _WORKING_COPIES * _FLOAT_BYTES * max(widths, default=0)
 
     @property
     def values(self) -> dict[str, torch.Tensor]:

@@ -58,6 +58,13 @@ def test_what_is_reserved_is_what_is_allocated(case: str) -> None:
     assert room.bytes == footprint.bytes(50) == sum(taken.values()) + views.bytes
 
 
+def test_only_what_lies_behind_an_activation_takes_more_while_it_begins() -> None:
+    shapes = {"means": [50, 3], "scales": [50, 3], "opacities": [50], "sh": [50, 16, 3]}
+    # The double of a value, that within limits, and its logit.
+    assert Parameters.working_bytes(shapes) == 3 * 3 * 8
+    assert Parameters.working_bytes({"positions": [50, 3]}) == 0
+
+
 def test_growth_has_the_old_and_the_new_until_it_is_done() -> None:
     footprint = Footprint(row_bytes=10, fixed_bytes=5, working_bytes=0)
     store = store_of(400)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -17,26 +17,33 @@ from lumigrad.client.world_messages import world_arrays
 _COLUMNS = 1021
 
 
-def fingerprint(arrays: Iterable[Array]) -> int:
-    """A number that changes with the content of arrays, in a fiftieth of the time of the content hash.
+def fingerprint(array: Array) -> int:
+    """A number that changes with the content of an array, in a fiftieth of the time of the content hash.
 
     It is no proof against those who want to deceive.
     """
-    found = 0
-    for array in arrays:
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        rows = flat.nbytes // (8 * _COLUMNS)
-        whole = flat[: rows * 8 * _COLUMNS].view(np.uint64).reshape(rows, _COLUMNS)
-        # Sums wrap around.
-        found = zlib.crc32(np.add.reduce(whole, axis=0), found)
-        found = zlib.crc32(flat[whole.nbytes :].data, found)
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    rows = flat.nbytes // (8 * _COLUMNS)
+    whole = flat[: rows * 8 * _COLUMNS].view(np.uint64).reshape(rows, _COLUMNS)
+    # Sums wrap around.
+    sums = zlib.crc32(np.add.reduce(whole, axis=0))
+    return zlib.crc32(flat[whole.nbytes :].data, sums)
+
+
+def scene_fingerprints(scene: Scene) -> dict[str, int]:
+    """The fingerprints of all arrays of a scene by their names; of a world with those of its meshes."""
+    if not isinstance(scene, World):
+        return {name: fingerprint(array) for name, array in scene.tensors.items()}
+    found = {path: fingerprint(array) for path, array in world_arrays(scene).items()}
+    meshes = {id(each.shape): (index, each.shape) for index, each in enumerate(scene.obstacles)}
+    for index, mesh in meshes.values():
+        if isinstance(mesh, Mesh):
+            found |= {f"obstacles[{index}].mesh.{name}": fingerprint(array) for name, array in mesh.tensors.items()}
     return found
 
 
-def scene_fingerprint(scene: Scene) -> int:
-    """The fingerprint of all arrays of a scene; of a world with those of its meshes."""
-    if not isinstance(scene, World):
-        return fingerprint(scene.tensors.values())
-    meshes = {id(obstacle.shape): obstacle.shape for obstacle in scene.obstacles if isinstance(obstacle.shape, Mesh)}
-    of_meshes = [array for mesh in meshes.values() for array in mesh.tensors.values()]
-    return fingerprint([*world_arrays(scene).values(), *of_meshes])
+def updated_fingerprints(before: Mapping[str, int], scene: Scene, changed: Iterable[str]) -> dict[str, int]:
+    """Those of a scene of which an update sent the `changed` tensors: the worker's others are still those of before."""
+    if isinstance(scene, World):
+        return dict(before)
+    return {**before, **{name: fingerprint(scene.tensors[name]) for name in changed}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -36,7 +37,8 @@ class SceneHandle:
         affinity: the name that its calls go by, see `lumigrad.client.affinity`; empty: its scene_id.
         address: the worker that this handle came from.
         replicas: of several workers, how many share its calls.
-        content: the fingerprint of `scene` when the handle was made, so that nothing else is put under its name.
+        content: the fingerprints of the arrays of `scene` as the worker got them, so that nothing else is put under its
+            name.
     """
 
     scene_id: str
@@ -50,7 +52,7 @@ class SceneHandle:
     affinity: str = field(default="", repr=False, compare=False)
     address: str = field(default="", repr=False, compare=False)
     replicas: int = field(default=1, repr=False, compare=False)
-    content: int | None = field(default=None, repr=False, compare=False)
+    content: Mapping[str, int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def goes_by(self) -> str:
@@ -59,7 +61,11 @@ class SceneHandle:
 
     @staticmethod
     def of(
-        info: scene_pb2.SceneInfo, scene: Scene | None = None, address: str = "", *, content: int | None = None
+        info: scene_pb2.SceneInfo,
+        scene: Scene | None = None,
+        address: str = "",
+        *,
+        content: Mapping[str, int] | None = None,
     ) -> SceneHandle:
         """Reads a worker's message; its calls are to go where this one went."""
         report = MeshReport.of(info.report) if info.HasField("report") else None

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from lumigrad.client import affinity, tracing
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import DeadlineExceeded, SceneNotFound, VersionMismatch
-from lumigrad.client.fingerprint import scene_fingerprint
+from lumigrad.client.fingerprint import scene_fingerprints, updated_fingerprints
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.messages import scene_hash, scene_message
 from lumigrad.client.retry import MOST_REPAIRS, Deadline
@@ -102,7 +102,11 @@ class SceneStore:
 
         with affinity.to(handle.goes_by):
             reply = self.with_reference(handle, attempt, deadline)
-            updated = replace(self.handle(reply.scene, changes.applied(handle)), replicas=handle.replicas)
+            updated = replace(self.handle(reply.scene), replicas=handle.replicas)
+        scene = changes.applied(handle)
+        if scene is not None and handle.content is not None:
+            content = updated_fingerprints(handle.content, scene, changes.tensors)
+            updated = replace(updated, scene=scene, content=content)
         if updated.kind == "mesh":
             self.meshes.note_update(updated)
         return updated
@@ -161,7 +165,7 @@ class SceneStore:
 
     def handle(self, info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
         """The handle of what this worker stores."""
-        content = None if scene is None else scene_fingerprint(scene)
+        content = None if scene is None else scene_fingerprints(scene)
         return SceneHandle.of(info, scene, self._connection.target, content=content)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
@@ -212,7 +216,7 @@ class SceneStore:
                 self._repair(handle, handle.scene, now, deadline)
 
     def _repair(self, handle: SceneHandle, scene: Scene, lost: SceneHandle, deadline: Deadline) -> None:
-        if handle.content != scene_fingerprint(scene):
+        if handle.content != scene_fingerprints(scene):
             raise SceneNotFound(
                 f"the worker lost scene {lost.scene_id}, and the arrays that it was made of were changed in place "
                 "since: put the scene again for what they are now, or put a copy of arrays that go on changing",

@@ -214,3 +214,18 @@ def test_a_repair_puts_no_other_content_under_an_old_handle(client: Client, kind
         use()
     changed[...] = before
     np.testing.assert_array_equal(use(), expected)
+
+
+def test_an_update_does_not_vouch_for_what_it_did_not_send(client: Client):
+    colors = cloud().colors.copy()
+    before = colors.copy()
+    first = client.put(Spheres(cloud().positions, colors, cloud().radii))
+    colors += 1.0
+    # The worker still has the colours of before.
+    handle = client.update(first, radii=cloud().radii * 1.5)
+    expected = client.render(handle, orbit(1)[0], **SETTINGS).color
+    client.delete(handle)
+    with pytest.raises(SceneNotFound, match="changed in place since: put the scene again"):
+        client.render(handle, orbit(1)[0], **SETTINGS)
+    colors[...] = before
+    np.testing.assert_array_equal(client.render(handle, orbit(1)[0], **SETTINGS).color, expected)

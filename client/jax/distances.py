@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from lumigrad.client.arguments import names, number
 from lumigrad.client.client import Client
+from lumigrad.client.cuboid import Cuboid
 from lumigrad.client.default import client_of
 from lumigrad.client.distance_query import (
     DistanceQuery,
@@ -44,12 +45,43 @@ class MeshDistances(NamedTuple):
     distance: jax.Array | None
 
 
+class Fixed:
+    """Surroundings as JAX compares them: a list of obstacles is a new world at each call, which should compile nothing.
+
+    Equal are worlds of the same shapes in places that are equal now, since what they are made of may be changed in
+    place.
+    """
+
+    def __init__(self, value: Surroundings) -> None:
+        self.value = value
+        self._key: tuple[Hashable, ...] = (value,)
+        if isinstance(value, World):
+            self._key = (value.environments, *map(_kept, value.obstacles))
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and self._key == other._key and self._places() == other._places()
+
+    def _places(self) -> list[list[float]]:
+        obstacles = self.value.obstacles if isinstance(self.value, World) else ()
+        sizes = [each.shape.size.tolist() for each in obstacles if isinstance(each.shape, Cuboid)]
+        return [*sizes, *(each.pose.tolist() for each in obstacles)]
+
+
+def _kept(obstacle: Obstacle) -> tuple[Hashable, ...]:
+    """What cannot change of an obstacle."""
+    shape = Cuboid if isinstance(obstacle.shape, Cuboid) else obstacle.shape
+    return shape, obstacle.name, obstacle.enabled, obstacle.environment, obstacle.sign
+
+
 @dataclass(frozen=True)
 class DistanceCall:
     """All of a query that is not an array; see `RemoteCall`."""
 
     client: Client
-    world: Surroundings
+    world: Fixed
     settings: DistanceSettings
     outputs: tuple[str, ...]
     environments: tuple[int, ...] | None
@@ -69,7 +101,7 @@ class DistanceCall:
         assert spheres is not None
         settings = self.settings if weight is None else replace(self.settings, weight=float(weight))
         environments = environment_numbers(self.environments, len(spheres))
-        query = DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)
+        query = DistanceQuery(self.world.value, spheres, 3, settings, self.outputs, environments, poses)
         return self.client.ask(query, retain=retain)
 
     def gradients(
@@ -145,7 +177,7 @@ def mesh_distance(
     numbers = environment_numbers(environments, len(rows))
     call = DistanceCall(
         client=client_of(client),
-        world=world,
+        world=Fixed(world),
         settings=settings,
         outputs=wanted,
         environments=None if numbers is None else tuple(numbers.tolist()),

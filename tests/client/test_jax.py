@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Client
+from lumigrad.client import Client, Cuboid, Obstacle, World
 from lumigrad.client import torch as operators
 from support.documents import ROOT, run_code_of
 from support.jax_cases import (
@@ -297,6 +297,35 @@ def test_the_code_of_the_guide_runs(worker_process: WorkerProcess, monkeypatch: 
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("has_list", [False, True])
+def test_a_world_is_compiled_once_however_it_is_given(client: Client, has_list: bool) -> None:
+    """A list is another world each time, though of the same shapes in the same places."""
+    spheres, fixed, compiled = jnp.asarray(rows(2, 5)), world(), []
+    size, place = np.ones(3), np.full(3, 0.2)
+
+    def note(event: str, _: float, **__: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    def asked() -> Any:
+        given = [*fixed.obstacles, Obstacle(Cuboid(size), place)] if has_list else fixed
+        return functions.mesh_distance(spheres, given, client=client).distance
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    first = asked()
+    assert compiled, "the test does not see what is compiled"
+    compiled.clear()
+    for _ in range(3):
+        np.testing.assert_array_equal(asked(), first)
+    assert not compiled
+    # Values share memory with what they were made of.
+    for array in (size, place) if has_list else ():
+        array += 5.0
+        moved = World([*fixed.obstacles, Obstacle(Cuboid(size), place)])
+        expected = client.query(moved, np.asarray(spheres)).distance
+        np.testing.assert_array_equal(asked(), expected)
 
 
 @pytest.mark.parametrize("name", ["render_spheres", "render_gaussians", "mesh_distance"])

@@ -59,13 +59,13 @@ class Config:
     log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
     trace_endpoint: str = _option("", "send traces to this OpenTelemetry collector, e.g. http://localhost:4317")
     queue_size: int = _option(64, "calls that may wait for the device")
-    max_trainings: int = _option(32, "trainings that clients may have open at once; of one tenant half as many")
+    max_trainings: int = _option(32, "trainings open at once; one tenant may have half of them")
     batch_views: int = _option(16, "views, or queries of distances, of calls that wait together, computed as one")
     batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
     max_payload_mib: int = _option(1024, "payload of one request or reply")
     transit_mib: int = _option(8192, "payloads of all calls in progress, requests and replies, of all workers together")
     tenant_transit_mib: int = _option(
-        0, "of those payloads, bytes of one tenant's; 0: a quarter, but at least twice a payload; all without tenants"
+        0, "of --transit-mib, what one tenant may have; 0: a quarter (at least two payloads), or all without tenants"
     )
     lane_mib: int = _option(2048, "shared memory for the payloads of clients on this machine; 0: none")
     max_pixels: int = _option(1 << 26, "pixels of one call, all its cameras together")

@@ -49,9 +49,9 @@ class Surface:
         tracer: Tracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
-        """`places` are for calls in progress but trainings, which count in an account of their own.
+        """`places` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.
 
-        Requests are held against `request_check`.
+        `request_check` refuses requests whose fields are too many or too large.
 
         `gate` tells whose a call is, without one all are everybody's.
 

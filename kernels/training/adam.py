@@ -105,7 +105,7 @@ class PreparedStep:
     _engine: Engine | None
 
     def run(self) -> AdamStep:
-        """Does it; once."""
+        """Make the step. Call it once only."""
         if self._engine is None:
             return AdamStep(self._names, self._sums, Stages())
         times = self._engine.adam(list(self._groups), self._settings, self._sums)

@@ -38,7 +38,7 @@ class Deadline:
         return left
 
 
-class _Repetitions:
+class Repetitions:
     """The pauses between the attempts of one call."""
 
     def __init__(self, deadline: Deadline, retry_s: float) -> None:
@@ -102,7 +102,7 @@ def retry_unavailable(
             is repeated here.
         has_others: whether the next attempt is made elsewhere, where nobody has failed yet: then it is made at once.
     """
-    repetitions = _Repetitions(deadline, retry_s)
+    repetitions = Repetitions(deadline, retry_s)
     while True:
         try:
             return attempt()
@@ -112,7 +112,7 @@ def retry_unavailable(
 
 def wait_for_room(attempt: Callable[[], T], deadline: Deadline, retry_s: float) -> T:
     """Repeats `attempt` only while the worker has no room, for calls to one of several workers that may be away."""
-    repetitions = _Repetitions(deadline, retry_s)
+    repetitions = Repetitions(deadline, retry_s)
     while True:
         try:
             return attempt()

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 from lumigrad.client import affinity, cancellation
 from lumigrad.client.connection import Connection
-from lumigrad.client.errors import Cancelled, Unavailable
-from lumigrad.client.retry import Deadline, retry_unavailable
+from lumigrad.client.errors import Cancelled, ResourceExhausted, Unavailable
+from lumigrad.client.retry import Deadline, Repetitions, retry_unavailable
 from lumigrad.client.training.exchange import Exchange, TrainReply
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import training_pb2
 
 Restore = Callable[[], None]
 _log = logging.getLogger("lumigrad")
+# Calls that may break in a row before one brings a reply: a step may be what breaks them.
+_MOST_BROKEN = 8
 
 
 @dataclass(eq=False)
@@ -108,14 +110,20 @@ class TrainingStream:
             self._exchange.send(message, payload)
 
     def receive(self) -> TrainReply:
-        """The next reply that was not delivered yet."""
+        """The next reply that was not delivered yet; a worker without room for it is waited for."""
+        repetitions, broken = Repetitions(Deadline(self._timeout_s), self._retry_s), 0
         while True:
             if self._ready:
                 return self._ready.popleft()
             try:
                 reply = self._live().receive()
+            except ResourceExhausted as error:
+                repetitions.after(error, lambda: False)
+                self._resume()
+                continue
             except (Unavailable, Cancelled) as error:
-                if isinstance(error, Unavailable) and error.is_lasting:
+                broken += 1
+                if broken == _MOST_BROKEN or (isinstance(error, Unavailable) and error.is_lasting):
                     raise
                 self._resume()
                 continue

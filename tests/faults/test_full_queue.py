@@ -17,6 +17,7 @@ from support.client_load import CAMERA, cloud
 from support.mesh_shapes import box
 from support.raw_calls import RawClient
 from support.slow_render import SlowRender, wait_for
+from support.training_scenes import gaussian_lesson
 from support.worker import WorkerProcess, worker
 
 
@@ -32,8 +33,9 @@ class FullQueue:
     def __init__(self, process: WorkerProcess, client: RawClient) -> None:
         self._process = process
         self._slow = SlowRender(client)
+        in_progress = process.metric("lumigrad_calls_in_progress")
         self._slow.start()
-        wait_for(process, "lumigrad_calls_in_progress", 1)
+        wait_for(process, "lumigrad_calls_in_progress", in_progress + 1)
         wait_for(process, "lumigrad_queue_depth", 0)
         self._slow.start()
         wait_for(process, "lumigrad_queue_depth", 1)
@@ -92,6 +94,21 @@ def test_every_call_waits_for_a_place(process: WorkerProcess, full: Callable[[],
             queue.empty()
             for name, call in begun.items():
                 assert call.result(60) is not None, name
+
+
+def test_a_step_of_a_training_waits_for_a_place(process: WorkerProcess, full: Callable[[], FullQueue]) -> None:
+    lesson = gaussian_lesson()
+    with (
+        Client(process.target) as client,
+        client.trainer(lesson.scene, lesson.cameras, lesson.wrapped(client)) as trainer,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        assert trainer.step().number == 0
+        queue = full()
+        begun = threads.submit(trainer.step)
+        queue.wait_for_refusals()
+        queue.empty()
+        assert begun.result(60).number == 1
 
 
 def test_coroutines_wait_for_a_place_and_one_that_is_cancelled_does_not(

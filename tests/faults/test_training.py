@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, Gaussians, TrainingHeld, TrainingLost
-from lumigrad.client.training import StepResult, Trainer
+from lumigrad.client import Client, Gaussians, TrainingHeld, TrainingLost, Unavailable
+from lumigrad.client.training import StepResult, Trainer, stream
+from lumigrad.client.training.exchange import TrainReply
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.v1 import training_pb2
 from support.fault_proxy import FaultProxy
 from support.training_scenes import Lesson, gaussian_lesson
 from support.worker import WorkerProcess, worker
@@ -92,6 +95,37 @@ def test_a_broken_connection_costs_no_step(direction: str, undisturbed: tuple[li
                 getattr(proxy, direction).cut(after=100 * step.number)
         assert trainer.resumed >= 1
         _assert_same((done, _scene(trainer)), undisturbed)
+
+
+def test_a_step_that_ends_its_worker_each_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    class Breaking:
+        """A call in which the start is answered, and nothing else."""
+
+        def __init__(self, *_: object) -> None:
+            begun.append(self)
+            self._is_started = False
+
+        def send(self, *_: object) -> None:
+            pass
+
+        def receive(self) -> TrainReply:
+            if self._is_started:
+                raise Unavailable("the worker was lost")
+            self._is_started = True
+            return TrainReply(training_pb2.TrainReply(started=training_pb2.TrainingStarted()), PayloadReader())
+
+        def close(self, **_: object) -> None:
+            pass
+
+    monkeypatch.setattr(stream, "Exchange", Breaking)
+    found = stream.TrainingStream(None, 60.0, 10.0, lambda: None)  # type: ignore[arg-type]
+    found.start(training_pb2.TrainingStart())
+    found.send(training_pb2.TrainRequest(step=training_pb2.Step()), PayloadWriter(), number=0)
+    with pytest.raises(Unavailable, match="the worker was lost"):
+        found.receive()
+    assert 3 <= len(begun) <= 10
 
 
 def test_own_losses_survive_a_killed_worker_too(spooled: WorkerProcess) -> None:

@@ -130,6 +130,6 @@ class Tenants:
                 config.share_of(config.max_contexts),
             ),
             spool=spool,
-            trainings=TrainingStore(self._trainings, tenant, config.training_seconds),
+            trainings=TrainingStore(self._trainings, tenant, config.training_seconds, machine.memory),
             drawer=drawer,
         )

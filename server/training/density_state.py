@@ -115,7 +115,7 @@ class DensityState:
         if plan.count > self._plan.most:
             fewer = _without_growth(thresholds)
             plan = density.plan(rows, statistics, fewer, extent=extent, after_reset=was_reset)
-        room.grow(parameters.count + plan.count)
+        room.grow(plan.count)
         grown = density.apply(plan, rows, self._draw(step)).parameters
         _take_over(parameters, grown)
         report = density_pb2.DensityReport(cloned=plan.cloned, split=plan.split, pruned=plan.pruned)
@@ -125,7 +125,7 @@ class DensityState:
         draw, values = self._draw(step), self._plan.values
         least = values["min_opacity"]
         count = parameters.count
-        room.grow(count + max(count, min(self._plan.most, int((1.0 + values["growth"]) * count))))
+        room.grow(min(self._plan.most, int((1.0 + values["growth"]) * count)))
         moved = density.relocate(_rows(parameters), draw, min_opacity=least)
         added = density.add_gaussians(
             _rows(parameters), draw, cap=self._plan.most, growth=values["growth"], min_opacity=least

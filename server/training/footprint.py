@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from lumigrad.server.accounts import Reservation
 from lumigrad.server.arrivals import Shapes
+from lumigrad.server.errors import DeviceMemoryError
 from lumigrad.server.training.density_state import DensityState
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.refinement import Refinement
@@ -55,6 +58,9 @@ class Resizer(Protocol):
     def resize(self, reservation: Reservation, nbytes: int) -> None:
         """Reserve another amount; BusyError, and nothing changed, if there is too little left."""
 
+    def grow(self, reservation: Reservation, nbytes: int) -> None:
+        """The same, on the device's thread; DeviceMemoryError if the device has too little memory left."""
+
 
 class Room:
     """The memory that one training has reserved."""
@@ -72,10 +78,23 @@ class Room:
         """What is reserved now."""
         return self._reservation.amount
 
+    @property
+    def copied_bytes(self) -> int:
+        """What a step takes for a while that has density control: the rows copied, and as many that come of them."""
+        return 2 * self._footprint.row_bytes * self._count
+
     def grow(self, count: int) -> None:
-        """Reserve what it takes to go on with so many primitives, beside those that there are; then `settle`."""
-        nbytes = self._footprint.bytes(self._count) + self._footprint.row_bytes * count
-        self._store.resize(self._reservation, nbytes)
+        """Reserve what so many primitives take, if they are more; then `settle`. Only on the device's thread."""
+        self._store.grow(self._reservation, self._footprint.bytes(max(self._count, count)))
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Have a DeviceMemoryError of work that fills this room name the room's bytes too: they are taken already."""
+        try:
+            yield
+        except DeviceMemoryError as error:
+            asked, available = (nbytes + self.bytes for nbytes in (error.asked_bytes, error.available_bytes))
+            raise DeviceMemoryError(asked, max(0, available), error.retry_seconds) from error
 
     def settle(self, count: int) -> None:
         """Reserve what so many primitives take, and no more; they are there."""

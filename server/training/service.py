@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 from lumigrad.protos.wire import Frame
 from lumigrad.server.call import Call
-from lumigrad.server.errors import TrainingHeldError, TrainingLostError
+from lumigrad.server.errors import TrainingLostError
 from lumigrad.server.estimates import Cost
 from lumigrad.server.limits import require
 from lumigrad.server.recall import stored_scene
@@ -88,13 +88,10 @@ def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training]:
 def _restored(
     start: training_pb2.TrainingStart, at_step: int | None, training: Training, runtime: Runtime, first: Request
 ) -> TrainingState:
-    found = snapshots.read(start.training_id, start.lease, at_step, runtime, first.part)
+    found = snapshots.read(training, start.holder, at_step, runtime, first.part)
     if found is None:
         raise TrainingLostError(start.training_id)
     state, holder = found
-    if 0 < start.holder < holder:
-        state.room.release()
-        raise TrainingHeldError(state.scene_id)
     training.holder_number = max(training.holder_number, holder + (start.holder == 0))
     if at_step is not None:
         # A worker that is lost before the next snapshot must not go on from the steps that were given up.
@@ -120,8 +117,10 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
             return TrainingState(start.scene.scene_id, plan, views, parameters, density, room)
 
         runtime.memory.check(Cost(bytes=room.bytes))
-        state = runtime.executor.run(make, first.part)
+        with room.counted():
+            state = runtime.executor.run(make, first.part)
     state.version = scene.version
+    snapshots.warn_of_size(state, runtime)
     return state
 
 

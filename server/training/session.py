@@ -91,7 +91,8 @@ class Session:
         names = tuple(asked.outputs)
         planned = self._planned(views, (*loss.outputs, *names), chosen)
         device = self._runtime.transfer.device
-        cost = self._admitted(planned.forward_bytes(device) + planned.backward_bytes(device), request, planned, names)
+        nbytes = planned.forward_bytes(device) + planned.backward_bytes(device) + state.copied_bytes
+        cost = self._admitted(nbytes, request, planned, names)
 
         def work() -> tuple[Mapping[str, Array] | None, Done]:
             # Before the step is made: afterwards nothing may fail that its client would not hear of.
@@ -146,7 +147,8 @@ class Session:
                 upstream = upload()
             return apply(self._state, rendered, upstream, None, request.part)
 
-        cost = self._admitted(rendered.planned.backward_bytes(self._runtime.transfer.device), request)
+        nbytes = rendered.planned.backward_bytes(self._runtime.transfer.device) + self._state.copied_bytes
+        cost = self._admitted(nbytes, request)
         done = self._run(work, request, cost)
         del self._pending[brought.number]
         reserved.release()

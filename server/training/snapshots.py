@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Iterator
 
 import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server import logs
 from lumigrad.server.call import Call
-from lumigrad.server.errors import TrainingLostError
+from lumigrad.server.errors import TrainingHeldError, TrainingLostError
 from lumigrad.server.estimates import Cost
 from lumigrad.server.replies import named_tensors
 from lumigrad.server.runtime import Runtime
@@ -72,19 +74,32 @@ def write(training: Training, runtime: Runtime, call: Call) -> int:
     return payload.length
 
 
+def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
+    """Log that no snapshot of a training will be written, if all of them are larger than a payload may be."""
+    nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.transit.account.share
+    if state.plan.message.snapshot_every and runtime.drawer is not None and nbytes > share:
+        why = f"{nbytes} bytes are more than a tenant may have of payloads in progress: {share}"
+        logs.event("snapshots will not be written", logging.WARNING, scene=state.scene_id, why=why)
+
+
 def read(
-    training_id: str, lease: str, at_step: int | None, runtime: Runtime, call: Call
+    training: Training, holder: int, at_step: int | None, runtime: Runtime, call: Call
 ) -> tuple[TrainingState, int] | None:
     """The newest snapshot, or that of a step, or the last before it, and its holder's number; None: there is none.
 
-    A wrong lease is answered as a wrong name.
+    What the training was until now is given up once all but memory is there: both at once may be more than its share.
+    A wrong lease is answered as a wrong name, and a TrainingHeldError says that the caller, the holder of that number,
+    is a former one.
     """
+    training_id = training.training_id
     found = _newest(training_id, at_step, runtime)
     if found is None or runtime.drawer is None:
         return None
     slot, message = found
-    if not hmac.compare_digest(message.lease.encode(), lease.encode()):
+    if not hmac.compare_digest(message.lease.encode(), training.lease.encode()):
         raise TrainingLostError(training_id)
+    if 0 < holder < message.holder:
+        raise TrainingHeldError(message.scene.scene_id)
     blob = runtime.drawer.read(_KIND, _name(training_id, slot), runtime.transit.allocator(call))
     if blob is None:
         return None
@@ -110,12 +125,14 @@ def read(
         return state
 
     count = next(iter(shapes.values()))[0]
+    runtime.trainings.vacate(training)
     with runtime.trainings.room(Footprint.of(plan, shapes, views), count) as room:
         # Each tensor comes to the device, and is copied there.
         working = max(array.nbytes for array, _ in arrays.values())
         cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
         runtime.memory.check(Cost(bytes=room.bytes + working))
-        state = runtime.executor.run(lambda: make(room), call, cost)
+        with room.counted():
+            state = runtime.executor.run(lambda: make(room), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
     state.told.extend(message.told)
     state.snapshot_step = state.step

@@ -59,6 +59,12 @@ class TrainingState:
         self.poses = Refinement(torch.zeros(len(views), 6, device=device)) if POSES in rates else None
         self.exposures = Refinement(identity_exposures(len(views), device)) if EXPOSURES in rates else None
 
+    @property
+    def copied_bytes(self) -> int:
+        """Memory that the next step takes beside rendering, for the copies that density control works on."""
+        is_due = self.density is not None and self.density.is_due(self.step)
+        return self.room.copied_bytes if is_due else 0
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that is not in `Snapshot`'s header, by name."""
         tensors = {

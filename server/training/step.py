@@ -119,8 +119,6 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     """Check and allocate all that a step needs; what cannot be undone, and may fail, is done to copies."""
     optimizer, at, density = state.plan.optimizer, state.step, state.density
     is_due = density is not None and density.is_due(at)
-    if is_due:
-        state.room.grow(state.parameters.count)
     parameters = state.parameters.copied() if is_due else state.parameters
     rows = gradients.touched.bool() if optimizer.visible_only else None
     adam = parameters.prepared_step(gradients.by_name, optimizer, at, rows)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from lumigrad.server.accounts import Account, Reservation
 from lumigrad.server.call import Call
-from lumigrad.server.errors import TrainingHeldError, TrainingLostError
+from lumigrad.server.errors import DeviceMemoryError, TrainingHeldError, TrainingLostError
+from lumigrad.server.estimates import Cost
 from lumigrad.server.training.footprint import Footprint, Room
 
 if TYPE_CHECKING:
+    from lumigrad.server.device_memory import DeviceMemory
     from lumigrad.server.training.state import TrainingState
 
 # A client whose connection broke has so long to come back before another may train the scene.
@@ -78,10 +80,11 @@ class Training:
 class TrainingStore:
     """Trainings of a tenant by their unguessable names, whose memory one account of all tenants counts."""
 
-    def __init__(self, account: Account, tenant: str, idle_seconds: float) -> None:
+    def __init__(self, account: Account, tenant: str, idle_seconds: float, memory: DeviceMemory) -> None:
         self._account = account
         self._tenant = tenant
         self._idle_seconds = idle_seconds
+        self._memory = memory
         self._changed = threading.Condition()
         self._trainings: dict[str, Training] = {}
 
@@ -106,6 +109,21 @@ class TrainingStore:
                 while idle and self._account.lacking(self._tenant, more):
                     self._remove(idle.pop(0))
         reservation.resize(nbytes)
+
+    def grow(self, reservation: Reservation, nbytes: int) -> None:
+        """The same on the device's thread; DeviceMemoryError, and nothing changed, if the device has too little left.
+
+        This is for work under way: what is known before it begins belongs to its cost.
+        """
+        more = nbytes - reservation.amount
+        self.resize(reservation, nbytes)
+        if more <= 0:
+            return
+        try:
+            self._memory.make_room(Cost())
+        except DeviceMemoryError as error:
+            reservation.resize(nbytes - more)
+            raise DeviceMemoryError(more, max(0, error.available_bytes + more), error.retry_seconds) from None
 
     @contextmanager
     def room(self, footprint: Footprint, count: int) -> Iterator[Room]:
@@ -162,10 +180,16 @@ class TrainingStore:
                 for abandoned in self._others(state.scene_id, training):
                     self._remove(abandoned)
                 training.scene_id = state.scene_id
-                before = training.replace(state)
+                training.replace(state)
         except BaseException:
             state.room.release()
             raise
+
+    def vacate(self, training: Training) -> None:
+        """Drop the state of a training, and give its memory back, for its holder to make another one."""
+        with self._changed:
+            self._check_kept(training)
+            before = training.replace(None)
         if before is not None:
             before.room.release()
 

@@ -10,7 +10,8 @@ import torch
 
 from lumigrad.server.accounts import Account
 from lumigrad.server.config import Config
-from lumigrad.server.errors import BusyError
+from lumigrad.server.device_memory import DeviceMemory
+from lumigrad.server.errors import BusyError, DeviceMemoryError
 from lumigrad.server.limits import Limits
 from lumigrad.server.training.density_state import DensityState
 from lumigrad.server.training.footprint import Footprint
@@ -19,11 +20,13 @@ from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.store import TrainingStore
 from lumigrad.server.training.views import Views
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import errors_pb2, training_pb2
 from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import sphere_cloud
-from support.raw_training import cameras
+from support.raw_calls import RawClient, detail, failure, sphere_cloud
+from support.raw_training import RawTraining, cameras, start_of, taken_up
+from support.worker import worker
 
+MIB = 1 << 20
 LIMITS = Limits.of(Config())
 GAUSSIANS = {name: array for name, array in gaussian_cloud(50).items() if name != "covariances"}
 RATES = ("means", "quats", "scales", "opacities", "sh0", "poses", "exposures")
@@ -35,8 +38,16 @@ CASES = {
 }
 
 
-def store_of(limit: int, share: int | None = None) -> TrainingStore:
-    return TrainingStore(Account("bytes", limit, "--all", share=share, share_option="--each"), "a", 60.0)
+def store_of(limit: int, memory_bytes: int = 1 << 40) -> TrainingStore:
+    account = Account("bytes", limit, "--all")
+    return TrainingStore(account, "a", 60.0, memory_of(account, memory_bytes))
+
+
+def memory_of(account: Account, nbytes: int = 1 << 40) -> DeviceMemory:
+    memory = DeviceMemory(torch.device("cpu"), nbytes)
+    nothing: Any = SimpleNamespace(bytes=0, drop=lambda nbytes: None)
+    memory.share_with(nothing, nothing, account)
+    return memory
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -65,20 +76,76 @@ def test_only_what_lies_behind_an_activation_takes_more_while_it_begins() -> Non
     assert Parameters.working_bytes({"positions": [50, 3]}) == 0
 
 
-def test_growth_has_the_old_and_the_new_until_it_is_done() -> None:
+def test_growth_reserves_what_lasts() -> None:
     footprint = Footprint(row_bytes=10, fixed_bytes=5, working_bytes=0)
     store = store_of(400)
     with store.room(footprint, 10) as room:
-        assert room.bytes == 105
+        assert (room.bytes, room.copied_bytes) == (105, 200)
+    room.grow(5)
+    assert room.bytes == 105
     room.grow(20)
-    assert room.bytes == 305
+    assert room.bytes == 205
     with pytest.raises(BusyError):
         room.grow(40)
-    assert room.bytes == 305
+    assert room.bytes == 205
     room.settle(20)
     assert room.bytes == 205
     room.release()
     assert store.reserve(400).amount == 400
+
+
+def test_growth_takes_no_memory_that_the_device_has_not() -> None:
+    store, footprint = store_of(1000, memory_bytes=250), Footprint(row_bytes=10, fixed_bytes=0, working_bytes=0)
+    with store.room(footprint, 20) as room:
+        pass
+    room.grow(25)
+    room.settle(20)
+    with pytest.raises(DeviceMemoryError) as caught:
+        room.grow(30)
+    assert (caught.value.asked_bytes, caught.value.available_bytes, room.bytes) == (100, 50, 200)
+    with pytest.raises(DeviceMemoryError) as caught, room.counted():
+        raise DeviceMemoryError(0, -30)
+    assert (caught.value.asked_bytes, caught.value.available_bytes) == (200, 170)
+
+
+DENSITIES = {
+    "adaptive": {"adaptive": {"start": 0, "every": 2, "grow_gradient": 1e9, "prune_opacity": 1e-6, "reset_every": 3}},
+    "mcmc": {"mcmc": {"start": 0, "every": 2, "cap": 8000, "min_opacity": 1e-6}},
+}
+
+
+@pytest.mark.parametrize("kind", DENSITIES)
+def test_a_training_of_half_of_the_memory_has_density_control(kind: str) -> None:
+    with worker("--device", "cpu", "--training-mib", "14", "--max-payload-mib", "16") as process:
+        client = RawClient(process.target)
+        control: Any = {"extent": 2.0, **DENSITIES[kind]}
+        start = start_of(client, gaussian_cloud(8000, coefficients=16, seed=1), density=control)
+        training = RawTraining(client, start)
+        training.started()
+        nbytes = process.metric("lumigrad_training_bytes")
+        assert 5 * MIB < nbytes < 7 * MIB
+        assert [training.step(number).number for number in range(5)] == list(range(5))
+        assert process.metric("lumigrad_training_bytes") <= nbytes
+        training.finish()
+        client.close()
+
+
+def test_the_copies_of_density_control_are_in_the_cost_of_their_step() -> None:
+    """A device that has memory for the training and its steps, but not for copies, refuses; nothing has changed."""
+    sizes = ("--training-mib", "64", "--scene-mib", "64", "--max-payload-mib", "32", "--transit-mib", "64")
+    with worker("--device", "cpu", *sizes, "--device-memory-mib", "90") as process:
+        client = RawClient(process.target)
+        control: Any = {"extent": 2.0, **DENSITIES["adaptive"]}
+        start = start_of(client, gaussian_cloud(40_000, coefficients=16, seed=1), density=control)
+        training = RawTraining(client, start)
+        started = training.started()
+        nbytes = process.metric("lumigrad_training_bytes")
+        assert [training.step(number).number for number in range(2)] == [0, 1]
+        short = detail(failure(lambda: training.step(2)), errors_pb2.DeviceMemoryShort)
+        assert short.asked_bytes > 1.9 * nbytes and short.asked_bytes > short.available_bytes > nbytes
+        again = RawTraining(client, taken_up(started))
+        assert again.started().step == 2
+        client.close()
 
 
 def test_idle_trainings_make_room_only_if_that_is_enough() -> None:
@@ -99,7 +166,7 @@ def test_idle_trainings_make_room_only_if_that_is_enough() -> None:
 
 def test_what_others_have_is_theirs() -> None:
     account = Account("bytes", 100, "--all", share=60, share_option="--each")
-    one, other = TrainingStore(account, "a", 60.0), TrainingStore(account, "b", 60.0)
+    one, other = (TrainingStore(account, tenant, 60.0, memory_of(account)) for tenant in "ab")
     call = SimpleNamespace(check=lambda: None)
     with one.begin("scene", "", call) as training:
         with one.room(Footprint(0, 50, 0), 1) as room:

@@ -233,3 +233,21 @@ def test_starts_at_once_with_one_id_begin_one_training(own: RawClient) -> None:
     assert detail(error, errors_pb2.TrainingHeld).scene_id == start.scene.scene_id
     start.start_id = "x" * 65
     assert violation(failure(RawTraining(own, start).reply))[0] == "start.start_id"
+
+
+def test_a_training_that_takes_most_of_its_share_goes_back(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--spool", str(tmp_path), "--training-mib", "10", "--max-payload-mib", "16")
+    with worker(*options) as process:
+        client = RawClient(process.target)
+        first, started = begun(client, gaussian_cloud(8000, coefficients=16, seed=1), snapshot_every=2)
+        nbytes = process.metric("lumigrad_training_bytes")
+        assert nbytes > 5.5 * (1 << 20)
+        losses = [first.step(number).loss for number in range(5)]
+        # There is no snapshot that old: the training is as it was.
+        assert is_lost(client, started, at_step=1)
+        second = RawTraining(client, taken_up(started, at_step=2))
+        assert second.started().step == 2
+        assert [second.step(number).loss for number in range(2, 5)] == losses[2:]
+        assert process.metric("lumigrad_training_bytes") == nbytes
+        second.finish()
+        client.close()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lumigrad.v1 import training_pb2
+from support.gaussian_calls import gaussian_cloud
 from support.raw_calls import RawClient, failure, violation
 from support.raw_training import RawTraining, start_of
+from support.worker import worker
 
 
 def test_a_training_of_several_workers_is_refused(client: RawClient) -> None:
@@ -18,3 +22,15 @@ def test_a_training_of_several_workers_is_refused(client: RawClient) -> None:
     assert training.step(0).terms["l1"] > 0
     training.finish()
     training.close()
+
+
+def test_a_training_whose_snapshots_are_too_large_is_warned_of(tmp_path: Path) -> None:
+    sizes = ("--max-payload-mib", "1", "--transit-mib", "2")
+    with worker("--device", "cpu", "--spool", str(tmp_path), *sizes) as process:
+        client = RawClient(process.target)
+        training = RawTraining(client, start_of(client, gaussian_cloud(4000, coefficients=16), snapshot_every=1))
+        training.started()
+        process.wait_for_log("snapshots will not be written")
+        assert not training.step(0).snapshotted
+        training.finish()
+        client.close()

@@ -30,8 +30,8 @@ class Budget:
 
     def __init__(self, limit_bytes: int, limit_count: int = sys.maxsize, kept_bytes: int = 0) -> None:
         """Of `kept_bytes` each of several stores keeps an even part whatever else needs the memory."""
-        self._limit_bytes = limit_bytes
-        self._limit_count = limit_count
+        self.limit_bytes = limit_bytes
+        self.limit_count = limit_count
         self._kept_bytes = kept_bytes
         self._stores: tuple[Store, ...] = ()
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class Budget:
     @property
     def is_exceeded(self) -> bool:
         """Whether the stores have more, all of which they need."""
-        return self.bytes > self._limit_bytes or self.count > self._limit_count
+        return self.bytes > self.limit_bytes or self.count > self.limit_count
 
     def join(self, store: Store) -> None:
         """Count a store from now on."""
@@ -72,9 +72,9 @@ class Budget:
 
         It may if there is enough room now, or if nobody else has anything. The stores' own locks must be free.
         """
-        while self.bytes > self._limit_bytes and self._drop_one(_bytes_of, self._limit_bytes, grown):
+        while self.bytes > self.limit_bytes and self._drop_one(_bytes_of, self.limit_bytes, grown):
             pass
-        while self.count > self._limit_count and self._drop_one(len, self._limit_count, grown):
+        while self.count > self.limit_count and self._drop_one(len, self.limit_count, grown):
             pass
         return not self.is_exceeded or not any(len(store) for store in self._stores if store is not grown)
 

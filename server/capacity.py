@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from lumigrad.kernels.device import describe
+from lumigrad.server.config import MIB, Config
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
@@ -16,6 +18,46 @@ _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 # Of what is free. The rest is for what no prediction counts: code of kernels that is loaded when it is first run, what
 # two allocators on a GPU round up and keep, stacks of threads, and Python itself.
 _USABLE = 0.9
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """What scenes and trainings may take of a worker's memory: all of them, and those of one tenant.
+
+    Attributes:
+        is_cut: Whether the memory is too small for what the options allow.
+    """
+
+    scene_bytes: int
+    tenant_scene_bytes: int
+    training_bytes: int
+    tenant_training_bytes: int
+    is_cut: bool
+
+    @property
+    def cause(self) -> str:
+        """What stands after an option's name in error texts: the other option that has set the limit."""
+        return ", --device-memory-mib" if self.is_cut else ""
+
+
+def store_limits(config: Config, capacity_bytes: int) -> StoreLimits:
+    """The limits that the options name; where callers are told apart, at most half of the memory.
+
+    Scenes and trainings stay until their owner, or time, lets go of them, so all of them together must leave room for
+    the calls of others. The smaller of the two is cut last.
+    """
+    scenes, trainings = config.scene_mib * MIB, config.training_mib * MIB
+    room = capacity_bytes // 2 if config.has_tenants else scenes + trainings
+    scene_bytes = min(scenes, max(room // 2, room - trainings))
+    training_bytes = min(trainings, max(0, room - scene_bytes))
+    share = config.share_of(config.training_mib, config.tenant_training_mib)
+    return StoreLimits(
+        scene_bytes,
+        min(scene_bytes, (config.tenant_scene_mib or config.scene_mib) * MIB),
+        training_bytes,
+        share * training_bytes // config.training_mib,
+        (scene_bytes, training_bytes) != (scenes, trainings),
+    )
 
 
 def default_capacity(device: torch.device) -> int:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from lumigrad.kernels.device import describe
 from lumigrad.server.call_threads import CallThreads
+from lumigrad.server.capacity import store_limits
 from lumigrad.server.config import MIB, Config
 from lumigrad.server.lanes import Lanes
 from lumigrad.server.machine import Machine
@@ -62,6 +63,7 @@ def show_state(
 def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int, threads: CallThreads) -> None:
     """Show what a worker is, and how much it may hold."""
     described = describe(machine.transfer.device)
+    limits = store_limits(config, machine.memory.capacity_bytes)
     metrics.describe(
         version=version("lumigrad"),
         device=described.name,
@@ -75,9 +77,9 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
         "call_threads": threads.count,
         "transit_limit_bytes": config.transit_mib * MIB,
         "lane_limit_bytes": config.lane_mib * MIB,
-        "scene_limit_bytes": config.scene_mib * MIB,
+        "scene_limit_bytes": limits.scene_bytes,
         "context_limit_bytes": config.context_mib * MIB,
-        "training_limit_bytes": config.training_mib * MIB,
+        "training_limit_bytes": limits.training_bytes,
         "device_memory_limit_bytes": machine.memory.capacity_bytes,
         "spool_limit_bytes": config.spool_mib * MIB if config.spool else 0,
     }.items():

@@ -50,6 +50,7 @@ class SceneService:
                 return scene_pb2.PutReply(scene=present.info(), existed=True)
             cost = Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
             runtime.memory.check(cost)
+            runtime.scenes.check(cost.payload_bytes)
             reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
             make = arrival.receive(reader)
             computed = content_hash(getattr(header.scene, kind.name), reader.read)

@@ -120,7 +120,10 @@ class SceneStore:
         metrics: Metrics,
         backing: Backing | None = None,
         limit_count: int = sys.maxsize,
+        option: str = "--scene-mib",
     ) -> None:
+        """`option` names, in error texts, what sets `limit_bytes`."""
+        self._option = option
         self._budget = budget
         self._backing = backing or NoBacking()
         self._metrics = metrics
@@ -142,6 +145,12 @@ class SceneStore:
         """The size of all scenes."""
         return self._shelf.bytes
 
+    def check(self, nbytes: int) -> None:
+        """Refuse a scene that is larger than all the room: BusyError; to try again later would not help."""
+        limit = self._shelf.limit_bytes
+        if nbytes > limit:
+            raise BusyError(f"the scene takes {nbytes} bytes, of {limit} that scenes may take ({self._option})", None)
+
     def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
         """Store a scene, unless its content is here; tells which of the two happened (True: it was here).
 
@@ -161,7 +170,7 @@ class SceneStore:
         if not self._budget.settle(self):
             with contextlib.suppress(SceneNotFoundError):
                 self.delete(scene.scene_id)
-            raise _no_room()
+            raise self._no_room(scene)
         self._metrics.scene_puts.labels("stored").inc()
         return scene, False
 
@@ -177,7 +186,7 @@ class SceneStore:
             with self._lock:
                 self._shelf.pop(scene.scene_id)
                 self._forget_hash(scene)
-            raise _no_room()
+            raise self._no_room(scene)
 
     def find(self, scene_id: str, version: int = 0) -> StoredScene:
         """The scene; `version` 0 means whichever is current."""
@@ -285,9 +294,11 @@ class SceneStore:
         self._backing.let_go(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()
 
-
-def _no_room() -> BusyError:
-    return BusyError("there is no room for the scene beside other tenants' (--scene-mib, --max-scenes)", _RETRY_SECONDS)
+    def _no_room(self, scene: StoredScene) -> BusyError:
+        budget = self._budget
+        limits = f"{budget.limit_bytes} bytes (--scene-mib) and {budget.limit_count} scenes (--max-scenes)"
+        what = f"there is no room for a scene of {_size(scene)} bytes beside other tenants', of {limits} in all"
+        return BusyError(what, _RETRY_SECONDS)
 
 
 def _size(scene: StoredScene) -> int:

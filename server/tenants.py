@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from lumigrad.server.accounts import Account
 from lumigrad.server.budget import Budget
 from lumigrad.server.call import Call
+from lumigrad.server.capacity import store_limits
 from lumigrad.server.config import MIB, Config
 from lumigrad.server.contexts import ContextStore
 from lumigrad.server.machine import Machine
@@ -31,16 +32,17 @@ class Tenants:
         self._spool = spool
         self._config = config
         self._metrics = metrics
-        self._scenes = Budget(config.scene_mib * MIB, config.max_scenes)
-        # Work may take the other half, whatever tenants retain.
-        kept = min(config.context_mib * MIB, machine.memory.capacity_bytes // 2)
+        limits = self._limits = store_limits(config, machine.memory.capacity_bytes)
+        self._scenes = Budget(limits.scene_bytes, config.max_scenes)
+        # Scenes and trainings have at most half of the memory. Of the other half as much is left to work.
+        kept = min(config.context_mib * MIB, machine.memory.capacity_bytes // 4)
         self._contexts = Budget(config.context_mib * MIB, config.max_contexts, kept)
         self._trainings = Account(
             "bytes of trainings",
-            config.training_mib * MIB,
-            "--training-mib",
-            share=config.share_of(config.training_mib, config.tenant_training_mib) * MIB,
-            share_option="--tenant-training-mib",
+            limits.training_bytes,
+            f"--training-mib{limits.cause}",
+            share=limits.tenant_training_bytes,
+            share_option=f"--tenant-training-mib{limits.cause}",
             retry_seconds=_TRAINING_RETRY_SECONDS,
         )
         machine.memory.share_with(self._contexts, self._scenes, self._trainings)
@@ -112,7 +114,6 @@ class Tenants:
         writer = self._spool
         drawer = None if writer is None else writer.spool.drawer(tenant)
         spool = None if writer is None or drawer is None else SceneSpool(drawer, writer, machine.transfer)
-        scene_bytes = (config.tenant_scene_mib or config.scene_mib) * MIB
         context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
         return Runtime(
             limits=machine.limits,
@@ -121,7 +122,14 @@ class Tenants:
             transit=machine.transit,
             executor=machine.executor,
             passes=machine.passes,
-            scenes=SceneStore(scene_bytes, self._scenes, self._metrics, spool, config.share_of(config.max_scenes)),
+            scenes=SceneStore(
+                self._limits.tenant_scene_bytes,
+                self._scenes,
+                self._metrics,
+                spool,
+                config.share_of(config.max_scenes),
+                f"{'--tenant-scene-mib' if config.tenant_scene_mib else '--scene-mib'}{self._limits.cause}",
+            ),
             contexts=ContextStore(
                 context_bytes,
                 config.context_seconds,

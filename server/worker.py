@@ -24,7 +24,7 @@ from lumigrad.protos.service import (
 from lumigrad.server import logs
 from lumigrad.server.accounts import Account
 from lumigrad.server.call_threads import CallThreads
-from lumigrad.server.capacity import default_capacity
+from lumigrad.server.capacity import default_capacity, store_limits
 from lumigrad.server.certificates import Certificates
 from lumigrad.server.config import MIB, Config, ConfigError
 from lumigrad.server.device_memory import DeviceMemory
@@ -136,6 +136,16 @@ class Worker:
         described = describe(self._device)
         if self._config.device == "auto" and self._device.type == "cpu":
             logs.event("no usable CUDA device: rendering on the CPU", logging.WARNING, why=cuda_lack())
+        limits = store_limits(self._config, self._machine.memory.capacity_bytes)
+        if limits.is_cut:
+            logs.event(
+                "scenes and trainings may take less than --scene-mib and --training-mib say: half of the device's "
+                "memory is left to calls; lower these options, or raise --device-memory-mib",
+                logging.WARNING,
+                scene_mib=limits.scene_bytes // MIB,
+                training_mib=limits.training_bytes // MIB,
+                tenant_training_mib=limits.tenant_training_bytes // MIB,
+            )
         logs.event(
             "serving",
             host=self._config.host,

@@ -158,3 +158,65 @@ def test_states_that_wait_for_gradients_count_against_the_share_of_their_tenant(
     other.started()
     assert other.step(0).number == 0
     other.finish()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A worker with less memory than scenes and trainings may take by its options, and two tenants."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"a: {GREEDY}\nb: {OTHER}\n")
+    options = ("--device-memory-mib", "96", "--max-payload-mib", "32", "--scene-mib", "64")
+    with (
+        worker("--device", "cpu", "--tokens-file", str(tokens), *options) as process,
+        process.channel() as one,
+        process.channel() as another,
+    ):
+        yield SimpleNamespace(process=process, a=tenant_client(one, GREEDY), b=tenant_client(another, OTHER))
+
+
+def fill_with_trainings(client: RawClient) -> list[RawTraining]:
+    """As many trainings of 8,000 Gaussians as there is memory for, each in the hands of a call."""
+    held = []
+    for seed in range(40):
+        training = RawTraining(client, start_of(client, gaussian_cloud(8000, coefficients=16, seed=seed)))
+        try:
+            training.started()
+        except grpc.RpcError as error:
+            assert error.code() == Code.RESOURCE_EXHAUSTED
+            assert "(--tenant-training-mib, --device-memory-mib)" in error.details()
+            return held
+        held.append(training)
+    raise AssertionError("there is no limit")
+
+
+def test_what_a_tenant_stores_leaves_memory_for_the_calls_of_others(small: SimpleNamespace) -> None:
+    process = small.process
+    held = fill_with_trainings(small.a)
+    assert held
+    for seed in range(60):
+        small.a.put(sphere_cloud(20_000, seed=seed))
+    for seed in range(20):
+        small.a.render(spec_of(opencv_camera(256, 256)), cloud=sphere_cloud(50, seed=seed), retain=True)
+    taken = [process.metric(f"lumigrad_{store}_bytes") for store in ("scene", "training")]
+    limits = [process.metric(f"lumigrad_{store}_limit_bytes") for store in ("scene", "training")]
+    # It has filled what it may have: all scenes, and half of the trainings.
+    assert 0.9 * limits[0] < taken[0] <= limits[0]
+    assert taken[1] <= limits[1] / 2
+    assert sum(limits) <= 48 * MIB
+    scene_id = small.b.put(sphere_cloud(20_000, seed=999)).scene.scene_id
+    shown = small.b.render(spec_of(opencv_camera(256, 256), scene_id=scene_id))
+    assert shown.arrays["color"].shape == (1, 256, 256, 3)
+    training = RawTraining(small.b, start_of(small.b))
+    training.started()
+    assert training.step(0).number == 0
+    training.finish()
+    for each in held:
+        each.close()
+
+
+def test_a_scene_that_is_larger_than_all_the_room_is_refused_with_the_limit(small: SimpleNamespace) -> None:
+    assert small.process.log.count("scenes and trainings may take less than --scene-mib and --training-mib say") == 1
+    error = failure(lambda: small.b.put(sphere_cloud(900_000)))
+    assert error.code() == Code.RESOURCE_EXHAUSTED
+    assert f"of {24 * MIB} that scenes may take (--scene-mib, --device-memory-mib)" in error.details()
+    assert "try again" not in error.details()

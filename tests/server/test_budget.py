@@ -53,7 +53,7 @@ def test_what_does_not_fit_beside_the_parts_of_others_is_not_kept() -> None:
     budget = Budget(100)
     store, full = (SceneStore(100, budget, metrics) for _ in range(2))
     first = full.add("a" * 64, content(50))[0]
-    with pytest.raises(BusyError, match="--scene-mib"):
+    with pytest.raises(BusyError, match=r"of 100 bytes \(--scene-mib\) and \d+ scenes \(--max-scenes\) in all"):
         store.add("b" * 64, content(60))
     assert (len(store), full.find(first.scene_id)) == (0, first)
 

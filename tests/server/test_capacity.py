@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from lumigrad.server.capacity import store_limits
 from lumigrad.server.config import Config, ConfigError
 from lumigrad.server.devices import each
 from support.worker import worker
@@ -53,6 +54,27 @@ def test_a_tenant_never_has_all_that_payloads_may_take_on_one_of_several_workers
         assert 2 * one.max_payload_mib <= one.transit_share_mib <= one.transit_mib - 2 * one.max_payload_mib
     # What was asked for is not exceeded.
     assert Config(tokens_file="tokens", transit_mib=2048).of_worker(0, 8).transit_mib == 2048
+
+
+@pytest.mark.parametrize(
+    ("capacity", "options", "expected"),
+    [
+        (96, {}, (24, 24, 12)),
+        (96, {"training_mib": 8}, (40, 8, 4)),
+        (96, {"scene_mib": 8, "max_payload_mib": 8, "tenant_training_mib": 2048}, (8, 40, 10)),
+        (1 << 20, {}, (4096, 8192, 4096)),
+        (1, {}, (0.25, 0.25, 0.125)),
+    ],
+)
+def test_scenes_and_trainings_of_tenants_have_at_most_half_of_the_memory(
+    capacity: int, options: dict[str, int], expected: tuple[float, ...]
+) -> None:
+    config = Config(tokens_file="tokens", **options)
+    limits = store_limits(config, capacity * MIB)
+    found = limits.scene_bytes, limits.training_bytes, limits.tenant_training_bytes
+    assert found == tuple(int(size * MIB) for size in expected)
+    assert limits.is_cut == (capacity < 1 << 20)
+    assert not store_limits(Config(**options), capacity * MIB).is_cut
 
 
 @pytest.mark.parametrize("devices", ["cuda:0,cuda:0", "cuda,cuda:1,cuda:0", "cpu,cuda:1,cuda:1"])

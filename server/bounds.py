@@ -10,9 +10,10 @@ from google.protobuf.descriptor import FieldDescriptor
 _NAME = 256
 # Outputs of a call, and whatever there is one of for each of them.
 _OUTPUTS = 64
-# Numbers of a matrix or a vector, whose exact count is checked where they are read.
-_MATRIX = 32
-_DIMENSIONS = 32
+# Numbers of a matrix or a vector and sizes of a tensor, whose exact counts are checked where they are read. They are as
+# many as leave a message of 256 bytes, as most cameras and obstacles are, no room for anything that is over a bound.
+_MATRIX = 64
+_DIMENSIONS = 256
 _VIEWS = 1 << 16
 # Numbers that are compared or kept and never counted to.
 _NUMBER = (1 << 64) - 1

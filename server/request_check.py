@@ -5,6 +5,7 @@ A message of 4 MiB has room for two million.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -15,9 +16,14 @@ from lumigrad.server.bounds import BOUNDS, needs_bound
 from lumigrad.server.errors import InvalidArgumentError
 from lumigrad.server.limits import Limits
 
-# Of all fields of a message, with those of the messages in it: more than a training's start has whose views fill what
-# gRPC takes as one message.
-_MOST_FIELDS = 1 << 19
+# Of all fields that are looked at in one message and the messages in it: more than a training's start has whose views
+# fill what gRPC takes as one message. It bounds how long a check takes.
+_MOST_FIELDS = 1 << 18
+# Fields after which a check waits for others that are as long, so that they do not all keep short ones from Python.
+_MANY_FIELDS = 1 << 12
+# Bytes of a message in parts that are too small to be over any bound, which are not looked into. They have room for no
+# more than half as many empty messages.
+_MOST_UNSEEN = 3 << 19
 # Of the fields of one message that do not repeat, and of those that are unknown: an encoder writes each once.
 _MOST_SINGLE = 1024
 _MOST_VARINT_BYTES = 10
@@ -36,8 +42,10 @@ class RequestCheck:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # By the full names of messages, and then by the numbers of their fields.
-        self._rules: dict[str, dict[int, _Rule]] = {}
+        # Whoever has it checks a message of many fields.
+        self._long = threading.Lock()
+        # By the full names of messages.
+        self._rules: dict[str, _Rules] = {}
         # Before any call: a thread must not find the rules of a message half made.
         for service in SERVICE_NAMES:
             for method in methods(service):
@@ -45,16 +53,20 @@ class RequestCheck:
 
     def check(self, kind: Descriptor, raw: bytes) -> None:
         """Refuse the bytes of a message of which any field is over its bound."""
+        scan = _Scan(raw, kind.name, self._long)
         try:
-            _Scan(raw, kind.name).check(0, len(raw), self._rules[kind.full_name])
+            scan.check(0, len(raw), self._rules[kind.full_name])
         except IndexError:
             raise _malformed(kind.name, raw) from None
+        finally:
+            scan.end()
 
-    def _of(self, kind: Descriptor) -> dict[int, _Rule]:
+    def _of(self, kind: Descriptor) -> _Rules:
         found = self._rules.get(kind.full_name)
         if found is None:
-            found = self._rules[kind.full_name] = {}
-            found.update({field.number: self._rule(kind, field) for field in kind.fields})
+            found = self._rules[kind.full_name] = _Rules(
+                {field.number: self._rule(kind, field) for field in kind.fields}
+            )
         return found
 
     def _rule(self, kind: Descriptor, field: FieldDescriptor) -> _Rule:
@@ -66,6 +78,7 @@ class RequestCheck:
             is_packable=bool(field.is_repeated)
             and field.message_type is None
             and field.cpp_type != FieldDescriptor.CPPTYPE_STRING,
+            is_text=field.cpp_type == FieldDescriptor.CPPTYPE_STRING,
             width=_PACKED.get(field.type, 0),
             inner=None if field.message_type is None else self._of(field.message_type),
         )
@@ -80,36 +93,85 @@ class _Rule:
     is_repeated: bool
     # Whether its numbers may stand together in one value.
     is_packable: bool
+    is_text: bool
     # Bytes of each of them; 0 where that varies.
     width: int
     # For the fields of the message in it.
-    inner: dict[int, _Rule] | None
+    inner: _Rules | None
+
+    @property
+    def harmless_bytes(self) -> int:
+        """Bytes of a message that has no room for so much of this field that it is over its bound."""
+        inner = _LARGEST if self.inner is None else self.inner.harmless_bytes
+        if self.is_packable:
+            return self.most * (self.width or 1)
+        if self.is_repeated:
+            return min(2 * self.most, inner)
+        if self.is_text or self.most == _LARGEST:
+            return min(self.most, inner)
+        return 0
+
+
+class _Rules:
+    """What the fields of a message may be, by their numbers."""
+
+    def __init__(self, fields: dict[int, _Rule]) -> None:
+        self.fields = fields
+        # A message that is no longer has nothing in it that is over a bound.
+        self.harmless_bytes = min([2 * _MOST_SINGLE, *(rule.harmless_bytes for rule in fields.values())])
 
 
 class _Scan:
     """Counts and measures the fields in the bytes of one message; runs out of them with an IndexError."""
 
-    def __init__(self, raw: bytes, name: str) -> None:
+    def __init__(self, raw: bytes, name: str, long: threading.Lock) -> None:
         self._raw = raw
         self._name = name
+        self._long = long
+        self._is_long = False
         self._left = _MOST_FIELDS
+        self._unseen = _MOST_UNSEEN
 
-    def check(self, position: int, stop: int, rules: dict[int, _Rule]) -> None:
+    def end(self) -> None:
+        """Let the next long check go on."""
+        if self._is_long:
+            self._long.release()
+
+    def check(self, position: int, stop: int, rules: _Rules) -> None:
         """Raise an error at the first field between two places that is over its bound."""
         counts: dict[int, int] = {}
+        raw, fields = self._raw, rules.fields
         while position < stop:
-            number, kind, value, position = self._field(position)
-            end = position + value if kind == _LENGTH_DELIMITED else position
+            tag = raw[position]
+            position += 1
+            if tag >= 0x80:
+                tag, position = self._varint(position - 1)
+            number, kind = tag >> 3, tag & 7
+            if kind in _MEASURED:
+                value = raw[position]
+                position += 1
+                if value >= 0x80:
+                    value, position = self._varint(position - 1)
+                end = position + value if kind else position
+            else:
+                value = 0
+                position = end = position + self._fixed(kind)
             if end > stop:
-                raise _malformed(self._name, self._raw)
-            rule = rules.get(number)
+                raise _malformed(self._name, raw)
+            rule = fields.get(number)
+            more, most = 1, _MOST_SINGLE
             if rule is None or not rule.is_repeated:
                 # All of these are counted together.
                 number = 0
-            more = 1 if rule is None or not number or kind != _LENGTH_DELIMITED else self._entries(rule, position, end)
+            else:
+                most = rule.most
+                if rule.is_packable and kind == _LENGTH_DELIMITED:
+                    more = self._entries(rule, position, end)
             counts[number] = count = counts.get(number, 0) + more
             self._left -= 1
-            if self._left < 0 or count > (rule.most if rule is not None and number else _MOST_SINGLE):
+            if self._left == _MOST_FIELDS - _MANY_FIELDS:
+                self._is_long = self._long.acquire()
+            if self._left < 0 or count > most:
                 raise self._too_many(rule if number else None, count)
             if rule is not None:
                 self._look_into(rule, kind, value, position, count - 1)
@@ -122,27 +184,21 @@ class _Scan:
                 limit = f"at most {rule.most}{unit}"
                 raise InvalidArgumentError(rule.name, limit, value)
         elif kind == _LENGTH_DELIMITED:
+            if value <= rule.inner.harmless_bytes and value <= self._unseen:
+                self._unseen -= value
+                return
             try:
                 self.check(position, position + value, rule.inner)
             except InvalidArgumentError as error:
                 where = f"{rule.name}[{index}]" if rule.is_repeated else rule.name
                 raise InvalidArgumentError(f"{where}.{error.field}", error.limit, error.value) from None
 
-    def _field(self, position: int) -> tuple[int, int, int, int]:
-        """Number and kind of a field, its value or how long that is, and where the value begins, or what is next."""
-        tag, position = self._varint(position)
-        kind = tag & 7
-        if kind in _MEASURED:
-            value, position = self._varint(position)
-            return tag >> 3, kind, value, position
+    def _fixed(self, kind: int) -> int:
         if kind not in _FIXED:
             raise _malformed(self._name, self._raw)
-        return tag >> 3, kind, 0, position + _FIXED[kind]
+        return _FIXED[kind]
 
     def _varint(self, position: int) -> tuple[int, int]:
-        value = self._raw[position]
-        if value < 0x80:
-            return value, position + 1
         value = 0
         for index in range(_MOST_VARINT_BYTES):
             byte = self._raw[position + index]
@@ -153,8 +209,6 @@ class _Scan:
 
     def _entries(self, rule: _Rule, start: int, stop: int) -> int:
         """How many entries of a repeated field stand in one value of bytes: numbers may stand together."""
-        if not rule.is_packable:
-            return 1
         if rule.width or stop - start <= rule.most:
             return (stop - start) // (rule.width or 1)
         # Each ends with a byte below 128.

@@ -19,11 +19,12 @@ from lumigrad.server.config import Config
 from lumigrad.server.errors import InvalidArgumentError
 from lumigrad.server.limits import Limits
 from lumigrad.server.request_check import RequestCheck
+from lumigrad.v1.world_pb2 import Obstacle
 from support.message_strategies import messages
 from support.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
 from support.raw_messages import send
 from support.tenant import tenant_client
-from support.valid_requests import ALL_METHODS
+from support.valid_requests import ALL_METHODS, METHODS
 from support.worker import WorkerProcess, worker
 
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
@@ -115,9 +116,9 @@ def repeated_messages(kind: Descriptor, path: Path = ()) -> Iterator[Path]:
 BOMBS = [(method, path) for method in ALL_METHODS for path in repeated_messages(method.request)]
 
 
-def nested(path: Path, count: int) -> bytes:
-    """A message whose field at the end of a path is `count` empty messages."""
-    inner = (_tag(path[-1]) + b"\x00") * count
+def nested(path: Path, count: int, part: bytes = b"") -> bytes:
+    """A message whose field at the end of a path is `count` times a message, an empty one or the one in some bytes."""
+    inner = (_tag(path[-1]) + _varint(len(part)) + part) * count
     for field in reversed(path[:-1]):
         inner = _tag(field) + _varint(len(inner)) + inner
     return inner
@@ -155,6 +156,28 @@ def render_seconds(client: RawClient) -> float:
     return time.monotonic() - started
 
 
+def render_among(
+    process: WorkerProcess, channel: grpc.Channel, method: Method, bombs: list[bytes], alice: RawClient
+) -> tuple[float, float, set[grpc.StatusCode]]:
+    """Alice's slowest render while Mallory sends all of these at once, and how their calls end.
+
+    Also the most seconds of processors that the worker took during one of her renders.
+    """
+    cpu_times = psutil.Process(process.process.pid).cpu_times
+    mallory = [("authorization", f"Bearer {TOKENS['mallory']}")]
+    calls = [channel.stream_stream(method.path)(iter([bomb]), metadata=mallory, timeout=60) for bomb in bombs]
+    ended = [threading.Thread(target=call.code) for call in calls]
+    for thread in ended:
+        thread.start()
+    delays, taken = [], []
+    while not delays or any(thread.is_alive() for thread in ended):
+        before = cpu_times()
+        delays.append(render_seconds(alice))
+        after = cpu_times()
+        taken.append(after.user + after.system - before.user - before.system)
+    return max(delays), max(taken), {call.code() for call in calls}
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("method", "path"), BOMBS, ids=[f"{m.name}-" + ".".join(field.name for field in p) for m, p in BOMBS]
@@ -172,13 +195,61 @@ def test_two_million_empty_messages_in_any_field_are_refused_before_there_are_an
         assert field.endswith(path[-1].name)
         assert "expected at most" in description
         # Several at once, and somebody else's render among them.
-        calls = [channel.stream_stream(method.path)(iter([bomb]), metadata=mallory, timeout=60) for _ in range(4)]
-        ended = [threading.Thread(target=call.code) for call in calls]
-        for thread in ended:
-            thread.start()
-        delays = [render_seconds(alice)]
-        while any(thread.is_alive() for thread in ended):
-            delays.append(render_seconds(alice))
-        assert max(delays) < 0.5 + alone
-        assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
+        slowest, _, codes = render_among(process, channel, method, [bomb] * 4, alice)
+        assert slowest < 0.5 + alone
+        assert codes == {grpc.StatusCode.INVALID_ARGUMENT}
         assert psutil.Process(process.process.pid).memory_info().rss - before < 64 * MIB
+
+
+UNKNOWN = b"\xc0\x0c\x00"
+OBSTACLES = 16_000
+# Obstacles and views that are each within every bound, and many.
+SWARMS: dict[str, tuple[str, bytes]] = {
+    "31 unknown fields each": ("SceneService/Put", UNKNOWN * 31),
+    "60 unknown fields each": ("SceneService/Put", UNKNOWN * 60),
+    "60 cuboids and grids each": ("SceneService/Put", b"\x1a\x00\x22\x00" * 30),
+    "small and valid": (
+        "SceneService/Put",
+        Obstacle(
+            name="obstacle", cuboid={"size": [1, 2, 3]}, pose={"values": [0, 0, 0, 1, 0, 0, 0]}
+        ).SerializeToString(),
+    ),
+    "two cameras each, and again": ("TrainingService/Train", b"\x0a\x78" + b"\x2a\x00\x22\x00" * 30),
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("at_once", [1, 4, 16])
+@pytest.mark.parametrize("swarm", SWARMS)
+def test_many_parts_within_their_bounds_delay_nobody(
+    process: WorkerProcess, alice: RawClient, swarm: str, at_once: int
+) -> None:
+    name, part = SWARMS[swarm]
+    method = METHODS[name]
+    path = next(path for known, path in BOMBS if known is method and path[-1].name in ("obstacles", "views"))
+    bomb = nested(path, OBSTACLES, part)
+    assert len(bomb) < 4 * MIB
+    with process.channel() as channel:
+        render_seconds(alice)
+        _, taken, codes = render_among(process, channel, method, [bomb] * at_once, alice)
+        # Not by the clock: what else runs on the machine has no part in it.
+        assert taken < 0.5
+        assert grpc.StatusCode.OK not in codes
+
+
+def test_a_valid_header_of_many_obstacles_is_within_the_bounds() -> None:
+    swarm = SWARMS["small and valid"][1]
+    path = next(
+        path for method, path in BOMBS if path[-1].name == "obstacles" and method is METHODS["SceneService/Put"]
+    )
+    request_check = RequestCheck(Limits.of(Config()))
+    request_check.check(METHODS["SceneService/Put"].request, nested(path, OBSTACLES, swarm))
+
+
+def test_parts_too_small_to_be_over_a_bound_have_no_room_for_millions_of_messages() -> None:
+    path = next(path for method, path in BOMBS if path[-1].name == "views" and method.name == "Train")
+    request_check = RequestCheck(Limits.of(Config()))
+    request_check.check(METHODS["TrainingService/Train"].request, nested(path, OBSTACLES, b"\x0a\x00"))
+    views = nested(path, OBSTACLES, (b"\x0a\x7c" + b"\x2a\x00\x22\x00" * 31) * 2)
+    with pytest.raises(InvalidArgumentError, match="fields in all"):
+        request_check.check(METHODS["TrainingService/Train"].request, views)

@@ -33,10 +33,9 @@ class FullQueue:
     def __init__(self, process: WorkerProcess, client: RawClient) -> None:
         self._process = process
         self._slow = SlowRender(client)
-        in_progress = process.metric("lumigrad_calls_in_progress")
         self._slow.start()
-        wait_for(process, "lumigrad_calls_in_progress", in_progress + 1)
-        wait_for(process, "lumigrad_queue_depth", 0)
+        # It has left the queue, whose one place is for the next.
+        wait_for(process, "lumigrad_calls_in_stage", 1, stage="device")
         self._slow.start()
         wait_for(process, "lumigrad_queue_depth", 1)
         self._refused = self._refusals()

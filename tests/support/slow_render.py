@@ -69,11 +69,11 @@ def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 60.0) ->
         time.sleep(0.02)
 
 
-def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 60.0) -> None:
+def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 60.0, **labels: str) -> None:
     """Wait until a gauge of the worker has a value."""
     until = time.monotonic() + seconds
-    while process.metric(metric) != value:
+    while process.metric(metric, **labels) != value:
         if time.monotonic() > until:
-            actual, end = process.metric(metric), process.log[-3000:]
+            actual, end = process.metric(metric, **labels), process.log[-3000:]
             raise TimeoutError(f"{metric} is {actual}, not {value}; the log ends:\n{end}")
         time.sleep(0.02)

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 
 from lumigrad.server.accounts import Account
 from lumigrad.server.exits import REASONS
-from lumigrad.server.gauge_texts import GAUGES
 
 # From the smallest kernel stage (tens of microseconds) to a minute.
 _SECONDS = (
@@ -45,6 +44,39 @@ READ_RESULTS = ("read", "damaged", "failed")
 # Every label is a time series in the worker and in whatever reads it.
 _MAX_TENANTS = 64
 _OTHERS = "(others)"
+# Without labels: names after `lumigrad_`, and what they tell.
+_GAUGES = {
+    "up": "1 while the worker's health is SERVING.",
+    "start_time_seconds": "When the worker began to serve, since 1970.",
+    "queue_depth": "Calls that wait for the device.",
+    "queue_limit": "Calls that may wait for the device.",
+    "calls_in_progress": "Calls that have not ended.",
+    "calls_limit": "Calls that may be in progress.",
+    "call_threads": "Threads that answer calls.",
+    "call_threads_busy": "Threads that are at a call.",
+    "transit_bytes": "Bytes of the payloads of calls in progress.",
+    "transit_limit_bytes": "Bytes that those may have.",
+    "lanes": "Lanes of shared memory that are open.",
+    "lane_bytes": "Bytes of shared memory.",
+    "lane_limit_bytes": "Bytes that there may be.",
+    "scenes": "Scenes stored.",
+    "scene_bytes": "Bytes of the scenes stored.",
+    "scene_limit_bytes": "Bytes that those may have.",
+    "contexts": "Forward states retained.",
+    "context_bytes": "Bytes of the forward states retained.",
+    "context_limit_bytes": "Bytes that those may have.",
+    "spool_files": "Files in the spool.",
+    "spool_bytes": "Bytes of the files in the spool.",
+    "spool_limit_bytes": "Bytes that those may have.",
+    "spool_waiting": "What is not written to the spool yet.",
+    "trainings": "Trainings on the worker.",
+    "training_bytes": "Bytes of the trainings.",
+    "training_limit_bytes": "Bytes that those may have.",
+    "predicted_bytes": "Bytes of the device's memory that calls at work and in the queue are predicted to take.",
+    "device_memory_limit_bytes": "Bytes that those and all that is stored may take.",
+    "device_memory_bytes": "Memory of the device.",
+    "device_memory_free_bytes": "Memory of the device that is free.",
+}
 
 
 class Metrics:
@@ -128,7 +160,7 @@ class Metrics:
         # To find a series by its labels takes longer than to count.
         self._series_of_call = functools.cache(self._find_call)
         self._series_of_stage = functools.cache(self._find_stage)
-        self._gauges = {name: Gauge(f"lumigrad_{name}", text, registry=registry) for name, text in GAUGES.items()}
+        self._gauges = {name: Gauge(f"lumigrad_{name}", text, registry=registry) for name, text in _GAUGES.items()}
 
     def _show_zeros(self) -> None:
         """Let series begin before there is something to count: the first of a kind would not show as an increase."""

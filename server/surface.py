@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,8 @@ from lumigrad.server.accounts import Account, Reservation
 from lumigrad.server.answers import Answer, answer_to
 from lumigrad.server.call import REQUEST_ID, Call
 from lumigrad.server.call_threads import afterwards
-from lumigrad.server.errors import BusyError, StoppingError
+from lumigrad.server.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
 from lumigrad.server.gate import Gate, OpenGate
-from lumigrad.server.incoming import messages, only
 from lumigrad.server.lane_payload import NoLane
 from lumigrad.server.metrics import REFUSALS, Metrics
 from lumigrad.server.patience import Patience
@@ -132,11 +132,11 @@ class Surface:
             return method.deserialize_request(raw)
 
         def behave(requests: Iterator[Any], call: Call) -> Any:
-            return behavior(requests if method.client_streaming else only(requests, call), call)
+            return behavior(requests if method.client_streaming else _only(requests, call), call)
 
         def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with _Guard(self, name, context) as call:
-                return behave(messages(requests, read, call), call)
+                return behave(_messages(requests, read, call), call)
 
         return self.wrap_stream(name, behave, read) if method.server_streaming else single
 
@@ -147,7 +147,7 @@ class Surface:
 
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with _Guard(self, name, context) as call:
-                for reply in behavior(messages(requests, read, call), call):
+                for reply in behavior(_messages(requests, read, call), call):
                     with call.sending.during():
                         yield reply
                     nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
@@ -287,3 +287,30 @@ class _Guard:
         except Exception as ended:
             return answer_to(ended, self._call.request_id)
         return answer_to(error, self._call.request_id)
+
+
+def _only(requests: Iterator[Any], call: Call) -> Any:
+    """The one request of a call that has no more; it is not waited for whether more come."""
+    for request in requests:
+        return request
+    # A caller who goes away before the request has come is told so.
+    call.check()
+    raise InvalidArgumentError("stream", "one message", "none")
+
+
+def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Call) -> Iterator[Any]:
+    """The requests of a call, which come as bytes that `read` makes messages of, in the call's own thread."""
+    while (raw := _next(requests, call)) is not None:
+        call.has_begun = True
+        request = read(raw)
+        if isinstance(request, Frame):
+            call.bytes_received += request.data.nbytes
+            call.receiving.moved(request.data.nbytes)
+        yield request
+
+
+def _next(requests: Iterator[Any], call: Call) -> Any:
+    with call.receiving.during(), suppress(grpc.RpcError):
+        return next(requests, None)
+    # gRPC's own error holds itself, and with its traceback all that the call held, until garbage is collected.
+    raise CancelledError

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import grpc
 import torch
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from lumigrad.kernels.device import cuda_lack, describe, resolve
 from lumigrad.protos.service import (
@@ -21,6 +22,7 @@ from lumigrad.protos.service import (
     WORKER_SERVICE,
     method_handlers,
 )
+from lumigrad.protos.wire import parse
 from lumigrad.server import logs
 from lumigrad.server.accounts import Account
 from lumigrad.server.call_threads import CallThreads
@@ -46,7 +48,6 @@ from lumigrad.server.metrics_port import MetricsPort
 from lumigrad.server.passes import Passes
 from lumigrad.server.patience import Patience
 from lumigrad.server.places import Places
-from lumigrad.server.reflection import reflection_handler
 from lumigrad.server.render_service import RenderService
 from lumigrad.server.request_check import RequestCheck
 from lumigrad.server.scene_service import SceneService
@@ -222,7 +223,7 @@ class Worker:
             server.add_generic_rpc_handlers((method_handlers(name, self._surface.wrap(name, servicer), early=True),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._config.reflection:
-            server.add_generic_rpc_handlers((reflection_handler(self._surface),))
+            server.add_generic_rpc_handlers((_reflection(self._surface),))
         return server
 
     def _bind(self) -> int:
@@ -296,3 +297,16 @@ def _machine(config: Config, chosen: torch.device) -> Machine:
         ),
         passes=Passes(transfer),
     )
+
+
+def _reflection(surface: Surface) -> grpc.GenericRpcHandler:
+    """GRPC's reflection as a call like every other, with its token, its place and its limits of time."""
+    names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    behavior = surface.wrap_stream(
+        "ServerReflection.ServerReflectionInfo",
+        reflection.ReflectionServicer(names).ServerReflectionInfo,
+        lambda raw: parse(reflection_pb2.ServerReflectionRequest, raw),
+    )
+    write = reflection_pb2.ServerReflectionResponse.SerializeToString
+    handlers = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(behavior, None, write)}
+    return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers)

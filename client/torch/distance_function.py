@@ -11,8 +11,7 @@ import torch
 from lumigrad.client.client import Client
 from lumigrad.client.distance_query import DistanceQuery
 from lumigrad.client.distances import Distances
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.passes import first_order, is_last_pass
+from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
 INPUTS = ("spheres", "poses", "weight")

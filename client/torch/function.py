@@ -14,8 +14,7 @@ from lumigrad.client.frame import Frame
 from lumigrad.client.request import RenderRequest
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.spheres import Spheres
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.passes import first_order, is_last_pass
+from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
 
 # The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
 INPUTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")

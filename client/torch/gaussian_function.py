@@ -12,8 +12,7 @@ import torch
 from lumigrad.client.frame import Frame
 from lumigrad.client.named_arrays import Array
 from lumigrad.client.torch.gaussian_call import INPUTS, GaussianCall, Inputs
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.passes import first_order, is_last_pass
+from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
 
 # The outputs through which gradients flow, beside the projected centres.
 IMAGES = ("color", "transmittance", "depth", "inverse_depth")

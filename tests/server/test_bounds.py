@@ -22,7 +22,7 @@ from lumigrad.server.request_check import RequestCheck
 from lumigrad.v1.world_pb2 import Obstacle
 from support.message_strategies import messages
 from support.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
-from support.raw_messages import send
+from support.raw_messages import send, varint
 from support.tenant import tenant_client
 from support.valid_requests import ALL_METHODS, METHODS
 from support.worker import WorkerProcess, worker
@@ -118,22 +118,14 @@ BOMBS = [(method, path) for method in ALL_METHODS for path in repeated_messages(
 
 def nested(path: Path, count: int, part: bytes = b"") -> bytes:
     """A message whose field at the end of a path is `count` times a message, an empty one or the one in some bytes."""
-    inner = (_tag(path[-1]) + _varint(len(part)) + part) * count
+    inner = (_tag(path[-1]) + varint(len(part)) + part) * count
     for field in reversed(path[:-1]):
-        inner = _tag(field) + _varint(len(inner)) + inner
+        inner = _tag(field) + varint(len(inner)) + inner
     return inner
 
 
 def _tag(field: FieldDescriptor) -> bytes:
-    return _varint(field.number << 3 | 2)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
+    return varint(field.number << 3 | 2)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2, training_pb2
 from support.gaussian_calls import gaussian_cloud
 from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.raw_messages import send
+from support.raw_messages import send, varint
 from support.tenant import tenant_client
 
 # One Put or TrainingStart of so many empty messages is close to the 4 MiB that gRPC takes at once.
@@ -88,7 +88,7 @@ class Attacks:
     def _send_empty_messages(self, client: RawClient) -> None:
         """The views of a training, as bytes: as messages they would take hundreds of MiB here too."""
         views = b"\x22\x00" * _EMPTY_MESSAGES
-        request = b"\x0a" + _varint(len(views)) + views
+        request = b"\x0a" + varint(len(views)) + views
         send(client.channel, _TRAIN, [request])
 
     def _open_silent_streams(self, client: RawClient) -> None:
@@ -154,12 +154,3 @@ class Attacks:
         until = time.monotonic() + 2 * _HOLD_SECONDS
         while not self._stopped.is_set() and time.monotonic() < until:
             time.sleep(0.1)
-
-
-def _varint(value: int) -> bytes:
-    """A length as protobuf writes it."""
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])

@@ -38,3 +38,12 @@ def status_of(channel: grpc.Channel, method: Method, requests: Sequence[bytes]) 
         assert ".py" not in error.details(), "no path of ours"
         return error.code()
     return Code.OK
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])

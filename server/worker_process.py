@@ -12,6 +12,13 @@ from collections.abc import Iterator, Sequence
 from lumigrad.server.link import Order, SupervisorEnd
 from lumigrad.server.supervised import PARENT
 
+_ENVIRONMENT = {
+    # gRPC's core would otherwise log a bare line for each failed handshake.
+    "GRPC_VERBOSITY": "ERROR",
+    # glibc gives each of the worker's 150 threads a heap of its own, up to eight per core. Each of them keeps the free
+    # memory of its busiest moment, so that memory would grow for hours.
+    "MALLOC_ARENA_MAX": "4",
+}
 # For a process that does not answer to write down where it stands.
 _DUMP_SECONDS = 0.5
 
@@ -25,8 +32,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=its.fileno(),
-                # gRPC's core, which reads this when it is loaded, would write bare lines about handshakes that fail.
-                env={"GRPC_VERBOSITY": "ERROR", **os.environ, PARENT: str(os.getpid())},
+                env={**_ENVIRONMENT, **os.environ, PARENT: str(os.getpid())},
                 # Control-C in a terminal is for the supervisor, which passes it on.
                 start_new_session=True,
             )

@@ -1,4 +1,4 @@
-"""The program that looks for what grows runs, finds nothing in a short time, and notices what it is there for."""
+"""The soak runs: in a short time it sees that calls are right, and its trends, which need longer, see what grows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ def test_a_short_soak_passes(tmp_path: Path) -> None:
         "3",
         "--rate",
         "8",
-        "--rss-mib-per-minute",
-        "4000",
         "--out",
         str(out),
     ]
@@ -43,3 +41,8 @@ def test_a_trend_is_seen_through_noise_and_odd_windows(step: float, is_good: boo
     values = [100 + step * i + (i % 3) for i in range(40)]
     values[20] += 1000
     assert fitted("memory", values, 16.0).is_good is is_good
+
+
+def test_a_few_windows_show_no_trend() -> None:
+    assert fitted("files", [9.0, 18.0, 27.0], 2.0).is_good
+    assert not fitted("files", [9.0 * i for i in range(20)], 2.0).is_good

@@ -29,7 +29,7 @@ from tests.soak.mishaps import Mishaps
 from tests.soak.report import QUANTILES, report
 from tests.soak.sample import hold_little
 from tests.soak.tally import Tally
-from tests.soak.verdict import LIMITS, trends
+from tests.soak.verdict import trends
 
 RESULTS = Path("build/bench/soak.json")
 # What calls leave that were broken off is gone at rest; a worker that dies is forgotten at once.
@@ -47,12 +47,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="of all windows together (default: 30)")
     parser.add_argument("--window-seconds", type=float, default=15.0, help="of load in a window (default: 15)")
     parser.add_argument("--rate", type=float, default=15.0, help="calls per second (default: 15)")
-    parser.add_argument(
-        "--rss-mib-per-minute",
-        type=float,
-        default=LIMITS["rss_mib"],
-        help="that a process may grow by after the warm-up (default: %(default)g)",
-    )
     parser.add_argument("--seed", type=int, default=0, help="of what happens when (default: 0)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of results (default: %(default)s)")
     arguments = parser.parse_args()
@@ -78,7 +72,7 @@ def main() -> int:
                 for window in course.windows(60 * arguments.minutes):
                     windows.append(window)
                     print(progress(window), flush=True)
-    found = trends(windows, arguments.rss_mib_per_minute)
+    found = trends(windows)
     is_good = not tally.failed and all(trend.is_good for trend in found)
     print(report(found, tally, mishaps.count, course.probes, is_good=is_good))
     results = {

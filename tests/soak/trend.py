@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 # Of the windows, at the beginning: caches fill, threads start.
 WARM_UP = 0.3
+# Below this, caches that are still filling cannot be told from growth.
+FEWEST_WINDOWS = 8
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Trend:
         last: likewise over the last third.
         growth: from the first to the last of these windows, along the fitted line; or per minute, if times are given.
         limit: what `growth` must not exceed.
-        windows: how many were fitted.
+        windows: how many were fitted; fewer than `FEWEST_WINDOWS` show nothing.
     """
 
     name: str
@@ -33,8 +35,8 @@ class Trend:
 
     @property
     def is_good(self) -> bool:
-        """Whether it does not grow."""
-        return self.growth <= self.limit
+        """Whether it is not seen to grow."""
+        return self.windows < FEWEST_WINDOWS or self.growth <= self.limit
 
 
 def fitted(name: str, values: Sequence[float], limit: float, minutes: Sequence[float] | None = None) -> Trend:

@@ -14,12 +14,11 @@ LIMITS = {"rss_mib": 1.0, "descriptors": 4.0, "threads": 4.0, "memfds": 4.0, "sh
 SPOOL_FILES, SPOOL_MIB, SCENES = 2.0, 1.0, 0.5
 
 
-def trends(windows: Sequence[Window], rss_mib_per_minute: float) -> list[Trend]:
-    """Of all that is held; the resident memory of each process may grow by `rss_mib_per_minute`."""
-    limits = {**LIMITS, "rss_mib": rss_mib_per_minute}
+def trends(windows: Sequence[Window]) -> list[Trend]:
+    """Of all that is held."""
     found = []
     for who, over in (("worker", longest_life(windows)), ("client", windows), ("supervisor", windows)):
-        for what, limit in limits.items():
+        for what, limit in LIMITS.items():
             values = [float(getattr(getattr(window, who), what)) for window in over]
             if what == "rss_mib":
                 found.append(

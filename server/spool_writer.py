@@ -22,6 +22,8 @@ _NICE = 10
 _SWEEP_SECONDS = 1.0
 # For others to finish trainings, or to delete scenes.
 _RETRY_SECONDS = 5.0
+# So many tenants may have all the files that one may have before others lack any.
+_SPOOL_TENANTS = 8
 # Writes something, unless it is not wanted any more, which it asks when all but the last step is done.
 Work = Callable[[Callable[[], bool]], object]
 
@@ -140,7 +142,7 @@ def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWrite
     )
     places = Account(
         "files in the spool",
-        config.max_scenes,
+        _SPOOL_TENANTS * config.max_scenes // 2,
         "--max-scenes",
         share=config.share_of(config.max_scenes),
         share_option="--max-scenes",

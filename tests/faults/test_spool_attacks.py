@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
@@ -135,3 +135,22 @@ def test_a_snapshot_larger_than_the_disk_leaves_the_spool_as_it_is(tmp_path: Pat
         assert "the spool (--spool) cannot be written: No space left on device" in error.details()
         assert process.metric("lumigrad_spool_files") == number > len(kept)
         assert process.metric("lumigrad_evictions_total", store="spool", reason="room") == 0
+
+
+def test_two_tenants_who_flood_leave_a_third_its_files(tmp_path: Path) -> None:
+    names = ("anna", "ben", "cleo")
+    (tmp_path / "tokens").write_text("".join(f"{name}: {name}-0123456789abcdef\n" for name in names))
+    limits = ("--max-scenes", "12", "--crash-seconds", "0.1", "--tokens-file", str(tmp_path / "tokens"))
+    with spooling(tmp_path / "spool", *limits) as process, ExitStack() as stack:
+        anna, ben, cleo = (
+            stack.enter_context(Client(process.target, token=f"{name}-0123456789abcdef", retry_s=30)) for name in names
+        )
+        first = [cleo.put(cloud(10 + i)) for i in range(2)]
+        for number in range(8):
+            for flooder in (anna, ben):
+                flooder.put(cloud(100 + number))
+        wait_until_written(process)
+        kept = {*first, *(cleo.put(cloud(20 + i)) for i in range(2))}
+        wait_until_written(process)
+        kill(process)
+        assert set(cleo.list()) == kept

@@ -12,9 +12,6 @@ from lumigrad.client.shell.catalog import found_commands, loaded, missing, parse
 from lumigrad.client.shell.complaint import DEBUG_VARIABLE, complaint
 from lumigrad.client.shell.files import naming
 from lumigrad.client.shell.guess import meant
-from lumigrad.client.shell.settings import Settings
-
-_HELP = {"-h", "--help"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +34,6 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     parser, parsers = parsers_of(commands, found)
     if name is not None and name not in found:
         parser.error(f"there is no command {name}{meant(name, found)}")
-    if name in parsers and not _HELP.intersection(argv):
-        Settings.read(found).apply(name, parsers[name])
     arguments, unknown = parser.parse_known_args(argv)
     chosen, entry = parsers[arguments.command], found[arguments.command]
     if unknown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterable
 
 import pytest
@@ -19,7 +18,7 @@ from support import engines, gaussian_engines, mesh_engines, training_engines
 pytest_plugins = ("support.covering", "support.turns")
 
 # What the shell may say to the commands and libraries that tests run: tests say themselves what they need of it.
-_OF_THE_SHELL = ("LUMIGRAD_CONFIG", "LUMIGRAD_DEBUG", "LUMIGRAD_TARGET", "LUMIGRAD_TLS", "LUMIGRAD_TOKEN")
+_OF_THE_SHELL = ("LUMIGRAD_DEBUG", "LUMIGRAD_TARGET", "LUMIGRAD_TLS", "LUMIGRAD_TOKEN")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,10 +27,6 @@ def pytest_configure(config: pytest.Config) -> None:
         is_proxy = name.lower().endswith("_proxy") and "LUMIGRAD_TEST_IMAGE" not in os.environ
         if name in _OF_THE_SHELL or name.startswith("OTEL_") or is_proxy:
             del os.environ[name]
-    # Nor do tests read the configuration file of whoever runs them.
-    folder = tempfile.TemporaryDirectory(prefix="lumigrad-tests-", ignore_cleanup_errors=True)
-    config.add_cleanup(folder.cleanup)
-    os.environ["XDG_CONFIG_HOME"] = folder.name
     # References are made of many small operations, and two threads would wait for each other at each of them.
     torch.set_num_threads(1)
     # A shell has what it starts in the background ignore Ctrl-C, and so would every process that tests start.

@@ -84,8 +84,7 @@ def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float
 
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
     """Whom to trust; None: the environment says."""
-    # What a configuration file says of TLS must not come before --no-tls.
-    tls: Tls | None = arguments.tls if arguments.tls is False else arguments.tls_ca or arguments.tls
+    tls: Tls | None = arguments.tls_ca or arguments.tls
     return tls
 
 

@@ -79,7 +79,6 @@ def parsers_of(
             continue
         parsers[name] = subparsers.add_parser(name, help=command.help, description=command.help)
         command.add_arguments(parsers[name])
-        parsers[name].add_opposites()
     return parser, parsers
 
 

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 from lumigrad.client.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, Unauthenticated, Unavailable
 from lumigrad.client.shell.complaint import option_of
-from lumigrad.client.shell.settings import SettingsError
 
 OK = 0
 FAILED = 1
@@ -24,7 +23,7 @@ CLOSED_PIPE = 141
 MEANINGS = {
     OK: "done",
     FAILED: "failed: a file, a scene or a package is not as it should be, or the worker failed",
-    USAGE: "wrong usage: an option, or a configuration file, that is wrong or does not fit",
+    USAGE: "wrong usage: an option that is wrong or does not fit",
     NOT_SO: "done, and the answer is no: a collision (`query --check`), or not serving (`health`)",
     UNREACHABLE: "no worker answers, or it and the caller do not agree about TLS",
     REFUSED: "the worker refused the caller: a token or a certificate",
@@ -35,7 +34,6 @@ MEANINGS = {
 }
 
 _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (
-    (SettingsError, USAGE),
     (Unavailable, UNREACHABLE),
     (Unauthenticated, REFUSED),
     (ResourceExhausted, BUSY),

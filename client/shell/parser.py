@@ -58,15 +58,6 @@ class Parser(argparse.ArgumentParser):
             text = f"expected one of {', '.join(known)}, got {value}{meant(str(value), known)}"
             raise argparse.ArgumentError(action, text)
 
-    def add_opposites(self) -> None:
-        """Lets every flag be unset: a configuration file may have set it, and the command line comes first."""
-        for action in list(self._actions):
-            flag = action.option_strings[-1] if action.option_strings else ""
-            if isinstance(action, argparse._StoreTrueAction) and flag.startswith("--"):
-                opposite = f"--{flag[5:]}" if flag.startswith("--no-") else f"--no-{flag[2:]}"
-                hidden = argparse.SUPPRESS
-                self.add_argument(opposite, dest=action.dest, action="store_false", default=hidden, help=hidden)
-
     def error(self, message: str) -> NoReturn:
         """Two lines on standard error, and the exit code of wrong usage."""
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")

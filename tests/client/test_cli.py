@@ -13,7 +13,9 @@ from PIL import Image
 
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.commands import aim
+from lumigrad.client.commands.options import add_connection, connect, tls_of, token_of
 from lumigrad.client.pictures import write_image
+from lumigrad.client.shell.parser import Parser
 from support.worker import LUMIGRAD, WorkerProcess
 
 
@@ -201,3 +203,19 @@ def test_strays_do_not_decide_what_is_seen():
     center, radius = aim.enclosing_ball(Spheres(positions, np.ones((2000, 3)), np.full(2000, 0.01)))
     assert np.linalg.norm(center) < 0.5
     assert radius < 6
+
+
+def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "token").write_text("secret\n")
+    parser = Parser()
+    add_connection(parser)
+    for name, value in {"TARGET": "a:1", "TLS": "1", "TOKEN": "other"}.items():
+        monkeypatch.setenv(f"LUMIGRAD_{name}", value)
+    plain = parser.parse_args([])
+    assert (plain.target, tls_of(plain), token_of(plain)) == (None, None, None)
+    with connect(plain) as client:
+        assert client.target == "a:1"
+    told = parser.parse_args(["--target", "b:2", "--no-tls", "--token-file", str(tmp_path / "token")])
+    assert (tls_of(told), token_of(told)) == (False, "secret")
+    with connect(told) as client:
+        assert client.target == "b:2"

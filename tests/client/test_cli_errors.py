@@ -33,22 +33,6 @@ ROOT = Path(__file__).parents[2]
 TRANSCRIPT = Path(__file__).with_name("cli_errors.txt")
 IS_UPDATE = os.environ.get("LUMIGRAD_UPDATE", "0") != "0"
 TOKEN = "a-token-for-the-tests"
-SETTINGS = {
-    "broken": "[worker\n",
-    "table": "[rendr]\nfov = 40\n",
-    "plain": 'target = "localhost:50051"\n',
-    "key": '[worker]\ntarge = "localhost:50051"\n',
-    "far": "[info]\nfov = 40\n",
-    "required": '[render]\noutput = "out.png"\n',
-    "number": '[worker]\ntimeout = "soon"\n',
-    "range": "[worker]\ntimeout = 0\n",
-    "flag": '[top]\nonce = "yes"\n',
-    "pair": '[worker]\ncertificate = ["own.pem"]\n',
-    "text": "[worker]\ntarget = 50051\n",
-    "choice": '[fit]\nstrategy = "mcmd"\n',
-    "serve": "[serve]\nport = true\n",
-    "limit": "[serve]\nqueue-size = 0\n",
-}
 # What gRPC and TLS say of a connection depends on the machine and on their versions.
 FOREIGN = re.compile(r"((?:worker|connection) at (?:once|\S+)|to the worker at \S+) \(.*\)(?=[;:] )")
 # Lines that need a worker or a shell are run by one; the others here, which is quicker.
@@ -83,8 +67,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to("/dev/full")
     for name, text in {"right": TOKEN, "wrong": "another", "two": "one\ntwo"}.items():
         (folder / f"{name}.token").write_text(f"{text}\n")
-    for name, text in SETTINGS.items():
-        (folder / f"{name}.toml").write_text(text)
     return folder
 
 
@@ -147,7 +129,7 @@ def test_what_is_said(line, folder, transcript, capsys, monkeypatch, request):
     if OF_SHELL.search(line):
         said = in_shell(line, folder, request.getfixturevalue("targets"))
     else:
-        for name in ("LUMIGRAD_TARGET", "LUMIGRAD_TOKEN", "LUMIGRAD_TLS", "XDG_CONFIG_HOME"):
+        for name in ("LUMIGRAD_TARGET", "LUMIGRAD_TOKEN", "LUMIGRAD_TLS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HOME", str(folder))
         monkeypatch.chdir(folder)

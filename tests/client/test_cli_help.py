@@ -12,7 +12,7 @@ from lumigrad.client.shell.catalog import all_parsers, found_commands
 from support.worker import LUMIGRAD
 
 COMMANDS = sorted(found_commands())
-WITHOUT_WORKER = ("serve", "completion", "config", "convert")
+WITHOUT_WORKER = ("serve", "completion", "convert")
 # An option of one name takes one kind of value wherever it is; these are of two worlds.
 OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}}
 

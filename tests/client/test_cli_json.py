@@ -45,32 +45,6 @@ def test_info(worker_process: WorkerProcess):
     assert values["lane"] in ("shared", "stream")
 
 
-def test_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    file = tmp_path / "config.toml"
-    file.write_text('[worker]\ntarget = "a:1"\ntimeout = 5\ntoken-file = "token"\n[render]\nsize = "8x8"\n')
-    monkeypatch.setenv("LUMIGRAD_CONFIG", str(file))
-    monkeypatch.setenv("LUMIGRAD_TARGET", "b:2")
-    monkeypatch.setenv("LUMIGRAD_TOKEN", "secret")
-    monkeypatch.delenv("LUMIGRAD_TLS", raising=False)
-    values = told("config")
-    assert {*values, *values["values"][0]} == documented("config")
-    assert values["file"] == str(file) and "secret" not in str(values)
-    found = {(entry["table"], entry["option"]): (entry["value"], entry["source"]) for entry in values["values"]}
-    assert found == {
-        ("worker", "target"): ("b:2", "LUMIGRAD_TARGET"),
-        ("worker", "token"): ("(not shown)", "LUMIGRAD_TOKEN"),
-        ("worker", "timeout"): (5, "file"),
-        ("render", "size"): ("8x8", "file"),
-    }
-    monkeypatch.setenv("LUMIGRAD_CONFIG", "")
-    monkeypatch.delenv("LUMIGRAD_TARGET")
-    told_nothing = told("config")
-    assert told_nothing["file"] is None
-    assert told_nothing["values"][0] == {
-        "table": "worker", "option": "target", "value": "localhost:50051", "source": "default",
-    }  # fmt: skip
-
-
 def test_top(worker_process: WorkerProcess):
     values = told("top", worker_process.target, "--once", "--interval", "0.1")
     assert {"workers", *values["workers"][0]} == documented("top")

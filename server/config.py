@@ -71,10 +71,7 @@ class Config:
     max_pixels: int = _option(1 << 26, "pixels of one call, all its cameras together")
     max_primitives: int = _option(1 << 24, "primitives of one scene")
     max_cameras: int = _option(256, "cameras of one call")
-    max_channels: int = _option(512, "channels of one scene's colours")
     max_rows: int = _option(1 << 24, "spheres of one query of distances")
-    max_obstacles: int = _option(1 << 14, "obstacles of one world, all its environments together; environments too")
-    max_voxels: int = _option(1 << 26, "voxels of one grid, as an obstacle or as a field that is asked for")
     max_call_seconds: float = _option(600.0, "time after which a call is ended, whatever its own deadline")
     stall_seconds: float = _option(30.0, "time that a caller may take to send, or to receive, the next chunk of a call")
     device_memory_mib: int = _option(
@@ -105,7 +102,6 @@ class Config:
     hang_seconds: float = _option(120.0, "time for one part of a call on the device, after which the worker is ended")
     max_crashes: int = _option(5, "crashes of a worker within --crash-seconds, after which it is not started again")
     crash_seconds: float = _option(60.0, "time for which the supervisor remembers a crash")
-    no_spare: bool = _option(False, "keep no process loaded that takes over when a worker dies")
     no_supervisor: bool = _option(False, "run one worker in this process, and do not start it again when it dies")
 
     def __post_init__(self) -> None:
@@ -281,10 +277,7 @@ _POSITIVE = (
     "max_pixels",
     "max_primitives",
     "max_cameras",
-    "max_channels",
     "max_rows",
-    "max_obstacles",
-    "max_voxels",
     "max_call_seconds",
     "stall_seconds",
     "scene_mib",

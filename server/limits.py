@@ -15,18 +15,21 @@ from lumigrad.v1 import worker_pb2
 
 @dataclass(frozen=True)
 class Limits:
-    """The sizes that are refused before anything is allocated for them."""
+    """The sizes that are refused before anything is allocated for them: those that no option sets have a value."""
 
     payload_bytes: int
     pixels: int
     primitives: int
     cameras: int
-    channels: int
     rows: int
-    obstacles: int
-    voxels: int
     queue: int
     batch_views: int
+    # Channels of the colours of one scene.
+    channels: int = 512
+    # Obstacles of one world, all its environments together; environments too.
+    obstacles: int = 1 << 14
+    # Voxels of one grid, as an obstacle or as a field that is asked for.
+    voxels: int = 1 << 26
 
     @staticmethod
     def of(config: Config) -> Limits:
@@ -36,10 +39,7 @@ class Limits:
             pixels=config.max_pixels,
             primitives=config.max_primitives,
             cameras=config.max_cameras,
-            channels=config.max_channels,
             rows=config.max_rows,
-            obstacles=config.max_obstacles,
-            voxels=config.max_voxels,
             queue=config.queue_size,
             batch_views=config.batch_views,
         )

@@ -129,7 +129,7 @@ class Supervisor:
             self._spare.close()
             self._spare = None
             self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
-        is_wanted = self._spare is None and not self._config.no_spare and self._kill_at is None
+        is_wanted = self._spare is None and self._kill_at is None
         # Not before the workers serve: it would take the processor's time from them.
         if is_wanted and time.monotonic() >= self._spare_at and all(slot.is_settled for slot in self._slots):
             self._spare = self._new_process()

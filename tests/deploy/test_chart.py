@@ -53,7 +53,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "drainSeconds": 600,
             "logFormat": "plain",
             "traceEndpoint": "http://collector:4317",
-            "extraArgs": ["--scene-mib=8192", "--no-spare"],
+            "extraArgs": ["--scene-mib=8192", "--reflection"],
             "env": [{"name": "LUMIGRAD_NUM_THREADS", "value": "4"}],
         },
         "gpu": {"resource": "nvidia.com/mig-1g.10gb", "runtimeClassName": "nvidia"},

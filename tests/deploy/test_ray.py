@@ -29,7 +29,7 @@ def cluster() -> Iterator[RayCluster]:
             running.add_node()
         options = fleet.Options(
             minimum=1, maximum=2, queue_high=1, busy_s=0.5, idle_s=2, interval_s=0.2,
-            serve=("--no-spare", "--scene-mib", "1024"),
+            serve=("--scene-mib", "1024"),
         )  # fmt: skip
         fleet.start(options, timeout_s=WAIT_S)
         yield running

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not may_unshare(), reason="may not make namespac
 
 @pytest.fixture
 def contained() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", "--no-spare", supervised=True, command=(*CONTAINER, LUMIGRAD, "serve")) as process:
+    with worker("--device", "cpu", supervised=True, command=(*CONTAINER, LUMIGRAD, "serve")) as process:
         yield process
 
 
@@ -65,10 +65,11 @@ def test_a_signal_stops_it_with_code_0(contained: WorkerProcess) -> None:
 
 def test_a_worker_that_dies_is_replaced_and_leaves_nothing_behind(contained: WorkerProcess) -> None:
     first = first_process(contained)
-    (before,) = children(first)
-    os.kill(before, signal.SIGKILL)
+    # A spare may have come after it.
+    worker = min(children(first))
+    os.kill(worker, signal.SIGKILL)
     contained.wait_for_log("worker started", count=2)
-    wait_until(lambda: list(children(first).values()) in (["S"], ["R"], ["D"]))
+    wait_until(lambda: worker not in children(first) and "Z" not in children(first).values())
     os.kill(first, signal.SIGTERM)
     assert contained.wait() == 0
 
@@ -81,6 +82,7 @@ def test_processes_that_it_inherits_do_not_stay_as_zombies(contained: WorkerProc
         "import os, sys, time\nfor _ in range(5):\n    if os.fork() == 0:\n        time.sleep(0.2)\n        os._exit(0)"
     )
     subprocess.run([*enter, sys.executable, "-c", script], check=True)
-    wait_until(lambda: len(children(first)) == 1)
+    # The worker, and perhaps a spare.
+    wait_until(lambda: len(children(first)) <= 2 and "Z" not in children(first).values())
     os.kill(first, signal.SIGTERM)
     assert contained.wait() == 0

@@ -43,7 +43,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
     # Small limits: a flipped bit can ask for a large picture, and the machine has other tests to run.
-    with worker("--device", "cpu", "--max-pixels", "20000", "--max-cameras", "8", "--max-voxels", "20000") as started:
+    with worker("--device", "cpu", "--max-pixels", "20000", "--max-cameras", "8", "--max-payload-mib", "8") as started:
         yield started
 
 

@@ -41,7 +41,7 @@ BATCH = settings(
     phases=(Phase.generate, Phase.shrink),
 )
 # Small limits: the machine has other tests to run.
-LIMITS = ["--max-pixels", "20000", "--max-cameras", "8", "--max-voxels", "20000", "--max-payload-mib", "4"]
+LIMITS = ["--max-pixels", "20000", "--max-cameras", "8", "--max-payload-mib", "1"]
 FILES = (render_pb2, distance_pb2, scene_pb2, training_pb2, worker_pb2)
 INPUTS = {
     f"/{service.full_name}/{method.name}": method.input_type

@@ -216,7 +216,7 @@ def test_a_foreign_scene_in_the_spool_is_one_that_does_not_exist(tmp_path: Path)
 
 
 def test_workers_of_one_supervisor_have_a_spool_each(tmp_path: Path) -> None:
-    with worker("--device", "cpu,cpu", "--spool", str(tmp_path), "--no-spare", supervised=True) as both:
+    with worker("--device", "cpu,cpu", "--spool", str(tmp_path), supervised=True) as both:
         both.wait_for_log("INFO serving", count=2, seconds=60)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 

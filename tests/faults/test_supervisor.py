@@ -78,7 +78,7 @@ def test_a_worker_that_is_asked_to_end_is_replaced_and_no_crash() -> None:
 
 
 def test_a_worker_per_device_and_each_of_its_own() -> None:
-    with worker("--device", "cpu,cpu", "--no-spare", supervised=True) as process:
+    with worker("--device", "cpu,cpu", supervised=True) as process:
         found = [re.findall(rf"worker started .*{name}=(\d+)", process.log) for name in ("port", "pid")]
         ports, pids = ([int(number) for number in numbers] for numbers in found)
         assert len(set(ports)) == 2
@@ -155,7 +155,7 @@ def test_a_stop_while_workers_start_is_heard() -> None:
 
 
 def test_sigquit_writes_the_stacks_down_and_ends_nothing() -> None:
-    with worker("--device", "cpu", "--no-spare", supervised=True) as process, Client(process.target) as client:
+    with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
         os.kill(process.worker_pid, signal.SIGQUIT)
         process.wait_for_log("in _watch")
         client.render(cloud(), CAMERA)

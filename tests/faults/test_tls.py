@@ -93,7 +93,7 @@ def test_a_plain_client_of_an_encrypted_worker_is_told_what_to_pass(encrypted: W
 
 
 def test_handshakes_that_fail_write_no_lines_of_another_form(authority: Authority, own: Identity) -> None:
-    options = ["--device", "cpu", *files(own), "--no-spare", "--log-format", "json"]
+    options = ["--device", "cpu", *files(own), "--log-format", "json"]
     with worker(*options, credentials=credentials(authority), supervised=True) as process:
         refusal(process.target)
         assert all(line.startswith('{"time"') for line in process.log.splitlines())

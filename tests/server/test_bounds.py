@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import psutil
@@ -64,7 +65,7 @@ def test_bounds_that_are_limits_of_the_worker_exist() -> None:
 
 @pytest.mark.parametrize("kind", [method.request for method in ALL_METHODS], ids=lambda kind: str(kind.name))
 def test_bytes_are_refused_just_when_the_message_in_them_is_over_a_bound(kind: Descriptor) -> None:
-    limits = Limits.of(Config(max_cameras=1, max_channels=12, max_obstacles=1))
+    limits = replace(Limits.of(Config(max_cameras=1)), channels=12, obstacles=1)
     request_check = RequestCheck(limits)
 
     @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

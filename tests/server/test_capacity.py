@@ -41,9 +41,7 @@ def test_workers_of_one_host_share_what_payloads_may_take() -> None:
     config = Config(transit_mib=4096, max_payload_mib=512, tenant_transit_mib=3000, spool="/spool")
     assert [config.of_worker(1, count).transit_mib for count in (1, 2, 4, 8)] == [4096, 2048, 1024, 1024]
     assert config.of_worker(1, 4).tenant_transit_mib == 1024
-    with worker(
-        "--device", "cpu,cpu", "--transit-mib", "64", "--max-payload-mib", "8", "--no-spare", supervised=True
-    ) as both:
+    with worker("--device", "cpu,cpu", "--transit-mib", "64", "--max-payload-mib", "8", supervised=True) as both:
         assert both.metric("lumigrad_transit_limit_bytes") == 32 * MIB
 
 

@@ -124,11 +124,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (changed("sh", sh=np.ones((40, 3))), "sh", "expected shape [40, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1"),
     (changed("sh", sh=np.ones((40, 8, 3))), "sh", "expected shape [40, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1"),
     (changed("sh", sh=np.ones((40, 4, 0))), "sh", "expected shape [40, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1"),
-    (changed("sh", sh=np.ones((40, 1, 9))), "sh", "expected at most 8 channels, got 9"),
+    (changed("sh", sh=np.ones((40, 1, 513))), "sh", "expected at most 512 channels, got 513"),
     (changed("colors", colors=np.ones(40)), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D], with D"),
     (changed("colors", colors=np.ones((40, 0))), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D]"),
     (changed("colors", colors=np.ones((2, 39, 3))), "colors", "expected shape [40, D] or, for C cameras, [C, 40, D]"),
-    (changed("colors", colors=np.ones((40, 9))), "colors", "expected at most 8 channels, got 9"),
+    (changed("colors", colors=np.ones((40, 513))), "colors", "expected at most 512 channels, got 513"),
     (
         changed("colors per camera", colors=np.ones((3, 3, 40, 3))),
         "colors", "expected shape [2, 40, D] or, for C cameras, [2, C, 40, D], with D >= 1, got [3, 3, 40, 3]",
@@ -143,7 +143,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[RawClient]:
-    with worker("--device", "cpu", "--max-primitives", "1000", "--max-channels", "8") as process:
+    with worker("--device", "cpu", "--max-primitives", "1000") as process:
         raw = RawClient(process.target)
         yield raw
         raw.close()

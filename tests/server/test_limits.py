@@ -27,10 +27,7 @@ LIMITS = {
     "--max-pixels": 10_000,
     "--max-primitives": 100,
     "--max-cameras": 3,
-    "--max-channels": 4,
     "--max-rows": 200,
-    "--max-obstacles": 5,
-    "--max-voxels": 1000,
     "--queue-size": 5,
 }
 CLOUD = sphere_cloud(20)
@@ -53,10 +50,10 @@ def test_info_tells_the_limits(client: RawClient) -> None:
         max_primitives=100,
         max_cameras=3,
         max_queue=5,
-        max_channels=4,
+        max_channels=512,
         max_rows=200,
-        max_obstacles=5,
-        max_voxels=1000,
+        max_obstacles=16384,
+        max_voxels=1 << 26,
     )
 
 
@@ -158,7 +155,7 @@ def cloud_with(**arrays: Any) -> dict[str, Any]:
 
 CLOUDS: list[tuple[dict[str, Any], str, str]] = [
     (sphere_cloud(101), "positions", "expected at most 100 spheres, got 101"),
-    (sphere_cloud(20, channels=5), "colors", "expected at most 4 channels, got 5"),
+    (sphere_cloud(20, channels=513), "colors", "expected at most 512 channels, got 513"),
     (cloud_with(positions=np.ones((20, 4))), "positions.shape", "expected [20, 3], got [20, 4]"),
     (cloud_with(positions=np.ones(())), "positions.shape", "expected [0, 3], got []"),
     (cloud_with(colors=np.ones((19, 3))), "colors", "expected shape [20, K] with K >= 1, got [19, 3]"),

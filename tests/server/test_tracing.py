@@ -163,7 +163,7 @@ def test_an_error_of_the_worker_is_one_in_its_trace_without_its_text(
     monkeypatch.setenv(*SOON)
     with (
         grpc_collector() as (received, url),
-        faulty_worker(tmp_path, "--no-spare", "--trace-endpoint", url) as (process, faults),
+        faulty_worker(tmp_path, "--trace-endpoint", url) as (process, faults),
     ):
         faults.arm("error")
         client = RawClient(process.target)

@@ -16,14 +16,14 @@ from support.raw_calls import RawClient, failure, violation
 from support.worker import worker
 
 ORIGIN = points((0.0, 0.0, 0.0))
+MOST = 1 << 14
 GRID = np.ones((2, 3, 4), np.float32)
 Build = Callable[[PayloadWriter], scene_pb2.Scene]
 
 
 @pytest.fixture(scope="module")
 def distances() -> Iterator[DistanceClient]:
-    options = ("--max-obstacles", "3", "--max-voxels", "100", "--max-primitives", "500")
-    with worker("--device", "cpu", *options) as process:
+    with worker("--device", "cpu", "--max-primitives", "500") as process:
         raw = RawClient(process.target)
         yield DistanceClient(raw)
         raw.close()
@@ -37,14 +37,29 @@ def of_grid(values: Any = GRID, voxel_size: float = 0.1, **fields: Any) -> Build
     return lambda payload: world_of(cuboid(1, 1, 1), grid(values, voxel_size, payload, **fields))
 
 
+def grid_that_claims(*shape: int) -> Build:
+    """One whose shape says more than its values are."""
+
+    def build(payload: PayloadWriter) -> scene_pb2.Scene:
+        obstacle = grid(GRID, 0.1, payload)
+        obstacle.grid.distances.shape[:] = shape
+        return world_of(cuboid(1, 1, 1), obstacle)
+
+    return build
+
+
 def grid_without_values(_: PayloadWriter) -> scene_pb2.Scene:
     return world_of(world_pb2.Obstacle(grid=world_pb2.VoxelGrid(voxel_size=1)))
 
 
 BAD: list[tuple[Build, str, str]] = [
-    (of(*[cuboid(1, 1, 1)] * 4), "obstacles", "expected at most 3 obstacles, got at least 4"),
-    (of(cuboid(1, 1, 1, environment=3)), "environments", "expected at most 3 environments, got 4"),
-    (of(environments=4), "environments", "expected at most 3 environments, got 4"),
+    (of(*[cuboid(1, 1, 1)] * (MOST + 1)), "obstacles", f"expected at most {MOST} obstacles, got at least {MOST + 1}"),
+    (
+        of(cuboid(1, 1, 1, environment=MOST)),
+        "environments",
+        f"expected at most {MOST} environments, got {MOST + 1}",
+    ),
+    (of(environments=MOST + 1), "environments", f"expected at most {MOST} environments, got {MOST + 1}"),
     (of(world_pb2.Obstacle()), "obstacles[0]", "expected mesh_id, cuboid or grid, got none"),
     (of(world_pb2.Obstacle(mesh_id="")), "obstacles[0].mesh_id", "expected the scene_id of a mesh, got none"),
     (of(cuboid(1, 1, 1, name="a"), cuboid(1, 1, 1, name="a")), "obstacles[1].name", "expected a name that occurs once"),
@@ -68,7 +83,11 @@ BAD: list[tuple[Build, str, str]] = [
     (of_grid(GRID.astype(np.int32)), "obstacles[1].grid.distances.dtype", "expected DTYPE_FLOAT32, got DTYPE_INT32"),
     (of_grid(GRID[0]), "obstacles[1].grid.distances.shape", "expected [nx, ny, nz] with at least 2 voxels"),
     (of_grid(GRID[:1]), "obstacles[1].grid.distances.shape", "expected [nx, ny, nz] with at least 2 voxels"),
-    (of_grid(np.ones((5, 5, 5), np.float32)), "obstacles[1].grid.distances", "expected at most 100 voxels, got 125"),
+    (
+        grid_that_claims(1 << 13, 1 << 13, 2),
+        "obstacles[1].grid.distances",
+        f"expected at most {1 << 26} voxels, got {1 << 27}",
+    ),
     (of_grid(GRID * np.nan), "obstacles[1].grid.distances", "expected finite values"),
     (of_grid(voxel_size=0.0), "obstacles[1].grid.voxel_size", "expected a value above 0, metres"),
     (of_grid(voxel_size=np.nan), "obstacles[1].grid.voxel_size", "expected a value above 0, metres"),
@@ -95,10 +114,10 @@ def test_worlds_at_their_limits_are_taken(distances: DistanceClient) -> None:
     full = world_of(
         cuboid(1, 1, 1, name="ä" * 50),
         grid(np.ones((4, 5, 5), np.float32), 0.1, payload, pose=pose_of(5, 0, 0)),
-        cuboid(1, 1, 1, environment=2),
+        *[cuboid(1, 1, 1, pose=pose_of(9, 0, 0), environment=MOST - 1)] * (MOST - 2),
     )
     scene = distances.put(full, payload).scene
-    assert scene.count == 3
+    assert scene.count == MOST
     assert distances.query(scene.scene_id, ORIGIN).arrays["distance"].item() == pytest.approx(-0.5)
 
 

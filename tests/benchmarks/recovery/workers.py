@@ -28,16 +28,13 @@ _RETRY_SECONDS = 60.0
 
 
 @contextmanager
-def _lost(number: int, *options: str, has_spare: bool = True) -> Iterator[Incident]:
+def _lost(number: int, *options: str) -> Iterator[Incident]:
     """A signal to the worker."""
-    spare = () if has_spare else ("--no-spare",)
     with (
-        worker("--device", "cpu", *_FORGETFUL, *spare, *options, supervised=True) as process,
+        worker("--device", "cpu", *_FORGETFUL, *options, supervised=True) as process,
         Client(process.target, retry_s=_RETRY_SECONDS) as client,
     ):
-        yield Incident(
-            lambda: _settle(process, has_spare), lambda: os.kill(process.worker_pid, number), renders(client)
-        )
+        yield Incident(lambda: _settle(process), lambda: os.kill(process.worker_pid, number), renders(client))
 
 
 @contextmanager
@@ -57,7 +54,7 @@ def _drained() -> Iterator[Incident]:
         def is_over() -> bool:
             return process.worker_pid != old[0]
 
-        yield Incident(lambda: _settle(process, True), strike, renders(client), is_over=is_over)
+        yield Incident(lambda: _settle(process), strike, renders(client), is_over=is_over)
 
 
 @contextmanager
@@ -68,7 +65,7 @@ def _armed(fault: str, *options: str) -> Iterator[Incident]:
         faulty_worker(Path(folder), *_FORGETFUL, *options) as (process, faults),
         Client(process.target, retry_s=_RETRY_SECONDS) as client,
     ):
-        yield Incident(lambda: _settle(process, True), lambda: faults.arm(fault), renders(client))
+        yield Incident(lambda: _settle(process), lambda: faults.arm(fault), renders(client))
 
 
 @contextmanager
@@ -93,17 +90,16 @@ def _forgotten(has_spool: bool) -> Iterator[Incident]:
                 assert np.array_equal(client.render(scene, verbs.CAMERA).color, expected), "a wrong picture"
 
             def ready() -> None:
-                _settle(process, True)
+                _settle(process)
                 if has_spool:
                     wait_until_written(process)
 
             yield Incident(ready, lambda: os.kill(process.worker_pid, signal.SIGKILL), call)
 
 
-def _settle(process: WorkerProcess, has_spare: bool) -> None:
+def _settle(process: WorkerProcess) -> None:
     process.wait_for_health(1)
-    if has_spare:
-        wait_for_spare(process)
+    wait_for_spare(process)
 
 
 def _many_gaussians() -> Gaussians:
@@ -123,7 +119,6 @@ def _case(fault: str, stage: Callable[..., object], *arguments: object, **settin
 
 CASES = (
     _case("worker killed", _lost, signal.SIGKILL),
-    _case("worker killed, no spare (`--no-spare`)", _lost, signal.SIGKILL, has_spare=False),
     _case("worker crashed (SIGSEGV)", _lost, signal.SIGSEGV),
     _case("worker drained and replaced, longest call", _drained),
     _case(f"device hangs (`--hang-seconds {_HANG_SECONDS}`)", _armed, "hang", "--hang-seconds", str(_HANG_SECONDS)),

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from lumigrad.client import span_facts
 from lumigrad.client.access import Access
 from lumigrad.client.arguments import instance, names
 from lumigrad.client.camera import Camera
@@ -237,7 +236,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
         return self.render_request(request, retain=retain, spread=spread, timeout_s=timeout_s)
 
-    @traced(f"{RENDER_SERVICE}/Render", lambda _, request, **__: span_facts.of_render(request))
+    @traced(f"{RENDER_SERVICE}/Render", lambda _, request, **__: request.facts())
     def render_request(
         self, request: RenderRequest, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Frame:

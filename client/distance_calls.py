@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from lumigrad.client import span_facts
 from lumigrad.client.arguments import names, truth
 from lumigrad.client.distance_query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
@@ -14,6 +13,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.field_query import FieldQuery
 from lumigrad.client.pose import IDENTITY
 from lumigrad.client.remote_distances import RemoteDistances
+from lumigrad.client.scene import scene_facts
 from lumigrad.client.spread_distances import query_spread
 from lumigrad.client.tracing import traced
 from lumigrad.client.voxel_grid import VoxelGrid
@@ -96,7 +96,7 @@ class DistanceCalls:
         )
         return self.ask(query, retain=retain, spread=spread, timeout_s=timeout_s)
 
-    @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: span_facts.of_query(query))
+    @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: query.facts())
     def ask(
         self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
@@ -106,7 +106,7 @@ class DistanceCalls:
             return query_spread(self._distances, self._workers, query, retain, deadline)
         return self._distances.query(query, retain, deadline)
 
-    @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: span_facts.of_scene(world))
+    @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: scene_facts(world))
     def field(
         self,
         world: Surroundings,

@@ -14,7 +14,7 @@ from lumigrad.client.distance_settings import DistanceSettings
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.named_arrays import Array
-from lumigrad.client.scene import SceneHandle
+from lumigrad.client.scene import SceneHandle, scene_facts
 from lumigrad.client.world import World
 
 Surroundings: TypeAlias = World | Mesh | SceneHandle
@@ -48,6 +48,10 @@ class DistanceQuery:
 
     def __post_init__(self) -> None:
         check_surroundings(self.world)
+
+    def facts(self) -> dict[str, str | int]:
+        """What a span tells of it: what is asked, about how many spheres."""
+        return {**scene_facts(self.world), "rows": self.spheres.size // 4}
 
     def with_axes(self, array: Array) -> Array:
         """A result [B, H, S, ...] with the axes that the caller knows."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lumigrad.client import span_facts
 from lumigrad.client.arguments import names
 from lumigrad.client.contexts import Context, Kept
 from lumigrad.client.distance_query import DistanceBackward, DistanceQuery
@@ -61,7 +60,7 @@ class Distances(NamedArrays):
         self._distances = distances
         self._context = Context(self, kept)
 
-    @traced(f"{DISTANCE_SERVICE}/Backward", lambda self, *_, **__: span_facts.of_query(self.query))
+    @traced(f"{DISTANCE_SERVICE}/Backward", lambda self, *_, **__: self.query.facts())
     def backward(
         self,
         cost: Any = None,

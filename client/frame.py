@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from lumigrad.client import span_facts
 from lumigrad.client.arguments import names
 from lumigrad.client.arrays import to_numpy
 from lumigrad.client.contexts import Context, Kept
@@ -85,7 +84,7 @@ class Frame(NamedArrays):
             return np.asarray(image.open(io.BytesIO(files)))
         return np.stack([np.asarray(image.open(io.BytesIO(file))) for file in files])
 
-    @traced(f"{RENDER_SERVICE}/Backward", lambda self, *_, **__: span_facts.of_render(self.request))
+    @traced(f"{RENDER_SERVICE}/Backward", lambda self, *_, **__: self.request.facts())
     def backward(
         self,
         color: Any = None,

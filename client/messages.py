@@ -14,8 +14,7 @@ from lumigrad.client.scene import Scene
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.target import Target
 from lumigrad.client.world import World
-from lumigrad.client.world_meshes import References
-from lumigrad.client.world_messages import world_arrays, world_message
+from lumigrad.client.world_messages import References, world_arrays, world_message
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import camera_pb2, gaussians_pb2, mesh_pb2, scene_pb2, spheres_pb2, target_pb2

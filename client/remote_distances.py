@@ -23,8 +23,7 @@ from lumigrad.client.wish import Wish
 from lumigrad.client.worker import Worker
 from lumigrad.client.workers import Workers
 from lumigrad.client.world import World
-from lumigrad.client.world_meshes import References
-from lumigrad.client.world_messages import world_message
+from lumigrad.client.world_messages import References, world_message
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, tensor_pb2
 

@@ -13,7 +13,7 @@ from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.image_format import ImageFormats
 from lumigrad.client.named_arrays import Array
-from lumigrad.client.scene import SceneHandle
+from lumigrad.client.scene import SceneHandle, scene_facts
 from lumigrad.client.settings import SphereSettings
 from lumigrad.client.spheres import Spheres
 
@@ -51,6 +51,11 @@ class RenderRequest:
                 raise InvalidArgument.of("camera", f"expected {known}, got {type(model).__name__}")
             if spheres and isinstance(model, OpenCVModel):
                 model.check_for_spheres()
+
+    def facts(self) -> dict[str, str | int]:
+        """What a span tells of it: what is rendered, and how much of it."""
+        pixels = sum(camera.width * camera.height for camera in self.cameras)
+        return {**scene_facts(self.scene), "cameras": len(self.cameras), "pixels": pixels}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from lumigrad.client import affinity
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.mesh_report import MeshReport
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from lumigrad.client.world import World
 
 Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | Target"
+
+
+_ENGINES = {"spheres": "spheres", "gaussians": "gaussians", "mesh": "meshes", "world": "meshes"}
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,20 @@ class SceneHandle:
         scene: Scene | None = None,
         address: str = "",
         *,
+        affinity: str = "",
         content: Mapping[str, int] | None = None,
     ) -> SceneHandle:
-        """Reads a worker's message; its calls are to go where this one went."""
+        """Reads a worker's message; its calls go by `affinity`, or else by its content."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
-        where = affinity.current() or info.content_hash
+        where = affinity or info.content_hash
         return SceneHandle(
             info.scene_id, info.version, info.content_hash, info.kind, info.count, info.bytes, scene, report, where,
             address, content=content,
         )  # fmt: skip
+
+
+def scene_facts(scene: object) -> dict[str, str | int]:
+    """What a span tells of a scene: its engine, and its name if it is stored; of anything else, nothing."""
+    kind = scene.kind if isinstance(scene, SceneHandle) else type(scene).__name__.lower()
+    engine: dict[str, str | int] = {"engine": _ENGINES[kind]} if kind in _ENGINES else {}
+    return {**engine, "scene_id": scene.scene_id} if isinstance(scene, SceneHandle) else engine

@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lumigrad.client import span_facts
 from lumigrad.client.arguments import instance, whole_number
 from lumigrad.client.errors import LumigradError, SceneNotFound, Unavailable
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.mesh import Mesh
 from lumigrad.client.retry import Deadline, wait_for_room
-from lumigrad.client.scene import Scene, SceneHandle
+from lumigrad.client.scene import Scene, SceneHandle, scene_facts
 from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.target import Target
@@ -33,7 +32,7 @@ class SceneCalls:
 
     _workers: Workers
 
-    @traced(f"{SCENE_SERVICE}/Put", lambda _, scene, **__: span_facts.of_scene(scene))
+    @traced(f"{SCENE_SERVICE}/Put", lambda _, scene, **__: scene_facts(scene))
     def put(self, scene: Scene, *, replicas: int = 1, timeout_s: float | None = None) -> SceneHandle:
         """Stores a scene on its worker, named by its content; storing it again costs only a round trip.
 
@@ -51,7 +50,7 @@ class SceneCalls:
         copies = whole_number("replicas", replicas, 1, _MOST_REPLICAS)
         return put(self._workers, scene, self._workers.deadline(timeout_s), copies)
 
-    @traced(f"{SCENE_SERVICE}/Update", lambda _, handle, **__: span_facts.of_scene(handle))
+    @traced(f"{SCENE_SERVICE}/Update", lambda _, handle, **__: scene_facts(handle))
     def update(
         self,
         /,
@@ -106,7 +105,7 @@ class SceneCalls:
         found = on_each(self._workers, lambda worker: worker.store.list(deadline), deadline)
         return tuple(handle for handles in found for handle in handles)
 
-    @traced(f"{SCENE_SERVICE}/Delete", lambda _, scene, **__: span_facts.of_scene(scene))
+    @traced(f"{SCENE_SERVICE}/Delete", lambda _, scene, **__: scene_facts(scene))
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
         """Lets the workers forget a scene, given by its handle or id."""
         instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")

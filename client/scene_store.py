@@ -23,7 +23,8 @@ from lumigrad.client.scene import Scene, SceneHandle
 from lumigrad.client.scene_changes import SceneChanges
 from lumigrad.client.stored_scene import scene_of
 from lumigrad.client.world import World
-from lumigrad.client.world_meshes import References, WorldMeshes
+from lumigrad.client.world_meshes import WorldMeshes
+from lumigrad.client.world_messages import References
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2
 
@@ -166,7 +167,7 @@ class SceneStore:
     def handle(self, info: scene_pb2.SceneInfo, scene: Scene | None = None) -> SceneHandle:
         """The handle of what this worker stores."""
         content = None if scene is None else scene_fingerprints(scene)
-        return SceneHandle.of(info, scene, self._connection.target, content=content)
+        return SceneHandle.of(info, scene, self._connection.target, affinity=affinity.current(), content=content)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What the handle names now: itself, or the scene that was put again for it."""

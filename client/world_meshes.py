@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,11 +13,10 @@ from lumigrad.client.mesh import Mesh
 from lumigrad.client.retry import MOST_REPAIRS, Deadline
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.world import World
+from lumigrad.client.world_messages import References
 from lumigrad.v1 import scene_pb2
 
 T = TypeVar("T")
-# For each obstacle the name and version of its mesh; None: it is no mesh.
-References = Sequence[scene_pb2.SceneRef | None]
 
 
 class MeshStore(Protocol):

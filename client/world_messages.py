@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lumigrad.client.arrays import Float32
@@ -12,7 +12,6 @@ from lumigrad.client.pose import pose_array
 from lumigrad.client.scene import SceneHandle
 from lumigrad.client.voxel_grid import VoxelGrid
 from lumigrad.client.world import World
-from lumigrad.client.world_meshes import References
 from lumigrad.protos import worlds
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
@@ -24,6 +23,8 @@ _SIGNS: dict[Sign, world_pb2.SignPolicy] = {
     "winding": world_pb2.SIGN_POLICY_WINDING,
     "unsigned": world_pb2.SIGN_POLICY_UNSIGNED,
 }
+# For each obstacle the name and version of its mesh; None: it is no mesh.
+References = Sequence[scene_pb2.SceneRef | None]
 _NAMES: dict[int, Sign] = {number: sign for sign, number in _SIGNS.items()}
 
 

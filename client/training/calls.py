@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from lumigrad.client import affinity, span_facts
+from lumigrad.client import affinity
 from lumigrad.client.arguments import instance, number, whole_number
 from lumigrad.client.camera import Camera
 from lumigrad.client.errors import InvalidArgument, SceneNotFound, TrainingLost
@@ -14,7 +14,7 @@ from lumigrad.client.gaussian_settings import GaussianSettings
 from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.messages import gaussian_settings_message, sphere_settings_message
 from lumigrad.client.render_settings import settings_of
-from lumigrad.client.scene import SceneHandle
+from lumigrad.client.scene import SceneHandle, scene_facts
 from lumigrad.client.scene_calls import first_with, put
 from lumigrad.client.spheres import Spheres
 from lumigrad.client.tracing import traced
@@ -43,7 +43,7 @@ class TrainingCalls:
 
     _workers: Workers
 
-    @traced(f"{TRAINING_SERVICE}/Train", lambda _, scene, cameras, *__, **___: span_facts.of_training(scene, cameras))
+    @traced(f"{TRAINING_SERVICE}/Train", lambda _, scene, *__, **___: scene_facts(scene))
     def trainer(
         self,
         /,

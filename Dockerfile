@@ -7,7 +7,7 @@ ARG CUDA=nvidia/cuda:13.0.1-devel-ubuntu22.04
 # inside of the extension, torch brings its libraries, and the driver comes from the host.
 FROM ${DEBIAN} AS base
 RUN apt-get update \
- && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+ && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv tini \
  && rm -rf /var/lib/apt/lists/* \
  && groupadd --gid 10001 lumigrad \
  && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin lumigrad \
@@ -19,7 +19,8 @@ ENV PATH=/opt/lumigrad/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
     HOME=/tmp
 # Calls, and metrics and health over HTTP. What is written: /tmp, and the spool if --spool names it.
 EXPOSE 50051 9464
-ENTRYPOINT ["lumigrad", "serve"]
+# As process 1 tini passes signals on, and takes leave of processes that others leave behind.
+ENTRYPOINT ["tini", "--", "lumigrad", "serve"]
 # With TLS: LUMIGRAD_TLS=/path/of/the/authority.pem, and a certificate that names localhost.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=180s --retries=3 CMD ["lumigrad", "health"]
 

@@ -16,7 +16,6 @@ from lumigrad.server import logs
 from lumigrad.server.config import Config, ConfigError
 from lumigrad.server.devices import each
 from lumigrad.server.exits import CONFIG_ERROR, STOPPED
-from lumigrad.server.orphans import reap_orphans
 from lumigrad.server.reserved_port import ReservedPort
 from lumigrad.server.slot import Slot
 from lumigrad.server.supervised import COMMAND
@@ -117,7 +116,6 @@ class Supervisor:
             if self._kill_at is None and slot.exit_code is None and time.monotonic() >= slot.start_at:
                 self._start(slot)
         self._look_after_spare()
-        reap_orphans({process.pid for process in self._everybody()})
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for process in self._processes():
                 process.kill()
@@ -180,11 +178,6 @@ class Supervisor:
 
     def _processes(self) -> Iterator[WorkerProcess]:
         yield from (slot.process for slot in self._slots if slot.process is not None)
-
-    def _everybody(self) -> Iterator[WorkerProcess]:
-        yield from self._processes()
-        if self._spare is not None:
-            yield self._spare
 
     def _drop_spare(self) -> None:
         if self._spare is not None:

@@ -107,8 +107,9 @@ def test_the_chart_and_compose_fit_the_image() -> None:
     assert {int(user) for user in re.findall(r"(?:runAs\w+|fsGroup): (\d+)", template)} == {10001}
     base = chain(STAGES, "cpu")
     entrypoint = next(json.loads(step.value) for step in base if step.instruction == "ENTRYPOINT")
-    # Whoever gives arguments gives options.
-    assert entrypoint == ["lumigrad", "serve"]
+    # Whoever gives arguments gives options. Process 1 is one that takes leave of every process that it inherits.
+    assert entrypoint == ["tini", "--", "lumigrad", "serve"]
+    assert any("tini" in step.value.split() for step in base if step.instruction == "RUN")
     made = next(step.value for step in base if "/var/lib/lumigrad/spool" in step.value)
     compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text(encoding="utf-8"))
     for place in ("/var/lib/lumigrad/spool",):

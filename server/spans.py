@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 import grpc
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from lumigrad.server import logs
 from lumigrad.server.answers import Answer
 from lumigrad.server.call import Call
+from lumigrad.server.config import ConfigError
 from lumigrad.server.metrics import Metrics
-from lumigrad.server.span_export import WatchedExporter, exporter_of
 
 _PACKAGE = "lumigrad.v1."
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 # Codes that are the worker's fault, as the conventions have it; the others are the caller's business.
 _FAULTS = {
     grpc.StatusCode.UNKNOWN,
@@ -40,7 +43,9 @@ class SpanTracer:
 
     def __init__(self, endpoint: str, device: str, metrics: Metrics) -> None:
         """`endpoint` is where to send them; empty: where OpenTelemetry's environment variables say."""
-        exporter = WatchedExporter(exporter_of(endpoint), metrics)
+        # What callers send in place of a trace is only worth warnings, and would fill the log.
+        logging.getLogger("opentelemetry").setLevel(logging.ERROR)
+        exporter = _WatchedExporter(_exporter(endpoint), metrics)
         self._provider = TracerProvider(resource=_resource(device), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("lumigrad.server", version("lumigrad"))
@@ -82,6 +87,44 @@ class SpanTracer:
         for stage, started, ended in times.spans:
             child = self._tracer.start_span(stage, context=below, start_time=times.epoch_ns(started))
             child.end(times.epoch_ns(ended))
+
+
+class _WatchedExporter(SpanExporter):
+    """Counts the spans that are sent and lost, and logs when sending begins to fail and when it succeeds again.
+
+    Why it fails, the log has from OpenTelemetry itself.
+    """
+
+    def __init__(self, exporter: SpanExporter, metrics: Metrics) -> None:
+        self._exporter = exporter
+        self._metrics = metrics
+        self._works = True
+        self.shutdown = exporter.shutdown  # type: ignore[method-assign]
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans; those that cannot be sent are lost."""
+        result = self._exporter.export(spans)
+        works = result is SpanExportResult.SUCCESS
+        self._metrics.spans.labels("exported" if works else "lost").inc(len(spans))
+        if works != self._works:
+            self._works = works
+            text = "traces are exported again" if works else "traces cannot be exported; calls go on"
+            logs.event(text, logging.WARNING)
+        return result
+
+
+def _exporter(endpoint: str) -> SpanExporter:
+    """One for an endpoint; all else, and the endpoint if it is empty, is for OpenTelemetry's environment variables."""
+    protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), "grpc")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc
+
+        return by_grpc.OTLPSpanExporter(endpoint or None)
+    if protocol == "http/protobuf":
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as by_http
+
+        return by_http.OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None)
+    raise ConfigError(f"OTEL_EXPORTER_OTLP_PROTOCOL: expected grpc or http/protobuf, got {protocol}")
 
 
 def _attributes(call: Call, method: str, code: grpc.StatusCode, answer: Answer | None) -> dict[str, str | int]:

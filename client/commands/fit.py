@@ -57,7 +57,6 @@ class FitCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.description = _DESCRIPTION
-        parser.set_defaults(parser=parser)
         parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
         parser.add_argument("-o", "--output", required=True, type=_scene_path, metavar="FILE", help="the scene: a .ply")
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -234,7 +233,6 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
 
 def _add_data(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--images", type=Path, metavar="DIR", help="folder of the photographs (default: the usual one)")
-    group.add_argument("--size", type=count, dest="size", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     group.add_argument(
         "--max-size",
         type=count,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.content import NAMES, Content
@@ -49,12 +48,12 @@ class RenderCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.description = _DESCRIPTION
-        parser.set_defaults(parser=parser, path=None)
         scene_file.add_scene(parser)
         parser.add_argument(
             "-o",
             "--output",
-            action=_Output,
+            dest="path",
+            type=output_path,
             required=True,
             metavar="FILE",
             help="where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)",
@@ -70,8 +69,6 @@ class RenderCommand:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Reads, renders, writes."""
-        if arguments.path is None:
-            arguments.parser.error("expected a file or folder as well: -o FILE")
         scene, settings = scene_file.read(arguments)
         shots = shots_of(arguments, scene)
         if arguments.depth and len(shots) > 1:
@@ -110,34 +107,6 @@ def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures:
         return
     counted = f"{pictures} pictures, " if pictures > 1 else ""
     print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms")
-
-
-class _Output(argparse.Action):
-    """-o FILE and --output FILE; also --output NAME, which --show was called once."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option: str | None = None,
-    ) -> None:
-        if option == "--output" and values in NAMES:
-            namespace.show = values
-            return
-        if option == "--output" and not Path(values).suffix and "/" not in values:
-            # Rather a misspelt name than a folder.
-            raise argparse.ArgumentError(
-                self, f"expected one of {', '.join(NAMES)}, or a file or a folder such as {values}/, got {values}"
-            )
-        if namespace.path is not None:
-            raise argparse.ArgumentError(
-                self, f"expected one file or folder, got {values} after {namespace.path}; leave one of them out"
-            )
-        try:
-            namespace.path = output_path(values)
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentError(self, str(error)) from error
 
 
 def _add_views(group: argparse._ArgumentGroup) -> None:

@@ -77,7 +77,7 @@ def test_what_is_written_is_what_the_client_gets(render, scene, client: Client):
         "--antialiased",
     )
     assert render("-o", "all.npz", *options).returncode == 0
-    done = render("-o", "depth.npy", "--output", "expected_depth", "--depth", "too.npy", *options)
+    done = render("-o", "depth.npy", "--show", "expected_depth", "--depth", "too.npy", *options)
     assert done.returncode == 0, done.stderr
     frame = client.render(
         Gaussians.load(scene),
@@ -115,7 +115,7 @@ def test_a_scene_that_was_trained_with_antialiasing_is_rendered_with_it(render, 
 
 @pytest.mark.parametrize("output", ["color", "depth", "expected_depth", "alpha"])
 def test_an_orbit_into_a_folder(render, scene, output):
-    done = render("--orbit", "4", "--camera", "orbit 10,5", "--output", output, "-o", "frames/", "--size", "80x60")
+    done = render("--orbit", "4", "--camera", "orbit 10,5", "--show", output, "-o", "frames/", "--size", "80x60")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("frames: 400 Gaussians, 4 pictures, ")
     # Rate and time left.
@@ -190,7 +190,7 @@ def test_spheres_turn_as_well(render, scene):
     spheres.save(scene.with_name("cloud.ply"))
     for output in ("color", "depth"):
         folder = f"{output}_turn"
-        done = render("--orbit", "3", "--output", output, "-o", folder, "--size", "40x30", file="cloud.ply")
+        done = render("--orbit", "3", "--show", output, "-o", folder, "--size", "40x30", file="cloud.ply")
         assert done.returncode == 0, done.stderr
         assert all(pixels(path).any() for path in scene.with_name(folder).iterdir())
     refused = render("-o", "out.png", "--near", "1", file="cloud.ply")

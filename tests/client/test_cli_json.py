@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from lumigrad.client.shell.json_text import json_text
 from support.worker import LUMIGRAD, WorkerProcess
 
@@ -52,10 +50,3 @@ def test_top(worker_process: WorkerProcess):
 
 def test_numbers_that_json_does_not_know_are_null():
     assert json_text({"a": (float("nan"), float("inf"), 1.5)}) == '{"a": [null, null, 1.5]}'
-
-
-@pytest.mark.parametrize("option", ["--show", "--output"])
-def test_the_old_name_of_show_still_works(worker_process: WorkerProcess, scene: Path, option: str):
-    options = ("--size", "16x16", "--target", worker_process.target)
-    values = told("render", "scene.ply", "-o", "out.png", option, "alpha", *options, cwd=scene.parent)
-    assert values["show"] == "alpha" and values["output"] == "out.png"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lumigrad.client.cli import main
 from support.dataset_files import shots, transforms
 from support.worker import LUMIGRAD
 
@@ -43,7 +42,7 @@ def test_what_cannot_be_done_is_one_line(render, scene, arguments, said):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--output", "depth"),
+        ("--show", "colour", "-o", "out.png"),
         ("-o", "out.bmp"),
         ("-o", "out.png", "--orbit", "0"),
         ("-o", "out.png", "--up", "w"),
@@ -57,24 +56,6 @@ def test_wrong_usage_is_status_2(render, arguments):
     assert done.returncode == 2
     assert done.stderr.startswith("lumigrad: error: ")
     assert done.stderr.endswith("\nsee `lumigrad render --help`\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--output", "colour", "-o", "a.png"), "expected one of color, "),
-        (("--output", "colour"), "expected one of color, "),
-        (("-o", "a.png", "-o", "b.png"), "expected one file or folder, got b.png after a.png; leave one of them out"),
-        (("-o", "a.png", "--output", "b/"), "expected one file or folder, got b/ after a.png; leave one of them out"),
-    ],
-)
-def test_a_misspelt_output_and_a_second_file_are_refused(scene, capsys, monkeypatch, arguments, said):
-    monkeypatch.chdir(scene.parent)
-    with pytest.raises(SystemExit) as refused:
-        main(["render", "scene.ply", *arguments])
-    assert refused.value.code == 2
-    assert f"-o/--output: {said}" in capsys.readouterr().err
-    assert not (scene.parent / "colour").exists()
 
 
 def test_damaged_files_are_one_line(render, scene):

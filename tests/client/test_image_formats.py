@@ -140,9 +140,9 @@ def test_the_command_writes_the_same_png_as_from_floats(run: Any, scene: Path) -
 
 @pytest.mark.parametrize("name", ["color", "alpha", "depth"])
 def test_the_command_writes_jpeg_files(run: Any, scene: Path, name: str) -> None:
-    done = run("--output", name, "-o", "out.jpg")
+    done = run("--show", name, "-o", "out.jpg")
     assert done.returncode == 0, done.stderr
-    assert run("--output", name, "-o", "out.png").returncode == 0
+    assert run("--show", name, "-o", "out.png").returncode == 0
     picture, exact = (Image.open(scene.with_name(f"out{suffix}")) for suffix in (".jpg", ".png"))
     assert picture.format == "JPEG"
     assert np.abs(np.asarray(picture, np.float32) - np.asarray(exact, np.float32)).mean() < 5

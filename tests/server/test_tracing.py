@@ -172,7 +172,7 @@ def test_an_error_of_the_worker_is_one_in_its_trace_without_its_text(
         assert error.code() == grpc.StatusCode.INTERNAL
         (span,) = received.wait_for(RENDER)
         assert (span.status, span.attributes["error.type"]) == (2, "INTERNAL")
-        assert "something passes" in process.log
+        process.wait_for_log("something passes")
         assert not [raw for raw in received.raw if b"something passes" in raw]
 
 

@@ -17,8 +17,7 @@ from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
 from lumigrad.client.fitting.checkpoint import Checkpoint
 from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
-from lumigrad.client.fitting.fit import Steps, fit, stop_on_interrupt
-from lumigrad.client.fitting.gradient_trainer import GradientTrainer
+from lumigrad.client.fitting.fit import fit, stop_on_interrupt
 from lumigrad.client.fitting.journal import Journal
 from lumigrad.client.fitting.recipe import Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
@@ -79,9 +78,8 @@ class FitCommand:
             else:
                 trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
             folder.mkdir(parents=True, exist_ok=True)
-            if isinstance(trainer, Trainer):
-                lease = trainer.training_id, trainer.lease
-                Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
+            lease = trainer.training_id, trainer.lease
+            Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
             print(
                 f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=told
             )
@@ -113,21 +111,16 @@ class FitCommand:
         print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=told)
         print(f"pictures and report in {folder}/", file=told)
         if done < recipe.steps:
-            again = "--resume goes on with it while the worker keeps the training"
-            if isinstance(trainer, GradientTrainer):
-                again = f"--begin {arguments.output} begins anew from the scene"
-            print(f"stopped; {again}", file=sys.stderr)
+            print("stopped; --resume goes on with it while the worker keeps the training", file=sys.stderr)
         return 0
 
 
 def _begin(
     client: Client, arguments: argparse.Namespace, capture: Capture, fitted: list[Shot], held_out: list[Shot]
-) -> tuple[Steps, Recipe, Scores]:
+) -> tuple[Trainer, Recipe, Scores]:
     """A training, how it is made, and how the scene scores before it."""
     recipe, begin = _beginning(arguments, capture)
     before = Scores.of(pictures(client, begin, held_out), held_out)
-    if arguments.steps_on == "client":
-        return GradientTrainer(client, begin, fitted, recipe, arguments.gradient_format), recipe, before
     cameras, targets = [shot.camera for shot in fitted], [shot.target for shot in fitted]
     try:
         return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
@@ -214,19 +207,6 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
         type=count,
         metavar="N",
         help="steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)",
-    )
-    group.add_argument(
-        "--steps-on",
-        choices=("worker", "client"),
-        default="worker",
-        help="where parameters, loss and optimiser are; on the client the worker only renders and differentiates, and "
-        "the scene travels with each step (default: worker)",
-    )
-    group.add_argument(
-        "--gradient-format",
-        choices=("float32", "float16", "bfloat16"),
-        default="float32",
-        help="how gradients travel to steps on the client (default: float32)",
     )
     group.add_argument("--logdir", type=Path, metavar="DIR", help="write metrics for TensorBoard there")
 

@@ -8,45 +8,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lumigrad.client.client import Client
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.journal import Journal
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.scene import Scene, SceneHandle
 from lumigrad.client.shell.files import naming
 from lumigrad.client.spheres import Spheres
-from lumigrad.client.training.results import StepResult
+from lumigrad.client.training.trainer import Trainer
 
 # Held-out photographs in a preview.
 _SHOWN = 2
 
 
-class Steps(Protocol):
-    """A training: `Trainer` has its steps on the worker, `GradientTrainer` here."""
-
-    @property
-    def step_number(self) -> int:
-        """Of the next step."""
-
-    def steps(self, count: int, /) -> Iterator[StepResult]:
-        """Makes so many."""
-
-    def scene(self) -> Scene:
-        """The scene as it is now."""
-
-    def publish(self) -> SceneHandle:
-        """Shows it to whoever has the handle."""
-
-    def close(self, *, finish: bool = True) -> None:
-        """Ends the training."""
-
-
 def fit(
     client: Client,
-    trainer: Steps,
+    trainer: Trainer,
     last: int,
     every: int,
     shots: Sequence[Shot],

@@ -10,7 +10,7 @@ from lumigrad.client.named_arrays import Array
 # Of the Gaussian window of SSIM, pixels: 11x11.
 _RADIUS, _SIGMA = 5, 1.5
 # Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity" (2004), for values 0 to 1.
-C1, C2 = 0.01**2, 0.03**2
+_C1, _C2 = 0.01**2, 0.03**2
 # Of a PSNR: two pictures that are equal have 120 dB.
 _LEAST_ERROR = 1e-12
 
@@ -24,11 +24,11 @@ def psnr(picture: Array, target: Array, mask: Array | None = None) -> float:
 def ssim(picture: Array, target: Array, mask: Array | None = None) -> float:
     """Mean structural similarity, at most 1, of pictures [H, W, K] with values from 0 to 1; zeros surround them."""
     x, y = np.asarray(picture, np.float64), np.asarray(target, np.float64)
-    mean_x, mean_y = blurred(x), blurred(y)
-    variances = blurred(x * x) - mean_x**2 + blurred(y * y) - mean_y**2
-    covariance = blurred(x * y) - mean_x * mean_y
-    numerator = (2 * mean_x * mean_y + C1) * (2 * covariance + C2)
-    similarity = numerator / ((mean_x**2 + mean_y**2 + C1) * (variances + C2))
+    mean_x, mean_y = _blurred(x), _blurred(y)
+    variances = _blurred(x * x) - mean_x**2 + _blurred(y * y) - mean_y**2
+    covariance = _blurred(x * y) - mean_x * mean_y
+    numerator = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
+    similarity = numerator / ((mean_x**2 + mean_y**2 + _C1) * (variances + _C2))
     return float(np.average(similarity.mean(axis=-1), weights=_weights(mask)))
 
 
@@ -54,7 +54,7 @@ def exposed(matrix: Array, picture: Array) -> Array:
     return np.asarray(picture @ matrix[:, :-1].T + matrix[:, -1], np.float32)
 
 
-def blurred(image: Array) -> Array:
+def _blurred(image: Array) -> Array:
     """[H, W, K] means over SSIM's window around each pixel; zeros surround the picture."""
     ndimage = require("scipy.ndimage", "fit", "measuring SSIM")
     means: Array = ndimage.gaussian_filter(image, _SIGMA, mode="constant", radius=_RADIUS, axes=(0, 1))

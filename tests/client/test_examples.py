@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lumigrad.client import Gaussians
 from support.dataset_files import shots, write_cameras_json
 from support.documents import ROOT, run_code_of
 from support.robot_files import ZOO, write_urdf
@@ -65,6 +66,17 @@ def test_losses_of_any_framework_train_on_the_worker(library: str, tmp_path: Pat
     before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+)", done.stdout).groups())
     assert after < 0.5 * before
     assert np.asarray(Image.open(tmp_path / "own_loss.png").convert("L")).std() > 5
+
+
+def test_gaussians_are_fitted_with_an_optimiser_of_torch(tmp_path: Path, worker_process: WorkerProcess):
+    command = [sys.executable, ROOT / "examples" / "torch_fit.py", "--steps", "60", "--output", tmp_path]
+    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
+    assert after > before + 3
+    assert len(Gaussians.load(tmp_path / "torch_fit.ply")) == 1500
+    assert np.asarray(Image.open(tmp_path / "torch_fit.png").convert("L")).std() > 5
 
 
 @pytest.mark.slow

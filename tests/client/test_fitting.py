@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumigrad.client import InvalidArgument
+from lumigrad.client import Camera, Client, InvalidArgument, Spheres
 from lumigrad.client.datasets import Points
 from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at
+from lumigrad.client.fitting.evaluation import exposures_nearby
 from lumigrad.client.fitting.recipe import Recipe
-from lumigrad.client.fitting.shot import divide
+from lumigrad.client.fitting.shot import Shot, divide
 from lumigrad.client.fitting.similarity import matched, psnr, ssim
 
 
@@ -87,3 +88,18 @@ def test_a_recipe_of_any_length_is_valid(steps: int, strategy: str):
     assert (options["density"] is None) == (strategy == "none")
     if options["density"] is not None:
         options["density"].message(1.0)
+
+
+def test_exposures_lie_between_those_of_neighbours(client: Client):
+    generator = np.random.default_rng(0)
+    scene = Spheres(generator.normal(scale=0.6, size=(60, 3)), generator.random((60, 3)), np.full(60, 0.2))
+    cameras = [Camera.orbit((0, 0, 0), 4.0, azimuth, 60.0, width=48, height=40) for azimuth in (0, 100, 200)]
+    # The second is in the middle, by name, and its own photograph is not looked at.
+    taken = []
+    for camera, name, gain in zip(cameras, ("a", "b", "c"), (0.4, 0.9, 0.6), strict=True):
+        picture = gain * client.render(scene, camera).color
+        taken.append(Shot(name, np.rint(255 * picture.clip(0, 1)).astype(np.uint8), None, camera))
+    found = exposures_nearby(client, scene, taken[1:2], [taken[2], taken[0]])
+    assert found is not None and found.shape == (1, 3, 4)
+    assert found[0] == pytest.approx(0.5 * np.eye(3, 4), abs=0.05)
+    assert exposures_nearby(client, scene, taken, []) is None

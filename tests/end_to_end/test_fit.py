@@ -123,20 +123,6 @@ def test_gaussians_grow_up_to_their_cap(capture: Path, tmp_path: Path, running: 
 
 
 @pytest.mark.slow
-def test_steps_may_be_made_by_the_client(capture: Path, tmp_path: Path, running: WorkerProcess):
-    scene = tmp_path / "scene.ply"
-    options = ["--steps", "60", "--sh-degree", "1", "--cap", "700", "--steps-on", "client"]
-    done = fit(capture, scene, *options, "--gradient-format", "bfloat16", target=running.target)
-    assert done.returncode == 0, done.stderr
-    assert COUNT < len(Gaussians.load(scene)) <= 700
-    report = report_of(scene)
-    assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 3
-    assert len(previews(scene)) == 10
-    # There is nothing on the worker to take up.
-    assert not (scene.with_suffix(".fit") / "checkpoint.json").exists()
-
-
-@pytest.mark.slow
 def test_a_script_gets_the_report(capture: Path, tmp_path: Path, running: WorkerProcess):
     done = fit(capture, tmp_path / "scene.ply", "--steps", "8", "--json", target=running.target)
     assert done.returncode == 0, done.stderr

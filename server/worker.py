@@ -66,6 +66,8 @@ from lumigrad.server.worker_service import WorkerService
 _CALLS_BESIDE_QUEUE = 32
 # Threads for health checks, which must be answered when every call is taken.
 _THREADS_BESIDE_CALLS = 8
+# Calls that one connection may have at the least, health checks among them.
+_STREAMS = 128
 _HOUSEKEEPING_SECONDS = 1.0
 # The time for a thread of calls to answer a probe by HTTP.
 _PROBE_SECONDS = 1.0
@@ -117,7 +119,7 @@ class Worker:
         self._machine.memory.on_leak = lambda why: self._emergency.end(OUT_OF_MEMORY, why)
         self._heartbeat = Heartbeat(executor, self._probe, self._tell_health)
         self._watchdog = Watchdog(executor, config.hang_seconds, lambda why: self._emergency.end(HANG, why), on_look)
-        self._server = self._make_server()
+        self._server = self._make_server(max(_STREAMS, max_calls + config.max_trainings))
         self.port = self._bind()
         show_setup(self._metrics, config, self._machine, max_calls, self._pool)
         show_state(
@@ -184,9 +186,7 @@ class Worker:
         # While the kernels' library is still there to take its own back.
         self._tenants.clear()
 
-    def _make_server(self) -> grpc.Server:
-        # More are refused, or wait in their connection.
-        most = self._pool.count + MOST_CALLS
+    def _make_server(self, max_streams: int) -> grpc.Server:
         options = (
             # Without this a second worker would bind the same port and take half of the calls.
             ("grpc.so_reuseport", 0),
@@ -203,12 +203,17 @@ class Worker:
             # gRPC's own defaults, which are promised here: no call brings more than this in metadata.
             ("grpc.max_metadata_size", 8 << 10),
             ("grpc.absolute_max_metadata_size", 16 << 10),
+            # One connection may have as many calls as there are places; more wait on their caller's side. gRPC counts
+            # those that were reset until Python has seen them, and refuses more of that connection at little cost, so
+            # that resets do not fill the queue in which the calls of all connections wait for Python.
+            ("grpc.max_concurrent_streams", max_streams),
         )
         server = grpc.server(
             self._pool,
             interceptors=(self._health_gate,),
-            options=(*options, ("grpc.max_concurrent_streams", most)),
-            maximum_concurrent_rpcs=most,
+            options=options,
+            # Of all connections together, health checks among them; more are refused.
+            maximum_concurrent_rpcs=self._pool.count + MOST_CALLS,
         )
         servicers = {
             RENDER_SERVICE: RenderService(self._tenants),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
@@ -39,7 +39,8 @@ def silent(target: str, path: str, count: int) -> Iterator[list[grpc.Call]]:
         said_enough.wait()
         yield from ()
 
-    with grpc.insecure_channel(target) as channel:
+    # A connection that is nobody else's.
+    with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         calls = [channel.stream_stream(path)(say_nothing()) for _ in range(count)]
         try:
             yield calls
@@ -75,12 +76,16 @@ def test_silent_health_checks_take_no_place_from_calls_nor_from_other_checks(pro
 
 
 def test_crowds_of_watchers_take_no_place_from_calls_nor_from_checks(process: WorkerProcess) -> None:
-    with grpc.insecure_channel(process.target) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch
+    with ExitStack() as stack:
+        # On connections of their own: one alone may not have so many calls.
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [stack.enter_context(grpc.insecure_channel(process.target, own)) for _ in range(4)]
         watchers = []
-        for _ in range(400):
-            watchers.append(watch(health_pb2.HealthCheckRequest()))
-            assert next(watchers[-1]).status == SERVING
+        for channel in channels:
+            watch = health_pb2_grpc.HealthStub(channel).Watch
+            for _ in range(100):
+                watchers.append(watch(health_pb2.HealthCheckRequest()))
+                assert next(watchers[-1]).status == SERVING
         assert process.health() == SERVING
         assert_alice_is_served(process)
         for watcher in watchers:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import signal
 import ssl
-from collections.abc import Iterator, Sequence
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 
 from lumigrad.client.channel import resolve_tls
 from lumigrad.client.commands.options import add_connection, connect_to, positive_number, tls_of
 from lumigrad.client.extras import require
-from lumigrad.client.monitor.keys import Keys
-from lumigrad.client.monitor.report import UNREACHABLE, Report
-from lumigrad.client.monitor.source import Source
-from lumigrad.client.monitor.watch import Watch
 from lumigrad.client.shell.json_text import json_text
 from lumigrad.client.targets import Targets
-from lumigrad.client.worker_info import WorkerInfo
 
-_ASK_SECONDS = 3.0
 _EXAMPLES = """\
 examples:
   lumigrad top                                  the worker of LUMIGRAD_TARGET, else localhost:50051
@@ -37,84 +39,87 @@ class TopCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         parser.epilog = _EXAMPLES
-        parser.add_argument(
-            "targets", nargs="*", metavar="WORKER", help="HOST:PORT, or the URL of its metrics (default: --target)"
-        )
-        parser.add_argument(
-            "--interval", type=positive_number, default=2.0, metavar="SECONDS", help="between looks (default: 2)"
-        )
+        told = "HOST:PORT, or the URL of its metrics (default: --target)"
+        parser.add_argument("targets", nargs="*", metavar="WORKER", help=told)
+        told = "between looks (default: 2)"
+        parser.add_argument("--interval", type=positive_number, default=2.0, metavar="SECONDS", help=told)
         parser.add_argument("--once", action="store_true", help="look once, over one interval, and end")
         parser.add_argument("--json", action="store_true", help="print a line of JSON for each look")
-        add_connection(parser.add_argument_group("worker"), _ASK_SECONDS)
+        add_connection(parser.add_argument_group("worker"), 3.0)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Shows them until q or Control-C."""
-        watches = [Watch(_source(target, arguments)) for target in _workers(arguments.targets or [arguments.target])]
-        with ThreadPoolExecutor(len(watches)) as pool:
-            looks = _looks(watches, pool)
-            first = next(looks)
-            if watches[0].error is not None and all(report.state == UNREACHABLE for report in first):
+        for module in ("rich", "prometheus_client"):
+            require(module, "top", "lumigrad top")
+        from rich.console import Console, Group
+
+        from lumigrad.client.monitor.metrics import UNREACHABLE, Watch
+        from lumigrad.client.monitor.screen import page
+
+        watches = [Watch(*source) for source in _sources(arguments)]
+        console = Console(highlight=False)
+        is_live = console.is_terminal and not arguments.once and not arguments.json
+        # Whoever ends it with this signal gets the terminal back too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt), ThreadPoolExecutor(len(watches)) as pool, _keys() as wait:
+            reports = list(pool.map(Watch.look, watches))
+            if watches[0].error is not None and all(report["state"] == UNREACHABLE for report in reports):
                 raise watches[0].error
-            try:
-                if arguments.json:
-                    _print_json(first, looks, arguments)
-                else:
-                    _show(first, looks, arguments)
-            except KeyboardInterrupt:
-                # The way to end it.
-                pass
+            with console.screen() if is_live else nullcontext() as screen:
+                while True:
+                    if screen is not None:
+                        title = f"lumigrad top  every {arguments.interval:g} s, q ends  {time.strftime('%H:%M:%S')}"
+                        screen.update(Group(title, page(reports, console.height - 1)))
+                    if wait(arguments.interval):
+                        break
+                    reports = list(pool.map(Watch.look, watches))
+                    if screen is None:
+                        # Without the first look, which tells of a worker's whole life.
+                        line = json_text({"workers": reports}) if arguments.json else page(reports)
+                        console.print(line, soft_wrap=arguments.json, markup=False)
+                    if arguments.once:
+                        break
         return 0
 
 
-def _looks(watches: Sequence[Watch], pool: ThreadPoolExecutor) -> Iterator[list[Report]]:
-    while True:
-        yield list(pool.map(Watch.look, watches))
-
-
-def _workers(named: Sequence[str | None]) -> list[str]:
-    """The URLs and each worker, in their order; of a name that stands for several, those that it does now."""
-    return [
-        worker
-        for name in named
-        for worker in ((name,) if name and "://" in name else [address.target for address in Targets(name).addresses()])
-    ]
-
-
-def _source(target: str, arguments: argparse.Namespace) -> Source:
-    def ask() -> WorkerInfo:
-        with connect_to(target, arguments, 0.0) as client:
-            return client.info()
-
+def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str | None], ssl.SSLContext]]:
+    """Each worker, what asks it for the URL of its metrics, and whom to trust there."""
     trusted = resolve_tls(tls_of(arguments))
     tls = ssl.create_default_context(cafile=None if isinstance(trusted, bool) else trusted)
     if arguments.certificate:
         tls.load_cert_chain(*arguments.certificate)
-    return Source(target, ask, tls)
+
+    def ask(target: str) -> str | None:
+        with connect_to(target, arguments, 0.0) as client:
+            return client.info().metrics_url
+
+    for name in arguments.targets or [arguments.target]:
+        # Of a name that stands for several workers, those that it does now.
+        for target in [name] if name and "://" in name else [it.target for it in Targets(name).addresses()]:
+            yield target, partial(ask, target), tls
 
 
-def _print_json(first: list[Report], looks: Iterator[list[Report]], arguments: argparse.Namespace) -> None:
-    with Keys() as keys:
-        # What the first look tells is of the worker's whole life.
-        while not keys.wait(arguments.interval):
-            print(json_text({"workers": next(looks)}), flush=True)
-            if arguments.once:
-                return
+@contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Yields what waits so many seconds, or for a key, and says whether to end; keys are not shown."""
+    settings = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
 
+    def wait(seconds: float) -> bool:
+        if settings is None:
+            time.sleep(seconds)
+        elif select.select([sys.stdin], [], [], seconds)[0]:
+            typed = os.read(sys.stdin.fileno(), 64)
+            # Nothing: the end of the input.
+            return not typed or b"q" in typed
+        return False
 
-def _show(first: list[Report], looks: Iterator[list[Report]], arguments: argparse.Namespace) -> None:
-    require("rich", "top", "lumigrad top")
-    from lumigrad.client.monitor.display import Display
-
-    # Whoever ends it so gets the terminal back too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    display = Display(arguments.interval, once=arguments.once)
-    with Keys() as keys, display:
-        if not arguments.once:
-            display.show(first)
-        while not keys.wait(arguments.interval):
-            display.show(next(looks))
-            if arguments.once:
-                return
+    try:
+        if settings is not None:
+            tty.setcbreak(sys.stdin)
+        yield wait
+    finally:
+        if settings is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
 
 
 command = TopCommand()

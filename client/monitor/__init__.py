@@ -1,1 +1,1 @@
-"""What a worker's metrics tell of it while it works: read, compared, and shown in a terminal."""
+"""What `lumigrad top` shows: metrics of workers, compared from look to look, as pages of a terminal."""

@@ -1,183 +1,110 @@
-"""One worker on a screen of at least 80 columns and 24 lines."""
+"""Reports as pages of a terminal of at least 80 columns and 24 lines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
+from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lumigrad.client.monitor import bars, quantities
-from lumigrad.client.monitor.header import failure_style, headline
-from lumigrad.client.monitor.report import UNREACHABLE, MethodLoad, Report, StageLoad, Store
+from lumigrad.client.monitor.metrics import UNREACHABLE, Report
 
-_STORES = {"scene": "scenes", "context": "states", "training": "trainings", "transit": "payloads"}
-_HEADING = "bold cyan"
-_ALL = "all"
-# Lines that the heads of tables take, and the sum below the calls.
-_HEADS = 3
-_GAUGE_LINES = 5
-_PARTS = 4
-_LEAST_ROWS = 3
-# Of a screen on which parts stand apart.
-_ROOMY_LINES = 30
+_COUNTS = {"tenant_calls_per_s": "tenants", "rejections_per_s": "refused"}
+_COUNTS |= {"evictions_per_s": "evicted", "puts_per_s": "scenes put"}
+_WORKERS = ("worker", "state", "up", "calls/s", "failed/s", "p95 ms", "queue", "busy")
+_RATES = ("calls/s", "failed/s", "p50 ms", "p95 ms", "in MB/s", "out MB/s")
+# Of a page, without notes, counts and rows of tables.
+_LINES = 9
 
 
-def screen(report: Report, width: int, height: int | None) -> RenderableType:
-    """All of a report; tables are cut to what fits below each other. `height` None: nothing is cut."""
-    head = headline(report)
-    if report.state == UNREACHABLE:
-        # What was seen last would look like news.
-        return Group(*head)
-    footer = _footer(report)
-    gap = [Text()] if height is None or height >= _ROOMY_LINES else []
-    fixed = len(head) + _GAUGE_LINES + _HEADS + len(footer) + _PARTS * len(gap)
-    call_rows, time_rows = _rows(report, math.inf if height is None else height - fixed)
-    parts: list[Sequence[RenderableType]] = [
-        [_gauges(report, width)],
-        [_calls(report, call_rows)],
-        [_times(report, width, time_rows)],
-        footer,
-    ]
-    return Group(*head, *(line for part in parts for line in (*gap, *part)))
+def page(reports: Sequence[Report], height: int = 1000) -> RenderableType:
+    """One worker in full, several in a line each; tables are cut to the height."""
+    notes = [_line(f"{it['target']}: {_note(it)}", "yellow") for it in reports if _note(it)]
+    if len(reports) > 1 or reports[0]["state"] == UNREACHABLE:
+        return Group(_table(_WORKERS, map(_worker, reports)), *notes)
+    (it,) = reports
+    counts = {name: it[key] for key, name in _COUNTS.items()} | {"states": {"lost": it["contexts_lost_per_s"]}}
+    rates = {name: [f"{key} {_number(rate)}/s" for key, rate in of.items() if rate] for name, of in counts.items()}
+    footer = [_line(f"{name:<12}{', '.join(told)}") for name, told in rates.items() if told]
+    room = max(6, height - _LINES - len(notes) - len(footer))
+    rows = [_calls(each["method"], each) for each in it["methods"]]
+    cut = min(len(rows), room // 2)
+    if len(rows) > cut:
+        rows[cut - 1 :] = [[f"… {len(rows) - cut + 1} more"]]
+    times = Table.grid(padding=(0, 2), expand=True)
+    times.add_row(*(_times(name, it[f"{name}s"][: room - cut]) for name in ("stage", "kernel")))
+    return Group(*_head(it), *notes, _table(("calls", *_RATES), [*rows, _calls("all", it["load"])]), times, *footer)
 
 
-def _rows(report: Report, room: float) -> tuple[float, float]:
-    """How many rows the calls and the times get: each its least, then the calls what they need, then the times."""
-    calls, times = len(report.methods), max(len(report.stages), len(report.kernels))
-    call_rows = max(_LEAST_ROWS, min(calls, room - min(times, len(report.stages))))
-    return call_rows, max(_LEAST_ROWS, room - min(calls, call_rows))
+def _note(it: Report) -> str:
+    if it["state"] == UNREACHABLE:
+        return f"for {_age(it['since_s'])}: {it['why']}"
+    restarted, before = it["restarted_s"], it["identity"]["last_exit"]
+    return "" if restarted is None else f"restarted {_age(restarted)} ago; the one before ended: {before}"
 
 
-def _gauges(report: Report, width: int) -> Table:
-    load, process = report.load, report.process
-    bar = max(8, width // 2 - 32)
-    device = process.device_memory_bytes
-    used = process.device_memory_bytes - process.device_memory_free_bytes
-    cells = [
-        _gauge("device busy", load.device_busy, quantities.percent(load.device_busy), bar),
-        _gauge("queue", _share(load.queue_depth, load.queue_limit), f"{load.queue_depth} of {load.queue_limit}", bar),
-        _gauge("memory", _share(used, device), quantities.part(used, device), bar),
-        _gauge("calls", _share(load.in_progress, load.calls_limit), f"{load.in_progress} of {load.calls_limit}", bar),
-        *(_store(store, bar) for store in report.stores),
-        Text.assemble(*_stages(load.stages)),
-    ]
-    table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(ratio=1)
-    table.add_column(ratio=1)
-    for left, right in zip_longest(cells[::2], cells[1::2]):
-        table.add_row(left, right)
-    return table
-
-
-def _gauge(name: str, share: float, text: str, bar: int) -> Text:
-    return Text.assemble((f"{name:<12}", "bold"), bars.level(share, bar), " ", text, no_wrap=True, overflow="ellipsis")
-
-
-def _store(store: Store, bar: int) -> Text:
-    name = _STORES.get(store.name, store.name)
-    counted = f"{name} {store.count}" if store.name != "transit" else name
-    text = quantities.part(store.bytes, store.limit_bytes)
-    return _gauge(counted, _share(store.bytes, store.limit_bytes), text, bar)
-
-
-def _stages(stages: Mapping[str, int]) -> list[str | tuple[str, str]]:
-    words: list[str | tuple[str, str]] = []
-    for stage, count in stages.items():
-        words += [(stage, "bold" if count else "dim"), f" {count}  "]
-    return words
-
-
-def _calls(report: Report, rows: float) -> Table:
-    table = Table(box=None, padding=0, pad_edge=False, expand=True, header_style=_HEADING)
-    table.add_column("calls", ratio=1, no_wrap=True, overflow="ellipsis")
-    for name in ("calls/s", "failed/s", "p50 ms", "p95 ms", "in MB/s", "out MB/s"):
-        table.add_column(name, justify="right", width=9, no_wrap=True)
-    load = report.load
-    everything = MethodLoad(
-        _ALL, load.calls_per_s, load.failures_per_s, load.p50_ms, load.p95_ms,
-        load.received_bytes_per_s, load.sent_bytes_per_s,
-    )  # fmt: skip
-    shown = report.methods if len(report.methods) <= rows else report.methods[: int(rows) - 1]
-    for method in shown:
-        table.add_row(*_row(method))
-    if len(shown) < len(report.methods):
-        table.add_row(f"… {len(report.methods) - len(shown)} more", style="dim")
-    table.add_row(*_row(everything), style="bold")
-    return table
-
-
-def _row(method: MethodLoad) -> list[RenderableType]:
-    codes = "" if method.method == _ALL else ", ".join(method.failures_per_s)
-    style = failure_style(method.failures_per_s)
+def _head(it: Report) -> list[RenderableType]:
+    who, process, load, free = it["identity"], it["process"], it["load"], it["process"]["device_memory_free_bytes"]
+    state = f"{it['target']}  {it['state']}  up {_age(who['uptime_s'])}"
+    used = f"{process['resident_bytes'] / 2**30:.2f} GiB, {process['processors']:.1f} cores, {process['open_fds']} fds"
+    memory = {"bytes": process["device_memory_bytes"] - free, "limit_bytes": process["device_memory_bytes"]}
+    queue, calls = ("queue_depth", "queue_limit"), ("calls_in_progress", "calls_limit")
+    gauges = [("device busy", f"{load['device_busy']:.0%}")]
+    gauges += [(name, f"{load[part]} of {load[whole]}") for name, (part, whole) in (("queue", queue), ("calls", calls))]
+    for each in ({"name": "memory", "count": "", **memory}, *it["stores"]):
+        limits = f"{each['bytes'] / 2**30:.2f} of {each['limit_bytes'] / 2**30:.2f} GiB"
+        gauges.append((f"{each['name']} {each['count']}", limits))
+    grid = Table.grid(padding=(0, 2), expand=True)
+    cells = [_line(f"{name:<13}{value}") for name, value in gauges]
+    for left, right in zip(cells[::2], cells[1::2], strict=True):
+        grid.add_row(left, right)
     return [
-        Text.assemble(method.method, (f"  {codes}", style)),
-        quantities.rate(method.calls_per_s),
-        Text(quantities.rate(sum(method.failures_per_s.values())), style),
-        quantities.milliseconds(method.p50_ms),
-        quantities.milliseconds(method.p95_ms),
-        quantities.megabytes(method.received_bytes_per_s),
-        quantities.megabytes(method.sent_bytes_per_s),
+        _line(f"{state}  restarts {who['restarts']}, last exit {who['last_exit']}  v{who['version']}", "bold green"),
+        _line(f"{who['device']}: {who['device_name']}, {who['instruction_set']}  process {used}", "dim"),
+        grid,
     ]
 
 
-def _times(report: Report, width: int, rows: float) -> Table:
-    table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(ratio=2)
-    table.add_column(ratio=3)
-    bar = max(6, width // 2 - 32)
-    most = max((stage.share for stage in (*report.stages, *report.kernels)), default=1.0)
-    table.add_row(
-        _bars("stage", report.stages, rows, bar // 2, most, "blue"),
-        _bars("kernel", report.kernels, rows, bar, most, "magenta"),
-    )
+def _calls(name: str, it: Report) -> list[str]:
+    codes = "" if name == "all" else ", ".join(it["failures_per_s"])
+    rates = [it["calls_per_s"], sum(it["failures_per_s"].values()), it["p50_ms"], it["p95_ms"]]
+    return [f"{name}  {codes}", *map(_number, (*rates, it["received_bytes_per_s"] / 1e6, it["sent_bytes_per_s"] / 1e6))]
+
+
+def _worker(it: Report) -> list[str]:
+    load, told = it["load"], [it["target"].rpartition("://")[2], it["state"]]
+    calls, failed, _, p95, *_ = _calls("all", load)[1:]
+    queue, busy = f"{load['queue_depth']}/{load['queue_limit']}", f"{load['device_busy']:.0%}"
+    rest = [_age(it["identity"]["uptime_s"]), calls, failed, p95, queue, busy]
+    return told if it["state"] == UNREACHABLE else told + rest
+
+
+def _times(title: str, times: Sequence[Report]) -> Table:
+    most, shown = max((it["share"] for it in times), default=1.0), [(it["share"], it) for it in times]
+    rows = [(it["name"], _number(it["mean_ms"]), f"{share:.0%}", Bar(most, 0, share, width=6)) for share, it in shown]
+    return _table((title, "mean ms", "share", ""), rows)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str | Bar]]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="bold cyan")
+    for index, name in enumerate(columns):
+        table.add_column(name, ratio=None if index else 1, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_line(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
-def _bars(title: str, stages: Sequence[StageLoad], rows: float, bar: int, most: float, style: str) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style=_HEADING)
-    table.add_column(title, no_wrap=True, overflow="ellipsis")
-    table.add_column("mean ms", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", width=5, no_wrap=True)
-    table.add_column("", width=bar, no_wrap=True)
-    shown = stages if len(stages) <= rows else stages[: int(rows)]
-    for stage in shown:
-        table.add_row(
-            stage.name,
-            quantities.milliseconds(stage.mean_ms),
-            quantities.percent(stage.share),
-            bars.length(stage.share / most, bar, style),
-        )
-    return table
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _footer(report: Report) -> list[Text]:
-    lines = []
-    if report.tenants:
-        told = [
-            f"{tenant.tenant} {quantities.rate(tenant.calls_per_s)}/s {quantities.megabytes(tenant.bytes_per_s)} MB/s"
-            for tenant in report.tenants
-        ]
-        lines.append(_line("tenants", ", ".join(told)))
-    counters = {
-        "refused": report.rejections_per_s,
-        "evicted": report.evictions_per_s,
-        "scenes put": report.puts_per_s,
-        "states": {"lost": report.contexts_lost_per_s} if report.contexts_lost_per_s else {},
-    }
-    for name, rates in counters.items():
-        if rates:
-            told = [f"{reason} {quantities.rate(value)}/s" for reason, value in rates.items()]
-            lines.append(_line(name, ", ".join(told)))
-    return lines
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:,.{0 if value >= 100 or not value else 1 if value >= 10 else 2}f}"
 
 
-def _line(name: str, text: str) -> Text:
-    return Text.assemble((f"{name:<12}", "bold"), text, no_wrap=True, overflow="ellipsis")
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+def _age(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds))) if seconds < 86400 else f"{seconds / 86400:.1f} d"

@@ -73,10 +73,11 @@ class TopCommand:
                     if wait(arguments.interval):
                         break
                     reports = list(pool.map(Watch.look, watches))
-                    if screen is None:
-                        # Without the first look, which tells of a worker's whole life.
-                        line = json_text({"workers": reports}) if arguments.json else page(reports)
-                        console.print(line, soft_wrap=arguments.json, markup=False)
+                    # The first look, which tells of a worker's whole life, is for the screen alone.
+                    if arguments.json:
+                        print(json_text({"workers": reports}), flush=True)
+                    elif screen is None:
+                        console.print(page(reports))
                     if arguments.once:
                         break
         return 0

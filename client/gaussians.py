@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from lumigrad.client.arrays import Float32, float32_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
@@ -130,6 +132,9 @@ class Gaussians:
 
     def _check_values(self) -> None:
         opacities, scales = self.opacities, self.scales
+        for name, values in (("opacities", opacities), ("scales", scales)):
+            if values is not None and (count := int(np.isnan(values).sum())):
+                raise InvalidArgument.of(name, f"expected finite values, {count} of {values.size} are NaN")
         if not ((opacities >= 0) & (opacities <= 1)).all():
             raise InvalidArgument.of(
                 "opacities",

@@ -104,8 +104,8 @@ def test_no_gaussians_are_a_scene():
             "opacities",
             "expected values in [0, 1], got 0.0 to 1.5; apply the sigmoid to logits",
         ),
-        ({"opacities": [0, 0, 0, np.nan]}, "opacities", "expected values in [0, 1], got nan to nan; apply the sigmoid "
-         "to logits"),
+        ({"opacities": [0, 0, 0, np.nan]}, "opacities", "expected finite values, 1 of 4 are NaN"),
+        ({"scales": [[1, np.nan, np.nan]] * 4}, "scales", "expected finite values, 8 of 12 are NaN"),
         ({"sh": np.zeros((4, 3))}, "sh", "expected shape [4, K, D], got [4, 3]"),
         (
             {"sh": np.zeros((4, 3, 3))},

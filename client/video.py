@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO
 
 import numpy as np
 
@@ -17,7 +20,21 @@ _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,scale=out_color_matrix=bt709,"
     "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709"
 )
-_OPTIONS = ("-vf", _FILTERS, "-crf", "18", "-preset", "medium", "-movflags", "+faststart")
+_OPTIONS = (
+    "-an",
+    "-c:v",
+    "libx264",
+    "-pix_fmt",
+    "yuv420p",
+    "-vf",
+    _FILTERS,
+    "-crf",
+    "18",
+    "-preset",
+    "medium",
+    "-movflags",
+    "+faststart",
+)
 
 
 class VideoWriter:
@@ -42,7 +59,7 @@ class VideoWriter:
         self._path = path
         self._size = width, height
         self._frames_per_second = frames_per_second
-        self._process: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> VideoWriter:
         return self
@@ -60,33 +77,62 @@ class VideoWriter:
         try:
             if self._process is None:
                 self._process = self._start()
-            self._process.send(np.ascontiguousarray(levels))
-        except (OSError, RuntimeError) as error:
-            raise self._failure(error) from error
+            _input(self._process).write(np.ascontiguousarray(levels).data)
+        except OSError as error:
+            raise self._failure() from error
 
     def close(self) -> None:
-        """Writes what is left and ends ffmpeg."""
-        try:
-            if self._process is not None:
-                self._process.close()
-        except (OSError, RuntimeError) as error:
-            raise self._failure(error) from error
+        """Writes what is left and ends ffmpeg; LumigradError, with what ffmpeg says, if it has failed."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        with self._said:
+            # If it has ended before, its exit status tells.
+            with suppress(OSError):
+                _input(process).close()
+            if process.wait() != 0:
+                raise self._failure()
 
-    def _start(self) -> Any:
-        process = self._ffmpeg.write_frames(
-            str(self._path),
-            self._size,
-            fps=self._frames_per_second,
-            quality=None,
-            codec="libx264",
-            macro_block_size=1,
-            ffmpeg_log_level="error",
-            output_params=list(_OPTIONS),
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A file, so that ffmpeg never waits for somebody to read.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        width, height = self._size
+        pictures = (
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            "rgb24",
+            "-s",
+            f"{width}x{height}",
+            "-r",
+            f"{self._frames_per_second}",
         )
-        process.send(None)
-        return process
+        return subprocess.Popen(
+            (
+                self._ffmpeg.get_ffmpeg_exe(),
+                "-y",
+                "-loglevel",
+                "error",
+                *pictures,
+                "-i",
+                "-",
+                *_OPTIONS,
+                str(self._path),
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            # An interrupt of this process lets ffmpeg finish the file.
+            start_new_session=True,
+        )
 
-    def _failure(self, error: Exception) -> LumigradError:
-        """One line of what ffmpeg says."""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return LumigradError(f"ffmpeg could not write {self._path}: {lines[-1] if lines else type(error).__name__}")
+    def _failure(self) -> LumigradError:
+        """The first line of what ffmpeg says: the others follow from it."""
+        self._said.seek(0)
+        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        return LumigradError(f"ffmpeg could not write {self._path}: {lines[0] if lines else 'it ended early'}")
+
+
+def _input(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from lumigrad.client import LumigradError
 from lumigrad.client.commands.pipeline import in_order
 from lumigrad.client.video import VideoWriter
 
@@ -50,3 +51,21 @@ def test_a_video_refuses_pictures_of_another_size(tmp_path):
         with pytest.raises(Exception, match=r"expected a picture of uint8 \[16, 16, 3\], got uint8 \(8, 16, 3\)"):
             video.add(np.zeros((8, 16, 3), np.uint8))
     assert (tmp_path / "v.mp4").stat().st_size > 500
+
+
+def test_a_video_that_ffmpeg_cannot_finish_says_why(tmp_path):
+    """There is no room for the last bytes, which ffmpeg writes once the pictures have ended."""
+    path = tmp_path / "v.mp4"
+    path.symlink_to("/dev/full")
+    video = VideoWriter(path, 16, 16, 30)
+    video.add(np.zeros((16, 16, 3), np.uint8))
+    with pytest.raises(LumigradError, match=r"ffmpeg could not write .*v\.mp4: .*No space left on device"):
+        video.close()
+
+
+def test_a_video_that_ffmpeg_cannot_begin_says_why(tmp_path):
+    video = VideoWriter(tmp_path / "v.mp4", 16, 16, 30)
+    (tmp_path / "v.mp4").mkdir()
+    video.add(np.zeros((16, 16, 3), np.uint8))
+    with pytest.raises(LumigradError, match="ffmpeg could not write"):
+        video.close()

@@ -207,11 +207,20 @@ class Connection:
         except LaneLost:
             return self._repeat(lambda left: attempt(left, by_stream=True), deadline)
 
+    @property
+    def is_parents(self) -> bool:
+        """Whether this is a child of a fork, and the connection its parent's."""
+        return self._is_parents
+
+    def check_own(self) -> None:
+        """Raises if this is a child of a fork, and the connection its parent's."""
+        if self._is_parents:
+            raise LumigradError(_FORKED)
+
     def _check(self) -> None:
         """Raises if there should be no other call."""
         cancellation.check()
-        if self._is_parents:
-            raise LumigradError(_FORKED)
+        self.check_own()
         if self._closed:
             raise LumigradError("this client is closed; make a new one")
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lumigrad.client import affinity, cancellation
+from lumigrad.client import affinity, cancellation, forks
 from lumigrad.client.connection import Connection
 from lumigrad.client.errors import Cancelled, ResourceExhausted, Unavailable
 from lumigrad.client.retry import Deadline, Repetitions, retry_unavailable
@@ -22,6 +22,8 @@ Restore = Callable[[], None]
 _log = logging.getLogger("lumigrad")
 # Calls that may break in a row before one brings a reply: a step may be what breaks them.
 _MOST_BROKEN = 8
+# In a child of a fork, the calls of the parent.
+_LEFT: list[Exchange | None] = []
 
 
 @dataclass(eq=False)
@@ -66,6 +68,11 @@ class TrainingStream:
         # Steps before it need not be repeated: there is a snapshot.
         self._kept_from = 0
         self.resumed = 0
+        forks.follow(self)
+
+    def after_fork(self, is_sound: bool) -> None:
+        """Leaves the call to the parent: gRPC must not even take it apart here."""
+        _LEFT.append(self._exchange)
 
     @property
     def started(self) -> training_pb2.TrainingStarted:
@@ -79,6 +86,7 @@ class TrainingStream:
 
     def start(self, start: training_pb2.TrainingStart) -> None:
         """Begins a training, or takes one up; a new one has a `start_id`, for the start is repeated if need be."""
+        self._connection.check_own()
         deadline = Deadline(self._timeout_s)
         with affinity.to(self.affinity):
             retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
@@ -103,6 +111,7 @@ class TrainingStream:
         self, message: training_pb2.TrainRequest, payload: PayloadWriter, *, number: int | None = None, replies: int = 1
     ) -> None:
         """Sends a request, of a step if it has a `number`."""
+        self._connection.check_own()
         request = _Request(message, payload, number, replies)
         self._requests.append(request)
         self._expect(request)
@@ -111,6 +120,7 @@ class TrainingStream:
 
     def receive(self) -> TrainReply:
         """The next reply that was not delivered yet; a worker without room for it is waited for."""
+        self._connection.check_own()
         repetitions, broken = Repetitions(Deadline(self._timeout_s), self._retry_s), 0
         while True:
             if self._ready:
@@ -143,7 +153,7 @@ class TrainingStream:
 
     def close(self) -> None:
         """Ends the call; the training stays on the worker for a while."""
-        if self._exchange is not None:
+        if self._exchange is not None and not self._connection.is_parents:
             self._exchange.close(is_answered=not self._expected)
             self._exchange = None
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from lumigrad.client import Client, LumigradError
+from lumigrad.client import Client, Gaussians, LumigradError
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.default import default_client
 from lumigrad.client.forks import is_in_grpc
@@ -140,6 +140,23 @@ def test_the_default_client_and_coroutines_go_on_in_a_child(
     in_child(work)
     asyncio.run(render())
     asyncio.run(client.close())
+
+
+def test_a_trainer_of_the_parent_says_so_in_a_child(process: WorkerProcess) -> None:
+    scene = Gaussians(np.zeros((1, 3)), np.ones((1, 4)), np.full((1, 3), 0.1), np.full(1, 0.5), colors=np.ones((1, 3)))
+    target = np.zeros((1, CAMERA.height, CAMERA.width, 3), np.float32)
+    with Client(process.target) as client, client.trainer(scene, [CAMERA], target, rates={"means": 1e-3}) as trainer:
+        trainer.step()
+
+        def work() -> None:
+            for ask in (trainer.step, trainer.publish, trainer.snapshot, trainer.views):
+                with pytest.raises(LumigradError, match="this process was forked"):
+                    ask()
+            trainer.close()
+
+        in_child(work)
+        # It is the parent's as before.
+        assert trainer.step().number == 1
 
 
 def test_a_client_that_was_closed_stays_closed_in_a_child(process: WorkerProcess) -> None:

@@ -14,8 +14,18 @@ from support.raw_training import RawTraining
 from support.worker import WorkerProcess
 
 # What calls take; scenes, states and trainings outlive them.
-_TAKEN = ("lumigrad_transit_bytes", "lumigrad_calls_in_progress", "lumigrad_predicted_bytes", "lumigrad_queue_depth")
-_SAMPLE = re.compile(rf"^({'|'.join(_TAKEN)}) (\S+)$", re.MULTILINE)
+_TAKEN = (
+    "lumigrad_transit_bytes",
+    "lumigrad_calls_in_progress",
+    "lumigrad_predicted_bytes",
+    "lumigrad_queue_depth",
+    "lumigrad_call_threads_busy",
+    'lumigrad_account_taken{resource="open_trainings"}',
+)
+# What trainings take that are stored.
+_TRAINING, _TRAININGS = 'lumigrad_account_taken{resource="training"}', "lumigrad_trainings"
+_READ = (*_TAKEN, _TRAINING, _TRAININGS)
+_SAMPLE = re.compile(rf"^({'|'.join(map(re.escape, _READ))}) (\S+)$", re.MULTILINE)
 # For calls that were given up to come to their end.
 _SECONDS = 20.0
 
@@ -26,8 +36,11 @@ def left(process: WorkerProcess) -> dict[str, float]:
         samples = _SAMPLE.findall(process.metrics())
     except (OSError, http.client.HTTPException):
         return {}
-    assert len(samples) == len(_TAKEN)
-    return {name: float(value) for name, value in samples if float(value)}
+    assert len(samples) == len(_READ)
+    values = {name: float(value) for name, value in samples}
+    # Those that are stored keep theirs.
+    counted = _TAKEN if values[_TRAININGS] else (*_TAKEN, _TRAINING)
+    return {name: values[name] for name in counted if values[name]}
 
 
 def _runs(process: WorkerProcess) -> bool:

@@ -79,6 +79,20 @@ def test_ill_health_is_an_error_of_http() -> None:
         assert (answer.code, answer.read()) == (503, b"NOT_SERVING\n")
 
 
+def test_a_worker_that_is_about_to_stop_is_in_ill_health() -> None:
+    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "3")
+    url = f"http://127.0.0.1:{process.metrics_port}/health"
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+        assert response.status == 200
+    process.signal()
+    process.wait_for_log("draining")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(url, timeout=TIMEOUT)
+    with refused.value as answer:
+        assert (answer.code, answer.read()) == (503, b"NOT_SERVING\n")
+    assert process.wait() == 0
+
+
 def test_callers_who_say_nothing_keep_nobody_from_the_metrics(encrypted: WorkerProcess, authority: Authority) -> None:
     silent = [socket.create_connection(("127.0.0.1", encrypted.metrics_port)) for _ in range(20)]
     try:

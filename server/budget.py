@@ -25,7 +25,7 @@ class Store(Protocol):
 class Budget:
     """Limits for several stores together, each of which has limits of its own.
 
-    Whoever has more than an even part gives first. Who has no more than that never gives for others.
+    Stores above an even part are evicted first; a store at or below it is never evicted for another.
     """
 
     def __init__(self, limit_bytes: int, limit_count: int = sys.maxsize, kept_bytes: int = 0) -> None:
@@ -48,7 +48,7 @@ class Budget:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the stores have more, all of which they need."""
+        """Whether the stores hold more than the limits."""
         return self.bytes > self.limit_bytes or self.count > self.limit_count
 
     def join(self, store: Store) -> None:

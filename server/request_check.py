@@ -122,7 +122,7 @@ class _Rules:
 
 
 class _Scan:
-    """Counts and measures the fields in the bytes of one message; runs out of them with an IndexError."""
+    """Counts and measures the fields in the bytes of one message; raises IndexError if the bytes end early."""
 
     def __init__(self, raw: bytes, name: str, long: threading.Lock) -> None:
         self._raw = raw
@@ -161,7 +161,7 @@ class _Scan:
             rule = fields.get(number)
             more, most = 1, _MOST_SINGLE
             if rule is None or not rule.is_repeated:
-                # All of these are counted together.
+                # Fields that do not repeat share one count.
                 number = 0
             else:
                 most = rule.most

@@ -74,7 +74,7 @@ class Transfer:
 
 
 def _pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A buffer from which, and to which, a GPU copies by itself; MemoryError if there is none left on the host."""
+    """Pinned host memory; MemoryError if the host has none left."""
     try:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
     except RuntimeError as error:

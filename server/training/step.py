@@ -78,7 +78,7 @@ def apply(
 
 @dataclass(frozen=True)
 class _Change:
-    """What a step changes, with all that may fail behind it.
+    """A prepared step: everything that may fail has been done.
 
     Attributes:
         adam: On `parameters`; done already to those that are copies.

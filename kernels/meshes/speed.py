@@ -6,7 +6,7 @@ import torch
 
 from lumigrad.kernels.meshes.settings import Settings
 
-# Below this speed, in m/s, costs are not scaled; as in math_cost.h.
+# Below this speed, in m/s, costs are not scaled; as in native/meshes/math/cost.h.
 _LEAST = 1e-3
 
 

@@ -4,7 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include "common/number.h"
+#include "common/math/number.h"
 
 // In a namespace per build, so that the emulation's are not taken for those of a GPU.
 LG_BEGIN

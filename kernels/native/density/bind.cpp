@@ -2,9 +2,9 @@
 // function returns the milliseconds that it took.
 #include <nanobind/nanobind.h>
 
-#include "common/stages.h"
+#include "common/stage_clock.h"
 #include "density/bind_arrays.h"
-#include "density/cpu.h"
+#include "density/cpu/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

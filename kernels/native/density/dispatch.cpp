@@ -1,5 +1,5 @@
 // From an instruction set to the loops compiled for it.
-#include "density/cpu.h"
+#include "density/cpu/engine.h"
 
 namespace lumigrad::density {
 

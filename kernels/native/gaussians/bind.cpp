@@ -10,7 +10,7 @@
 #include <string>
 
 #include "gaussians/bind_arrays.h"
-#include "gaussians/cpu.h"
+#include "gaussians/cpu/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

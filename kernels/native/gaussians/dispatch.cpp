@@ -1,5 +1,5 @@
 // From an instruction set to the loops compiled for it.
-#include "gaussians/cpu.h"
+#include "gaussians/cpu/engine.h"
 
 #define LUMIGRAD_DECLARE_GAUSSIANS(isa)                                                                            \
   namespace isa {                                                                                                  \

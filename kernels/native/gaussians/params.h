@@ -122,4 +122,16 @@ struct Gradients {
   double* projection;  // [V, 12]
 };
 
+// What a pixel blends: the channels, then depth and inverse depth where they are asked for.
+struct Features {
+  int colors = 0;
+  bool depth = false, inverse_depth = false;
+  constexpr int total() const { return colors + depth + inverse_depth; }
+};
+
+inline Features features_of(const Scene& scene, const Outputs& outputs) {
+  return {outputs.color != nullptr ? scene.channels : 0, outputs.depth != nullptr || outputs.expected_depth != nullptr,
+          outputs.inverse_depth != nullptr};
+}
+
 }  // namespace lumigrad::gaussians

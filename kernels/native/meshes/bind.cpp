@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "meshes/bind_arrays.h"
-#include "meshes/cpu.h"
+#include "meshes/cpu/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

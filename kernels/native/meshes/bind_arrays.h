@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/bind_arrays.h"
-#include "common/number.h"
+#include "common/math/number.h"
 #include "meshes/mesh.h"
 #include "meshes/params.h"
 

@@ -1,5 +1,5 @@
 // From an instruction set to the loops compiled for it.
-#include "meshes/cpu.h"
+#include "meshes/cpu/engine.h"
 
 #define LUMIGRAD_DECLARE_MESHES(isa)                                                        \
   namespace isa {                                                                           \

@@ -1,15 +1,71 @@
-// A mesh in host memory: what registration found, and the hierarchy that the CPU searches. It never changes.
+// A mesh in host memory: what registration found, its topology and surface, and the hierarchy that the CPU searches.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
-#include "common/array.h"
+#include "common/math/number.h"
+#include "common/pool.h"
 #include "meshes/params.h"
-#include "meshes/topology.h"
 
 namespace lumigrad::meshes {
+
+// What registration found.
+struct Report {
+  int64_t vertices, faces;                    // As given.
+  int64_t welded_vertices;                    // Distinct positions.
+  int64_t degenerate_faces, duplicate_faces;  // Without an area; with the corners of another. Degenerate ones and
+                                              // repetitions of the same orientation are left out of everything below.
+  int64_t boundary_edges, nonmanifold_edges;  // With one face; with more than two.
+  int64_t inconsistent_edges;                 // With two faces that run along it in the same direction.
+  bool closed, oriented;                      // Every edge has two faces; and they run along it in opposite directions.
+  double low[3], high[3], volume, area;       // Of the mesh as given, metres; the volume is signed.
+};
+
+// Of the faces that are kept, in the order of the slots of the Tree. Behind the values of each face there is room for
+// the slots of a whole last leaf, which repeat the last face.
+struct Topology {
+  Array<int32_t> welded;          // [vertices given] to distinct vertices
+  Array<int32_t> sources;         // [distinct] the first vertex given there
+  Array<uint8_t> owners;          // [distinct] see build/surface.cpp
+  Array<int32_t> numbers;         // [faces] the caller's numbers
+  Array<int32_t> corners;         // [faces, 3] distinct vertices; corner a is opposite the longest edge
+  Array<int32_t> neighbours;      // [faces, 3] face across the edges ab, bc, ca; -1: none, or more than one
+  std::vector<int32_t> left_out;  // The caller's numbers of degenerate faces.
+  int64_t distinct = 0;
+
+  int64_t faces() const { return static_cast<int64_t>(numbers.size()); }
+  std::size_t bytes() const;
+};
+
+// Corners of triangles are rounded to multiples of 2^(exponent - 23), of the extent's exponent, so that their edges are
+// exact, and two triangles that share an edge agree on where it is.
+inline float rounder_of(float extent) {
+  int exponent;
+  std::frexp(extent, &exponent);
+  return std::ldexp(1.0f, exponent);
+}
+// With a rounder of its own sign the sum has the same last bit for all coordinates.
+LG_INLINE float on_grid(float coordinate, float rounder) {
+  const float r = coordinate < 0.0f ? -rounder : rounder;
+  return (coordinate + r) - r;
+}
+
+// Where a mesh is; for the faces of its Topology.
+struct Surface {
+  double centre[3];
+  float extent;
+  Array<float> positions;       // [distinct, 3] relative to `centre`
+  Array<float> normals;         // [faces, 3] with room as in Topology, see Tree::normals
+  Array<float> vertex_normals;  // [distinct, 3]
+
+  std::size_t bytes() const { return positions.bytes() + normals.bytes() + vertex_normals.bytes(); }
+};
+
+// A mesh in host memory: what registration found, and the hierarchy that the CPU searches. It never changes.
 
 struct Leaves;
 
@@ -48,7 +104,7 @@ class Mesh : public std::enable_shared_from_this<Mesh> {
   std::shared_ptr<const Surface> surface_;
   std::shared_ptr<const Leaves> leaves_;
   std::shared_ptr<const Array<float>> dipoles_;
-  double built_size_ = 0.0, growth_ = 1.0;  // See build_mesh.cpp.
+  double built_size_ = 0.0, growth_ = 1.0;  // See build/mesh.cpp.
   bool rebuilt_ = false;
 };
 

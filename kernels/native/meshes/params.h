@@ -13,7 +13,7 @@ inline constexpr int kMaxLevels = 8;
 inline constexpr int kTriangleFloats = 9;   // Corner a and the edges u = b - a, v = c - a.
 inline constexpr int kBoxFloats = 6;        // Low and high corner.
 inline constexpr int kOrientedFloats = 15;  // Rotation (row-major), translation, half extents: |R p + t| <= h.
-inline constexpr int kDipoleFloats = 23;    // See math_winding.h.
+inline constexpr int kDipoleFloats = 23;    // See math/winding.h.
 
 // How inside is told from outside. `none`: distances are unsigned; `normals`: by the pseudo-normal of the closest
 // feature (Baerentzen and Aanaes 2005); `rays`: two of three axis-parallel rays first meet a back face; `winding`: the

@@ -8,7 +8,7 @@
 #include <array>
 #include <optional>
 
-#include "spheres/cpu.h"
+#include "spheres/cpu/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

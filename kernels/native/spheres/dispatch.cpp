@@ -1,5 +1,5 @@
 // From an instruction set to the loops compiled for it.
-#include "spheres/cpu.h"
+#include "spheres/cpu/engine.h"
 
 #include <atomic>
 

@@ -3,7 +3,7 @@
 #include <nanobind/ndarray.h>
 
 #include "training/bind_arrays.h"
-#include "training/cpu.h"
+#include "training/cpu/engine.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -1,4 +1,4 @@
-// From the named arrays of a Python call to the plain data of params_*.h; the same for CPU and CUDA. The Python face
+// From the named arrays of a Python call to the plain data of params.h; the same for CPU and CUDA. The Python face
 // checks everything before it comes here.
 #pragma once
 
@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "common/bind_arrays.h"
-#include "training/params_adam.h"
-#include "training/params_loss.h"
+#include "training/params.h"
 
 LG_BEGIN_ENGINE(training)
 

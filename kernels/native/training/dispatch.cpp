@@ -1,5 +1,5 @@
 // From an instruction set to the loops compiled for it.
-#include "training/cpu.h"
+#include "training/cpu/engine.h"
 
 #define LUMIGRAD_DECLARE_TRAINING(isa)                                        \
   namespace isa {                                                             \

@@ -1,6 +1,6 @@
 // Small kernels that use what the emulation offers, correctly and incorrectly.
 #include "checks/kernels.h"
-#include "common/device_primitives.h"
+#include "common/cuda/primitives.cuh"
 
 namespace lumigrad::checks {
 namespace {

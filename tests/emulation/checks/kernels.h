@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "common/launch.h"
+#include "common/cuda/launch.h"
 
 namespace lumigrad::checks {
 

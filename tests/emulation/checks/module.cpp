@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "checks/kernels.h"
-#include "common/device_memory.h"
-#include "common/device_sort.h"
-#include "common/device_timer.h"
+#include "common/cuda/memory.h"
+#include "common/cuda/sort.h"
+#include "common/cuda/timer.h"
 #include "emulator.h"
 
 namespace nb = nanobind;

@@ -1,0 +1,137 @@
+// Between an array of structures and packs: 16 rows of floats to one pack per column, and back.
+#pragma once
+
+#include "common/cpu/pack.h"
+
+LG_BEGIN
+
+#if defined(LUMIGRAD_ISA_avx512)
+// In place: r[i] lane j <-> r[j] lane i.
+LG_INLINE void transpose_16(Pack r[kLanes]) {
+  __m512 a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    a[2 * i] = _mm512_unpacklo_ps(r[2 * i].v, r[2 * i + 1].v);
+    a[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i].v, r[2 * i + 1].v);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      const __m512d low = _mm512_castps_pd(a[4 * i + h]), high = _mm512_castps_pd(a[4 * i + 2 + h]);
+      b[4 * i + 2 * h] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+      b[4 * i + 2 * h + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+    }
+  }
+  // b[4 i + k] holds column k of each quarter for rows 4 i to 4 i + 3.
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const __m512 low02 = _mm512_shuffle_f32x4(b[k], b[4 + k], 0x88), low13 = _mm512_shuffle_f32x4(b[k], b[4 + k], 0xdd);
+    const __m512 high02 = _mm512_shuffle_f32x4(b[8 + k], b[12 + k], 0x88);
+    const __m512 high13 = _mm512_shuffle_f32x4(b[8 + k], b[12 + k], 0xdd);
+    r[k].v = _mm512_shuffle_f32x4(low02, high02, 0x88);
+    r[8 + k].v = _mm512_shuffle_f32x4(low02, high02, 0xdd);
+    r[4 + k].v = _mm512_shuffle_f32x4(low13, high13, 0x88);
+    r[12 + k].v = _mm512_shuffle_f32x4(low13, high13, 0xdd);
+  }
+}
+#else
+LG_INLINE void transpose_16(Pack r[kLanes]) {
+  alignas(64) float in[kLanes][kLanes], out[kLanes][kLanes];
+  for (int i = 0; i < kLanes; ++i) r[i].store(in[i]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < kLanes; ++j) out[j][i] = in[i][j];
+  }
+  for (int i = 0; i < kLanes; ++i) r[i] = Pack::load(out[i]);
+}
+#endif
+
+// columns[f] lane i = rows[i][f] for f = 0 .. count - 1; `columns` has room for a whole number of 16s, aligned.
+inline void gather_columns(const float* const rows[kLanes], int count, float* columns) {
+  int first = 0;
+  for (; first + kLanes <= count; first += kLanes) {
+    Pack r[kLanes];
+    for (int i = 0; i < kLanes; ++i) r[i] = load_unaligned(rows[i] + first);
+    transpose_16(r);
+    for (int i = 0; i < kLanes; ++i) r[i].store(columns + (first + i) * kLanes);
+  }
+  for (; first < count; ++first) {
+    for (int i = 0; i < kLanes; ++i) columns[first * kLanes + i] = rows[i][first];
+  }
+}
+
+// rows[i][f] = columns[f] lane i for the first `used` rows. Written past the cache where `streaming`: rows are then
+// 64-byte aligned and count is a multiple of 16.
+inline void scatter_columns(const float* columns, int count, float* const rows[kLanes], int used, bool streaming) {
+  int first = 0;
+  for (; first + kLanes <= count; first += kLanes) {
+    Pack r[kLanes];
+    for (int i = 0; i < kLanes; ++i) r[i] = Pack::load(columns + (first + i) * kLanes);
+    transpose_16(r);
+    alignas(64) float out[kLanes][kLanes];
+    for (int i = 0; i < kLanes; ++i) r[i].store(out[i]);
+    for (int i = 0; i < used; ++i) {
+      if (streaming) {
+        stream(Pack::load(out[i]), rows[i] + first);
+      } else {
+        store_unaligned(Pack::load(out[i]), rows[i] + first);
+      }
+    }
+  }
+  for (; first < count; ++first) {
+    for (int i = 0; i < used; ++i) rows[i][first] = columns[first * kLanes + i];
+  }
+}
+
+// Three packs to and from 16 triples.
+#if defined(LUMIGRAD_ISA_avx512)
+LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
+  // Lanes 0 to 15 of a, then of b; where c goes is filled in second.
+  const __m512i ab0 = _mm512_setr_epi32(0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5);
+  const __m512i ab1 = _mm512_setr_epi32(21, 0, 6, 22, 0, 7, 23, 0, 8, 24, 0, 9, 25, 0, 10, 26);
+  const __m512i ab2 = _mm512_setr_epi32(0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0);
+  const __m512i c0 = _mm512_setr_epi32(0, 0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0);
+  const __m512i c1 = _mm512_setr_epi32(0, 5, 0, 0, 6, 0, 0, 7, 0, 0, 8, 0, 0, 9, 0, 0);
+  const __m512i c2 = _mm512_setr_epi32(10, 0, 0, 11, 0, 0, 12, 0, 0, 13, 0, 0, 14, 0, 0, 15);
+  const __m512 low = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab0, b.v), 0x4924, c0, c.v);
+  const __m512 mid = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab1, b.v), 0x2492, c1, c.v);
+  const __m512 high = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab2, b.v), 0x9249, c2, c.v);
+  _mm512_store_ps(to, low);
+  _mm512_store_ps(to + 16, mid);
+  _mm512_store_ps(to + 32, high);
+}
+LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
+  const __m512 low = _mm512_load_ps(from), mid = _mm512_load_ps(from + 16), high = _mm512_load_ps(from + 32);
+  // Triples 0 to 10 lie in the first two packs, the others in the last two.
+  const __m512i a0 = _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0);
+  const __m512i a1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7, 10, 13);
+  const __m512i b0 = _mm512_setr_epi32(1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 0, 0, 0, 0, 0);
+  const __m512i b1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 5, 8, 11, 14);
+  const __m512i c0 = _mm512_setr_epi32(2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 0, 0, 0, 0, 0, 0);
+  const __m512i c1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 6, 9, 12, 15);
+  a.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, a0, mid), 0xf800, a1, high);
+  b.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, b0, mid), 0xf800, b1, high);
+  c.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, c0, mid), 0xfc00, c1, high);
+}
+#else
+LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
+  alignas(64) float lanes[3][kLanes];
+  a.store(lanes[0]);
+  b.store(lanes[1]);
+  c.store(lanes[2]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 3; ++k) to[3 * i + k] = lanes[k][i];
+  }
+}
+LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
+  alignas(64) float lanes[3][kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 3; ++k) lanes[k][i] = from[3 * i + k];
+  }
+  a = Pack::load(lanes[0]);
+  b = Pack::load(lanes[1]);
+  c = Pack::load(lanes[2]);
+}
+#endif
+
+LG_END

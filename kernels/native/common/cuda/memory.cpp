@@ -1,0 +1,135 @@
+#include "common/cuda/memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "common/cuda/launch.h"
+
+namespace lumigrad {
+namespace {
+
+constexpr std::size_t kSmallest = 4096;
+// A kept block serves a request down to this part of its size; a smaller one gets its own.
+constexpr std::size_t kSlack = 2;
+
+struct Block {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  int device = 0;
+  cudaStream_t stream = nullptr;
+};
+
+struct Place {
+  int device;
+  cudaStream_t stream;
+  auto operator<=>(const Place&) const = default;
+};
+
+struct State {
+  std::mutex mutex;
+  std::unordered_map<void*, Block> taken;
+  std::map<Place, std::multimap<std::size_t, Block>> kept;
+  std::map<int, std::uint64_t> bytes;
+  std::uint64_t system_allocations = 0;
+};
+
+// Never destroyed: tensors may give blocks back while the interpreter is shutting down.
+State& state() {
+  static State* instance = new State;
+  return *instance;
+}
+
+// Eight steps per power of two, so that blocks of nearly equal size serve each other.
+std::size_t rounded(std::size_t bytes) {
+  if (bytes <= kSmallest) return kSmallest;
+  const std::size_t step = std::bit_floor(bytes) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the current device");
+  return device;
+}
+
+// Frees what is kept on `device`; the device has finished with it.
+void free_kept(State& s, int device) {
+  for (auto& [place, blocks] : s.kept) {
+    if (place.device != device) continue;
+    for (auto& [bytes, block] : blocks) {
+      cudaFree(block.data);
+      s.bytes[device] -= bytes;
+    }
+    blocks.clear();
+  }
+}
+
+void* allocate(State& s, int device, std::size_t bytes) {
+  void* data = nullptr;
+  cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    check(cudaDeviceSynchronize(), "waiting for the device, to free memory");
+    free_kept(s, device);
+    status = cudaMalloc(&data, bytes);
+  }
+  check(status, ("allocating " + std::to_string(bytes) + " bytes on the device").c_str());
+  s.system_allocations += 1;
+  s.bytes[device] += bytes;
+  return data;
+}
+
+}  // namespace
+
+void* device_take(std::size_t bytes, cudaStream_t stream) {
+  const std::size_t wanted = rounded(bytes);
+  const int device = current_device();
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  auto& kept = s.kept[{device, stream}];
+  Block block{nullptr, wanted, device, stream};
+  const auto found = kept.lower_bound(wanted);
+  if (found != kept.end() && found->first <= wanted * kSlack) {
+    block = found->second;
+    kept.erase(found);
+  } else {
+    block.data = allocate(s, device, wanted);
+  }
+  s.taken.emplace(block.data, block);
+  return block.data;
+}
+
+void device_give(void* data) noexcept {
+  if (data == nullptr) return;
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  const auto found = s.taken.find(data);
+  if (found == s.taken.end()) return;
+  const Block block = found->second;
+  s.taken.erase(found);
+  s.kept[{block.device, block.stream}].emplace(block.bytes, block);
+}
+
+std::uint64_t device_system_allocations() {
+  std::lock_guard lock(state().mutex);
+  return state().system_allocations;
+}
+
+std::uint64_t device_bytes(int device) {
+  std::lock_guard lock(state().mutex);
+  return state().bytes[device];
+}
+
+void device_trim() {
+  check(cudaDeviceSynchronize(), "waiting for the device, to free memory");
+  State& s = state();
+  const int device = current_device();
+  std::lock_guard lock(s.mutex);
+  free_kept(s, device);
+}
+
+}  // namespace lumigrad

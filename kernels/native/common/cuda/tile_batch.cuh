@@ -1,0 +1,108 @@
+// A block of threads draws a tile, a thread per pixel. It fetches its items in batches into shared memory, from the
+// tile's list, or from all items of the view where the tiles were not listed.
+#pragma once
+
+#include "common/cuda/primitives.cuh"
+#include "common/cuda/tiles.h"
+
+namespace lumigrad {
+
+inline constexpr int kTilePixels = kDeviceTile * kDeviceTile;
+inline constexpr int kTileWarps = kTilePixels / kWarp;
+
+// Pixels of a warp: neighbours mostly see the same items.
+inline constexpr int kWarpWidth = 8, kWarpHeight = 4;
+
+// Where a thread is: its view and pixel.
+struct TilePixel {
+  int view, x, y;
+  bool on_film;
+};
+
+__device__ inline TilePixel tile_pixel(const TileLists& lists, int width, int height) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
+  const int tile_x = static_cast<int>(blockIdx.x) % lists.tiles_x, row = static_cast<int>(blockIdx.x) / lists.tiles_x;
+  constexpr int kAcross = kDeviceTile / kWarpWidth;
+  const int x = tile_x * kDeviceTile + warp % kAcross * kWarpWidth + lane % kWarpWidth;
+  const int y = row % lists.tiles_y * kDeviceTile + warp / kAcross * kWarpHeight + lane / kWarpWidth;
+  return {row / lists.tiles_y, x, y, x < width && y < height};
+}
+
+// What a tile has to look at.
+struct TileList {
+  const unsigned* entries;  // Null: ranks from `first` on.
+  unsigned first;
+  int length;
+  int left, top;  // Of the tile, pixels.
+
+  __device__ explicit TileList(const TileLists& lists) {
+    const unsigned tile = blockIdx.x, row = tile / lists.tiles_x;
+    left = static_cast<int>(tile % lists.tiles_x) * kDeviceTile;
+    top = static_cast<int>(row % lists.tiles_y) * kDeviceTile;
+    unsigned end;
+    if (lists.capacity > 0 && *lists.pairs <= lists.capacity) {
+      first = lists.tile_starts[tile];
+      end = lists.tile_starts[tile + 1];
+      entries = lists.entries + first;
+    } else {
+      const unsigned view = row / lists.tiles_y;
+      first = lists.view_ranks[view];
+      end = lists.view_ranks[view + 1];
+      entries = nullptr;
+    }
+    length = static_cast<int>(end - first);
+  }
+};
+
+// Up to an item per thread, in shared memory. Its record has kQuarters groups of four floats.
+template <int kQuarters>
+struct TileBatch {
+  SharedArray<float4, kTilePixels * kQuarters> records;
+  SharedArray<unsigned, kTilePixels> items;
+  SharedArray<int, kTileWarps> counts;
+
+  // Fetches those of the list's next items, from `position` on, that reach the tile, in order; returns how many. The
+  // threads of the block call it together, and again only after a barrier.
+  //   of_entry(e) gives the item that an entry of the lists means; reaches(item) whether it reaches the tile, which is
+  //   asked where the tiles were not listed; keep(place, item, entry, i) is called for each item that is fetched, where
+  //   i is its place in the list and the entry is a rank where there are no lists.
+  template <class OfEntry, class Reaches, class Keep>
+  __device__ int fetch(const TileLists& lists, const TileList& list, const float4* all_records, int position,
+                       const OfEntry& of_entry, const Reaches& reaches, const Keep& keep) {
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, i = position + thread;
+    unsigned item = 0, entry = 0;
+    bool wanted = i < list.length;
+    if (wanted) {
+      if (list.entries != nullptr) {
+        entry = list.entries[i];
+        item = of_entry(entry);
+      } else {
+        entry = list.first + static_cast<unsigned>(i);
+        item = lists.order[entry];
+        wanted = reaches(item);
+      }
+    }
+    const unsigned kept = __ballot_sync(kWholeWarp, wanted);
+    if (lane_index() == 0) counts[warp] = __popc(kept);
+    __syncthreads();
+    int place = __popc(kept & lanes_below()), total = 0;
+    for (int w = 0; w < kTileWarps; ++w) {
+      place += w < warp ? counts[w] : 0;
+      total += counts[w];
+    }
+    if (wanted) {
+      items[place] = item;
+      keep(place, item, entry, i);
+    }
+    __syncthreads();
+    for (int k = thread; k < kQuarters * total; k += kTilePixels) {
+      records[k] = all_records[kQuarters * static_cast<int64_t>(items[k / kQuarters]) + k % kQuarters];
+    }
+    __syncthreads();
+    return total;
+  }
+
+  __device__ const float* record(int i) { return &records[kQuarters * i].x; }
+};
+
+}  // namespace lumigrad

@@ -1,0 +1,107 @@
+// Sorting items by depth and pairs by tile.
+#include "common/cuda/tiles.h"
+
+#include <bit>
+
+#include "common/cuda/launch.h"
+#include "common/cuda/sort.h"
+
+namespace lumigrad {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+__global__ void number_kernel(unsigned count, unsigned* numbers) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) numbers[i] = i;
+}
+
+// The view of each item, in the order of depth; those that are not drawn come behind all views.
+__global__ void view_kernel(const unsigned* keys, const unsigned* order, unsigned count, unsigned items, unsigned views,
+                            unsigned* of) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) of[i] = keys[i] == kBehindAll ? views : order[i] / items;
+}
+
+// starts[i]: how many of the sorted keys are below `first` + i.
+__global__ void starts_kernel(const unsigned* keys, unsigned keys_count, unsigned first, unsigned count,
+                              unsigned* starts) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  unsigned low = 0, high = keys_count;
+  while (low < high) {
+    const unsigned middle = low + (high - low) / 2;
+    if (keys[middle] < first + i) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  starts[i] = low;
+}
+
+}  // namespace
+
+void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
+                 cudaStream_t stream) {
+  launch(starts_kernel, blocks_for(count, kThreads), kThreads, 0, stream, keys.data(),
+         static_cast<unsigned>(keys.size()), first, count, starts);
+}
+
+void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream) {
+  launch(number_kernel, blocks_for(numbers.size(), kThreads), kThreads, 0, stream,
+         static_cast<unsigned>(numbers.size()), numbers.data());
+}
+
+TileLists tile_grid(int views, int width, int height) {
+  TileLists lists{};
+  lists.views = views;
+  lists.tiles_x = (width + kDeviceTile - 1) / kDeviceTile;
+  lists.tiles_y = (height + kDeviceTile - 1) / kDeviceTile;
+  return lists;
+}
+
+void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,
+                   cudaStream_t stream) {
+  const std::size_t n = keys.size();
+  const auto count = static_cast<unsigned>(n), views = static_cast<unsigned>(lists.views);
+  DeviceBuffer<unsigned> sorted(n, stream), numbers(n, stream);
+  buffers.order = DeviceBuffer<unsigned>(n, stream);
+  buffers.view_ranks = DeviceBuffer<unsigned>(views + 1, stream);
+  unsigned* ranks = buffers.view_ranks.data();
+  number(numbers, stream);
+  sort_pairs(keys.data(), sorted.data(), numbers.data(), buffers.order.data(), static_cast<int>(n), 0, 32, stream);
+  if (views == 1) {
+    check(cudaMemsetAsync(ranks, 0, sizeof(*ranks), stream), "clearing a rank");
+    find_starts(sorted, kBehindAll, 1, ranks + 1, stream);
+  } else {
+    // Sorted by view, items keep the order of depth within it.
+    DeviceBuffer<unsigned> view_of(n, stream);
+    launch(view_kernel, blocks_for(n, kThreads), kThreads, 0, stream, sorted.data(), buffers.order.data(), count,
+           static_cast<unsigned>(items), views, view_of.data());
+    sort_pairs(view_of.data(), sorted.data(), buffers.order.data(), numbers.data(), static_cast<int>(n), 0,
+               std::bit_width(views), stream);
+    std::swap(buffers.order, numbers);
+    find_starts(sorted, 0, views + 1, ranks, stream);
+  }
+  lists.order = buffers.order.data();
+  lists.view_ranks = ranks;
+}
+
+void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsigned>& entries, TileLists& lists,
+                  TileBuffers& buffers, cudaStream_t stream) {
+  const std::size_t room = entries.size();
+  const auto count = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
+  DeviceBuffer<unsigned> sorted(room, stream);
+  buffers.entries = DeviceBuffer<unsigned>(room, stream);
+  buffers.tile_starts = DeviceBuffer<unsigned>(count + 1, stream);
+  // A bit more than the tiles' numbers need, so that room that is not used sorts behind them.
+  const int bits = std::bit_width(count);
+  sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(room), 0, bits,
+             stream);
+  find_starts(sorted, 0, count + 1, buffers.tile_starts.data(), stream);
+  lists.entries = buffers.entries.data();
+  lists.tile_starts = buffers.tile_starts.data();
+}
+
+}  // namespace lumigrad

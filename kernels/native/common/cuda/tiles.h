@@ -1,0 +1,51 @@
+// Which items (spheres, Gaussians) each tile of each view has to look at, nearest first, on the device: items are
+// sorted by depth, their (tile, item) pairs are listed in this order, and the pairs are sorted by tile.
+#pragma once
+
+#include "common/cuda/memory.h"
+#include "common/cuda/pairs.h"
+
+namespace lumigrad {
+
+inline constexpr int kDeviceTile = 16;  // Pixels along each side.
+// Behind all numbers: the depth key of an item that is not drawn, and the tile of room for pairs that is not used.
+inline constexpr unsigned kBehindAll = 0xFFFFFFFFu;
+
+// Passed to kernels by value. An item is one of one view: view * items per view + number; its rank is its place in the
+// order, in which the views follow each other.
+struct TileLists {
+  int views, tiles_x, tiles_y;
+  unsigned capacity;                // Pairs there is room for; 0: tiles are not listed.
+  const unsigned* order;            // [views * items] items by rank
+  const unsigned* view_ranks;       // [views + 1] where the ranks of each view start; the last is where they end.
+  const unsigned* tile_starts;      // [views * tiles + 1] into `entries`
+  const unsigned* entries;          // What each tile looks at, nearest first: ranks or items, as `list_tiles` was told.
+  const unsigned long long* pairs;  // How many there are, of which all views together can have more than the capacity.
+};
+
+// Owns what TileLists points to.
+struct TileBuffers {
+  DeviceBuffer<unsigned> order, view_ranks, tile_starts, entries;
+  DeviceBuffer<unsigned long long> pairs;
+
+  std::size_t bytes() const {
+    return order.bytes() + view_ranks.bytes() + tile_starts.bytes() + entries.bytes() + pairs.bytes();
+  }
+};
+
+// The grid of tiles that covers images of this size.
+TileLists tile_grid(int views, int width, int height);
+// starts[i] becomes how many of the sorted keys are below `first` + i, for i < count.
+void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned count, unsigned* starts,
+                 cudaStream_t stream);
+// numbers[i] becomes i.
+void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream);
+// Fills in the order. `keys` are [views * items]: unsigned numbers that ascend with the depth, kBehindAll for items
+// that are not drawn. Items of equal keys keep the order of their numbers.
+void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,
+                   cudaStream_t stream);
+// Sorts listed pairs by tile and finds where each tile's start. Pairs that are not there have kBehindAll for a tile.
+void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsigned>& entries, TileLists& lists,
+                  TileBuffers& buffers, cudaStream_t stream);
+
+}  // namespace lumigrad

@@ -1,0 +1,94 @@
+// The Gaussian engine on CUDA devices as Python functions on arrays. The Python face checks every argument before it
+// comes here; views and settings are those of bind.cpp.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "common/cuda/launch.h"
+#include "gaussians/bind_arrays.h"
+#include "gaussians/cuda/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// In a namespace per build, so that the emulation's classes are not taken for those of a GPU.
+LG_BEGIN_ENGINE(gaussians)
+
+// A device and what its calls share.
+struct CudaSession {
+  int device;
+  CudaWorkspace workspace;
+};
+
+// What a forward pass left for a backward pass.
+struct CudaKept {
+  CudaPass pass;
+};
+
+// When a call's stages began and ended.
+struct CudaStages {
+  DeviceTimer timer;
+};
+
+namespace {
+
+cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
+
+CudaStages forward(CudaSession& session, std::uintptr_t stream, CudaKept& kept, const Views& views,
+                   const Settings& settings, const nb::kwargs& arrays) {
+  const Scene scene = make_scene(views, arrays);
+  const Outputs outputs = make_outputs(arrays);
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(session.device);
+  return {cuda_forward(views.views.data(), views.count(), settings, scene, outputs, kept.pass, session.workspace,
+                       stream_of(stream))};
+}
+
+CudaStages backward(CudaSession& session, std::uintptr_t stream, const CudaKept& kept, const Views& views,
+                    const Settings& settings, const nb::kwargs& arrays) {
+  const Scene scene = make_scene(views, arrays);
+  const Upstream upstream = make_upstream(arrays);
+  const Gradients gradients = make_gradients(arrays);
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(session.device);
+  return {cuda_backward(views.views.data(), views.count(), settings, scene, upstream, gradients, kept.pass,
+                        session.workspace, stream_of(stream))};
+}
+
+}  // namespace
+
+LG_END
+
+namespace lumigrad {
+
+void bind_cuda_gaussians(nb::module_& m) {
+  using gaussians::CudaKept;
+  using gaussians::CudaSession;
+  using gaussians::CudaStages;
+  nb::class_<CudaSession>(m, "GaussianCudaSession")
+      .def(
+          "__init__",
+          [](CudaSession* self, int device) {
+            const DeviceGuard guard(device);
+            new (self) CudaSession{device, {}};
+          },
+          "device"_a)
+      .def(
+          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pairs.set_limit(limit); }, "limit"_a,
+          "More (tile, Gaussian) pairs than this are not listed; drawing is much slower then, but needs less memory.");
+  nb::class_<CudaKept>(m, "GaussianCudaPass").def(nb::init<>()).def_prop_ro("bytes", [](const CudaKept& k) {
+    return k.pass.bytes();
+  });
+  nb::class_<CudaStages>(m, "GaussianCudaStages")
+      .def(
+          "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
+          "(stage, milliseconds) of a call; empty while the device is still at work on it.");
+  m.def("gaussian_cuda_forward", &gaussians::forward, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
+        "arrays"_a);
+  m.def("gaussian_cuda_backward", &gaussians::backward, "session"_a, "stream"_a, "state"_a, "views"_a, "settings"_a,
+        "arrays"_a);
+}
+
+}  // namespace lumigrad

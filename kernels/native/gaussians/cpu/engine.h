@@ -1,0 +1,93 @@
+// The Gaussian engine on the CPU: what each instruction set provides, what a call keeps, and the memory it works in.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/isa.h"
+#include "common/pool.h"
+#include "common/stage_clock.h"
+#include "gaussians/params.h"
+
+namespace lumigrad::gaussians {
+
+enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage, kBackProjectStage };
+inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
+
+// What forward keeps of one view for backward. Arrays are indexed by the number of the Gaussian within its scene; what
+// belongs to a culled one is not written.
+struct ViewState {
+  Features features;
+  int tiles_x = 0, tiles_y = 0;
+  Buffer rectangles;     // [N] pixels that may be touched; empty where culled
+  Buffer records;        // [N, kRecordFloats], see math/record.h
+  Buffer more_features;  // [N, features], where they do not fit into a record
+  Buffer tile_starts;    // [tiles + 1]
+  Buffer entries;        // By tile, nearest first.
+  Buffer masks;          // Beside the entries: blocks of the tile that were drawn, as bits.
+  // Sums over the pixels of this view, written by blend_backward and read by project_backward.
+  Buffer touched;       // [N] bytes: 1 where there are sums
+  Buffer rows;          // [N, kRecordFloats], see math/record.h
+  Buffer feature_rows;  // [N, features], where they do not fit into a row
+
+  std::size_t bytes() const {
+    return rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() + entries.bytes() +
+           masks.bytes() + touched.bytes() + rows.bytes() + feature_rows.bytes();
+  }
+};
+
+// The views of a call. A pass that is not retained has one state, which each view overwrites.
+class Pass {
+ public:
+  Pass() = default;
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  // Room for `count` views; states that are there stay, with their memory.
+  void prepare(int count, bool retained) {
+    retained_ = retained;
+    count_ = count;
+    const std::size_t states = retained ? count : 1;
+    while (views_.size() < states) views_.push_back(std::make_unique<ViewState>());
+  }
+  int count() const { return count_; }
+  ViewState& view(int index) { return *views_[retained_ ? index : 0]; }
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const auto& view : views_) sum += view->bytes();
+    return sum;
+  }
+
+ private:
+  bool retained_ = false;
+  int count_ = 0;
+  std::vector<std::unique_ptr<ViewState>> views_;
+};
+
+// Scratch memory: grows to what the largest call needed and is reused; one call at a time.
+struct Workspace {
+  Buffer pairs, pairs_swap, histogram, tile_counts, tile_masks, crossing, crossing_rows, scratch, sums;
+  double milliseconds[kMaxStages] = {};  // Of the last call, by stage.
+
+  std::size_t bytes() const {
+    return pairs.bytes() + pairs_swap.bytes() + histogram.bytes() + tile_counts.bytes() + tile_masks.bytes() +
+           crossing.bytes() + crossing_rows.bytes() + scratch.bytes() + sums.bytes();
+  }
+};
+
+// Arrays are those of all views of the call; a view's images lie at index `view` of [V, ...]. Each call sets
+// Workspace::milliseconds.
+struct CpuEngine {
+  // Renders one view and leaves in pass.view(view) what backward needs.
+  void (*forward_view)(const View* views, int view, const Settings&, const Scene&, const Outputs&, Pass&, Workspace&);
+  // Sums over the pixels of one view into its state's rows; writes this view's Gradients::background, and no others.
+  void (*blend_backward)(const View* views, int view, const Settings&, const Scene&, const Upstream&, const Gradients&,
+                         Pass&, Workspace&);
+  // From the rows of all views to all other Gradients, each written whole; after blend_backward of every view.
+  void (*project_backward)(const View* views, int view_count, const Settings&, const Scene&, const Upstream&,
+                           const Gradients&, Pass&, Workspace&);
+};
+
+CpuEngine cpu_engine(Isa isa);
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,286 @@
+// From the sums over pixels to the gradients of the scene and of the views, sixteen Gaussians at a time: the views of a
+// scene are added up before anything is written.
+#include "gaussians/cpu/bands.h"
+#include "gaussians/cpu/gradient_sums.h"
+
+LG_BEGIN_ENGINE(gaussians)
+namespace {
+
+struct Task {
+  const View* views;
+  int view_count;
+  const Settings& settings;
+  const Scene& scene;
+  const Upstream& up;
+  const Gradients& to;
+  const ViewData* data;  // [V]
+  const RowData* rows;   // [V]
+  bool poses;            // Sums over the Gaussians are wanted.
+};
+
+// Rows of sums of the Gaussians in `mask`, by column; zero elsewhere.
+LG_INLINE void load_sums(const RowData& rows, int64_t local, unsigned mask, Pack fields[kRecordFloats]) {
+  for (int i = 0; i < kLanes; ++i) {
+    fields[i] = (mask >> i & 1u) != 0 ? Pack::load(rows.row(local + i)) : Pack(0.0f);
+  }
+  transpose_16(fields);
+}
+
+// The gradient of feature f of the Gaussians in `mask`.
+LG_INLINE Pack feature_gradient(const RowData& rows, const Features& features, const Pack* fields, int64_t local,
+                                unsigned mask, int f) {
+  if (rows.feature_rows == nullptr) return fields[gradient_row::kFeatures + f];
+  alignas(64) float lanes[kLanes] = {};
+  for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+    const int i = __builtin_ctz(rest);
+    lanes[i] = rows.feature_rows[(local + i) * features.total() + f];
+  }
+  return Pack::load(lanes);
+}
+
+// Sixteen Gaussians as one view sees them.
+struct Sight {
+  const Task& task;
+  int view;
+  int slice;
+  int64_t local;  // Of the first, within its scene.
+  int64_t first;  // The same among all scenes.
+  unsigned mask;  // Those that receive something.
+  const Pack* fields;
+  LG_INLINE const ViewData& data() const { return task.data[view]; }
+  LG_INLINE const Pose& pose() const {
+    return task.scene.poses[static_cast<int64_t>(view) * task.scene.slices + slice];
+  }
+  LG_INLINE Pack feature(int f) const {
+    return feature_gradient(task.rows[view], data().features, fields, local, mask, f);
+  }
+};
+
+template <int kDegree>
+LG_INLINE Triple<Pack> harmonics_backward(const Triple<Pack>& d, const float* columns, int step, Pack v,
+                                          float* gradients) {
+  Triple<Pack> to = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
+  each_harmonic<kDegree>(d, [&](int k, Pack value, const Triple<Pack>& slope) {
+    const Pack along = column(columns, k * step) * v;
+    to.x = fma(slope.x, along, to.x);
+    to.y = fma(slope.y, along, to.y);
+    to.z = fma(slope.z, along, to.z);
+    if (gradients != nullptr) fma(value, v, column(gradients, k * step)).store(gradients + k * step * kLanes);
+  });
+  return to;
+}
+
+// Colours from harmonics: adds to their gradients, returns that of the direction.
+Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& d, MaskPack mask, float* gradients) {
+  const Scene& scene = s.task.scene;
+  const int channels = scene.channels, degree = s.task.settings.sh_degree, active = (degree + 1) * (degree + 1);
+  const bool few = channels == kFewChannels;
+  const Rows rows(scene.sh, s.first, static_cast<int64_t>(scene.coefficients) * channels, s.mask);
+  Coefficients coefficients;
+  Triple<Pack> to = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
+  for (int c = 0; c < channels; ++c) {
+    if (c == 0 || !few) coefficients.load(rows, active, channels, c);
+    alignas(64) float shown[kLanes] = {};
+    for (unsigned rest = s.mask; rest != 0; rest &= rest - 1) {
+      const int i = __builtin_ctz(rest);
+      shown[i] = s.data().features_of(static_cast<uint32_t>(s.local + i))[c];
+    }
+    // Nothing goes through a colour that was cut off at 0.
+    const Pack v = zero_unless(mask & (Pack::load(shown) > Pack(0.0f)), s.feature(c));
+    const float* columns = coefficients.columns + (few ? c * kLanes : 0);
+    with_constant<kMaxDegree>(degree, [&](auto constant) {
+      constexpr int kDegree = decltype(constant)::value;
+      // With several channels the gradients lie as the coefficients do; one channel's are put there one by one.
+      if (few) {
+        to = to + harmonics_backward<kDegree>(d, columns, channels, v,
+                                              gradients != nullptr ? gradients + c * kLanes : nullptr);
+      } else {
+        alignas(64) float own[kMaxCoefficients * kLanes] = {};
+        to = to + harmonics_backward<kDegree>(d, columns, 1, v, own);
+        if (gradients == nullptr) return;
+        for (int k = 0; k < active; ++k) {
+          float* at = gradients + (k * channels + c) * kLanes;
+          (Pack::load(at) + column(own, k)).store(at);
+        }
+      }
+    });
+  }
+  return to;
+}
+
+LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair<Pack>& v) {
+  const int64_t row = static_cast<int64_t>(s.view) * s.task.scene.count + s.local;
+  const auto store = [&](Pack value, float* to) {
+    alignas(64) float lanes[kLanes];
+    zero_unless(mask, value).store(lanes);
+    for (int i = 0; i < used; ++i) to[2 * i] = lanes[i];
+  };
+  if (s.task.to.means2d != nullptr) {
+    store(v.x, s.task.to.means2d + 2 * row);
+    store(v.y, s.task.to.means2d + 2 * row + 1);
+  }
+  if (s.task.to.means2d_abs != nullptr) {
+    store(s.fields[gradient_row::kAbsX], s.task.to.means2d_abs + 2 * row);
+    store(s.fields[gradient_row::kAbsY], s.task.to.means2d_abs + 2 * row + 1);
+  }
+}
+
+template <Lens kLens, bool kCovariance>
+void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, const ViewSums& sums, Columns& to) {
+  const Task& t = s.task;
+  const View& view = t.views[s.view];
+  const MaskPack mask = mask_from_bits(s.mask);
+  PixelSums<Pack> pixel = {s.fields[0], s.fields[1], s.fields[2], s.fields[3],
+                           s.fields[4], s.fields[5], Pack(0.0f),  {Pack(0.0f), Pack(0.0f)}};
+  const Features& features = s.data().features;
+  int next = features.colors;
+  if (features.depth) pixel.depth = s.feature(next++);
+  if (features.inverse_depth) {
+    const Triple<Pack> row = {Pack(s.pose().rotation[6]), Pack(s.pose().rotation[7]), Pack(s.pose().rotation[8])};
+    const Pack inverse = Pack(1.0f) / (dot(row, gaussian.mean) + Pack(s.pose().translation[2]));
+    pixel.depth = fma(-s.feature(next), inverse * inverse, pixel.depth);
+  }
+  if (t.up.d_means2d != nullptr) {
+    alignas(64) float c[2 * kLanes];
+    load_columns(t.up.d_means2d, static_cast<int64_t>(s.view) * t.scene.count + s.local, used, 2, c);
+    pixel.extra = {column(c, 0), column(c, 1)};
+  }
+  Triple<Pack> v_h;
+  const GaussianGradient<Pack> g =
+      project_backward<kLens, kCovariance>(view, s.pose(), t.settings, gaussian, pixel, v_h);
+  Triple<Pack> v_direction = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
+  if (t.scene.sh != nullptr && features.colors > 0) {
+    const Direction<Pack> direction = direction_to(s.pose(), gaussian.mean);
+    v_direction = direction_backward(direction, colors_backward(s, direction.d, mask, to.colors));
+  } else if (features.colors > 0 && to.colors != nullptr && !t.scene.colors_per_view) {
+    for (int c = 0; c < t.scene.channels; ++c) add_column(to.colors, c, mask, s.feature(c));
+  }
+  add_triple(to.mean, mask, g.mean + v_direction);
+  add_column(to.opacity, 0, mask, g.opacity);
+  if constexpr (kCovariance) {
+    const Symmetric<Pack>& m = g.covariance;
+    const Pack six[6] = {m.xx, m.xy, m.xz, m.yy, m.yz, m.zz};
+    for (int i = 0; i < 6; ++i) add_column(to.covariance, i, mask, six[i]);
+  } else {
+    const Quaternion<Pack>& q = g.quaternion;
+    const Pack four[4] = {q.w, q.x, q.y, q.z};
+    for (int i = 0; i < 4; ++i) add_column(to.quat, i, mask, four[i]);
+    add_triple(to.scale, mask, g.scale);
+  }
+  store_means2d(s, used, mask, g.mean2d);
+  if (t.poses) add_view_sums(sums, s.slice, mask, g, v_direction, v_h, gaussian.mean, view.projected != 0);
+}
+
+// The Gaussians of the chunk that a view sends something to.
+LG_INLINE unsigned receivers(const Task& t, int view, int64_t local, int used) {
+  unsigned mask = 0;
+  const bool extra = t.up.d_means2d != nullptr;
+  for (int i = 0; i < used; ++i) {
+    const bool touched = t.rows[view].touched[local + i] != 0;
+    const bool visible = !is_culled(t.data[view].rectangles[local + i]);
+    mask |= static_cast<unsigned>(touched || (extra && visible)) << i;
+  }
+  return mask;
+}
+
+struct Part {
+  float* color_columns;
+  double* sums;  // Of all views.
+};
+
+// Gradients of colours that are given for each view.
+void write_view_colors(const Sight& s, int used) {
+  const Task& t = s.task;
+  if (t.to.colors == nullptr || !t.scene.colors_per_view) return;
+  const int channels = t.scene.channels;
+  float* to = t.to.colors + (static_cast<int64_t>(s.view) * t.scene.count + s.local) * channels;
+  for (int c = 0; c < channels; ++c) {
+    alignas(64) float lanes[kLanes] = {};
+    if (s.mask != 0 && s.data().features.colors > 0) zero_unless(mask_from_bits(s.mask), s.feature(c)).store(lanes);
+    for (int i = 0; i < used; ++i) to[i * channels + c] = lanes[i];
+  }
+}
+
+template <bool kCovariance>
+void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, int used, const Part& part) {
+  const Scene& scene = t.scene;
+  const int64_t first = static_cast<int64_t>(scene_number) * scene.count + local;
+  const int width = scene.sh != nullptr ? scene.coefficients * scene.channels : scene.channels;
+  const bool colors = scene.sh != nullptr ? t.to.sh != nullptr : t.to.colors != nullptr && !scene.colors_per_view;
+  Columns columns;
+  columns.colors = colors ? part.color_columns : nullptr;
+  columns.width = width;
+  unsigned any_view = 0;
+  Gaussian<Pack> gaussian;
+  for (int v = 0; v < t.view_count; ++v) {
+    if (t.views[v].scene != scene_number) continue;
+    const unsigned mask = receivers(t, v, local, used);
+    Pack fields[kRecordFloats];
+    Sight sight{t, v, slice, local, first, mask, fields};
+    if (mask == 0) {
+      for (int f = 0; f < kRecordFloats; ++f) fields[f] = Pack(0.0f);
+      store_means2d(sight, used, mask_from_bits(0), {Pack(0.0f), Pack(0.0f)});
+      write_view_colors(sight, used);
+      continue;
+    }
+    if (any_view == 0) {
+      gaussian = load_gaussians<kCovariance>(scene, first, used);
+      columns.clear();
+    }
+    any_view |= mask;
+    unsigned touched = 0;
+    for (int i = 0; i < used; ++i) touched |= static_cast<unsigned>(t.rows[v].touched[local + i] != 0) << i;
+    load_sums(t.rows[v], local, touched, fields);
+    sight.mask = mask;
+    with_lens(t.views[v], [&](auto lens) {
+      sight_backward<decltype(lens)::value, kCovariance>(sight, gaussian, used, ViewSums(part.sums, scene, v), columns);
+    });
+    write_view_colors(sight, used);
+  }
+  if (t.to.touched != nullptr) {
+    for (int i = 0; i < used; ++i) t.to.touched[first + i] = static_cast<int32_t>(any_view >> i & 1u);
+  }
+  Gradients to = t.to;
+  if (!colors) to.sh = to.colors = nullptr;
+  write_columns(to, any_view != 0 ? &columns : nullptr, scene.sh != nullptr, width, first, used);
+}
+
+}  // namespace
+
+void project_backward(const View* views, int view_count, const Settings& settings, const Scene& scene,
+                      const Upstream& up, const Gradients& to, Pass& pass, Workspace& w) {
+  StageClock clock(w.milliseconds);
+  std::vector<ViewData> data;
+  std::vector<RowData> rows;
+  for (int v = 0; v < view_count; ++v) {
+    data.push_back(view_data(pass.view(v), scene.count));
+    rows.push_back(row_data(pass, v, scene, to));
+  }
+  const bool sums_wanted = to.poses != nullptr || to.intrinsics != nullptr || to.projection != nullptr;
+  const Task task{views, view_count, settings, scene, up, to, data.data(), rows.data(), sums_wanted};
+  const int parts = parts_of(scene.count);
+  const int width = (scene.sh != nullptr ? scene.coefficients : 1) * scene.channels + kLanes;
+  float* columns = w.scratch.ensure<float>(static_cast<std::size_t>(width) * kLanes * parts);
+  const int part_doubles = view_count * ViewSums::doubles(scene) + 8;
+  double* sums = w.sums.ensure<double>(static_cast<std::size_t>(part_doubles) * parts);
+  const int64_t chunks = (scene.count + kLanes - 1) / kLanes;
+  for_parts(parts, [&](int p) {
+    const Part part{columns + static_cast<std::size_t>(p) * width * kLanes,
+                    sums + static_cast<std::size_t>(p) * part_doubles};
+    std::memset(part.sums, 0, sizeof(double) * static_cast<std::size_t>(part_doubles));
+    const int64_t begin = chunks * p / parts * kLanes;
+    const int64_t end = p + 1 == parts ? scene.count : chunks * (p + 1) / parts * kLanes;
+    const auto run = scene.covariances != nullptr ? &chunk_backward<true> : &chunk_backward<false>;
+    for (int s = 0; s < scene.scenes; ++s) {
+      each_slice(scene, begin, end, [&](int64_t from, int64_t until, int slice) {
+        for (int64_t i = from; i < until; i += kLanes) {
+          run(task, s, slice, i, static_cast<int>(until - i < kLanes ? until - i : kLanes), part);
+        }
+      });
+    }
+  });
+  write_view_sums(scene, view_count, to, sums, parts, part_doubles);
+  clock.stage(kBackProjectStage);
+}
+
+LG_END

@@ -1,0 +1,94 @@
+// The stages of a view on the CPU, and what they hand to each other.
+#pragma once
+
+#include "common/cpu/tile_lists.h"
+#include "gaussians/cpu/engine.h"
+#include "gaussians/math/camera.h"
+#include "gaussians/math/record.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+// Rectangles of Gaussians that are culled, and of those that are not but reach no pixel: nothing is drawn of either,
+// yet the latter have a projected mean, which may be given a gradient.
+inline constexpr PixelRectangle kCulled{0, 0, 0, 0}, kNoPixels{0, 0, 0, 1};
+
+LG_INLINE bool is_culled(const PixelRectangle& r) { return r.y1 == 0; }
+LG_INLINE bool has_pixels(const PixelRectangle& r) { return r.x1 != 0; }
+
+// Where a view's state lies.
+struct ViewData {
+  Features features;
+  int tiles_x, tiles_y;
+  PixelRectangle* rectangles;
+  float* records;
+  float* more_features;  // Null where features are in the records.
+  const uint32_t* tile_starts;
+  const uint32_t* entries;
+  uint32_t* masks;
+
+  LG_INLINE const float* features_of(uint32_t id) const {
+    return more_features != nullptr ? more_features + static_cast<int64_t>(id) * features.total()
+                                    : records + static_cast<int64_t>(id) * kRecordFloats + record::kFeatures;
+  }
+};
+
+inline ViewData view_data(ViewState& state, int64_t count) {
+  ViewData data;
+  const std::size_t n = static_cast<std::size_t>(count),
+                    tiles = static_cast<std::size_t>(state.tiles_x) * state.tiles_y;
+  data.features = state.features;
+  data.tiles_x = state.tiles_x;
+  data.tiles_y = state.tiles_y;
+  data.rectangles = state.rectangles.ensure<PixelRectangle>(n);
+  data.records = state.records.ensure<float>(n * kRecordFloats);
+  const int total = state.features.total();
+  data.more_features = total > kInlineFeatures ? state.more_features.ensure<float>(n * total) : nullptr;
+  data.tile_starts = state.tile_starts.ensure<uint32_t>(tiles + 1);
+  data.entries = state.entries.ensure<uint32_t>(1);
+  data.masks = state.masks.ensure<uint32_t>(1);
+  return data;
+}
+
+// Calls run(std::integral_constant<Lens, ...>) for the view's lens.
+template <class Run>
+LG_INLINE void with_lens(const View& view, Run&& run) {
+  switch (lens_of(view)) {
+    case Lens::pinhole:
+      return run(std::integral_constant<Lens, Lens::pinhole>());
+    case Lens::distorted:
+      return run(std::integral_constant<Lens, Lens::distorted>());
+    case Lens::orthographic:
+      return run(std::integral_constant<Lens, Lens::orthographic>());
+    case Lens::fisheye:
+      return run(std::integral_constant<Lens, Lens::fisheye>());
+  }
+}
+
+// The same for an integer from 0 to kMax.
+template <int kMax, class Run>
+LG_INLINE void with_constant(int value, Run&& run) {
+  if constexpr (kMax > 0) {
+    if (value < kMax) return with_constant<kMax - 1>(value, static_cast<Run&&>(run));
+  }
+  run(std::integral_constant<int, kMax>());
+}
+
+// Calls run(begin, end, slice) for the slices that [begin, end) of the Gaussians lies in.
+template <class Run>
+LG_INLINE void each_slice(const Scene& scene, int64_t begin, int64_t end, Run&& run) {
+  for (int g = 0; g < scene.slices; ++g) {
+    const int64_t from = scene.slice_begins[g] > begin ? scene.slice_begins[g] : begin;
+    const int64_t to = scene.slice_begins[g + 1] < end ? scene.slice_begins[g + 1] : end;
+    if (from < to) run(from, to, g);
+  }
+}
+
+// Fills rectangles, records and features; returns the visible ones' (distance << 32 | number), by part.
+uint64_t* project_view(const View* views, int view, const Settings& settings, const Scene& scene,
+                       const Outputs& outputs, const ViewData& data, Workspace& workspace, Segments& segments);
+void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pairs, const Segments& segments,
+              ViewState& state, Workspace& workspace);
+void draw_view(const View* views, int view, const Settings& settings, const Scene& scene, const Outputs& outputs,
+               const ViewData& data, Workspace& workspace);
+
+LG_END

@@ -1,0 +1,59 @@
+// The backward pass on the device, from what the forward pass left there.
+#include "common/cuda/launch.h"
+#include "gaussians/cuda/stages.h"
+
+namespace lumigrad::gaussians {
+namespace {
+
+// Sums over the pixels, of every item.
+void blend_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass, const Upstream& upstream,
+                    CudaRows& rows, cudaStream_t stream) {
+  const auto items = static_cast<std::size_t>(call.views) * call.scene.count;
+  const auto width = static_cast<std::size_t>(rows.width);
+  if (!call.settings.deterministic) {
+    check(cudaMemsetAsync(rows.rows, 0, items * width * sizeof(float), stream), "clearing sums");
+    cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
+    return;
+  }
+  DeviceBuffer<float> pair_rows(pass.lists.capacity * width, stream);
+  check(cudaMemsetAsync(pair_rows.data(), 0, pair_rows.bytes(), stream), "clearing sums");
+  rows.pair_rows = pair_rows.data();
+  cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
+  cuda_sum_pairs(pass.lists, items, rows, stream);
+}
+
+}  // namespace
+
+DeviceTimer cuda_backward(const View* views, int count, const Settings& settings, const Scene& scene,
+                          const Upstream& upstream, const Gradients& gradients, const CudaPass& pass,
+                          CudaWorkspace& workspace, cudaStream_t stream) {
+  DeviceTimer timer(stream);
+  const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
+  const CudaCall& call = data.call();
+  const CudaRecords records{pass.features, feature_stride(pass.features), pass.records.data(),
+                            pass.more_features.data()};
+  const auto items = static_cast<std::size_t>(count) * scene.count;
+  const int width = gradient_row::kFeatures + pass.features.total();
+  DeviceBuffer<float> sums(items * static_cast<std::size_t>(width), stream);
+  CudaRows rows{width, gradients.means2d_abs != nullptr, sums.data(), nullptr, gradients.touched};
+  const std::size_t gaussians = static_cast<std::size_t>(scene.scenes) * scene.count;
+  if (gaussians > 0) {
+    check(cudaMemsetAsync(gradients.touched, 0, gaussians * sizeof(*gradients.touched), stream), "clearing a mask");
+  }
+  blend_backward(call, records, pass, upstream, rows, stream);
+  if (gradients.background != nullptr) cuda_background_backward(call, upstream, gradients.background, stream);
+  timer.mark("blend_backward");
+  const bool wants_blocks =
+      gradients.poses != nullptr || gradients.intrinsics != nullptr || gradients.projection != nullptr;
+  const std::size_t blocks = wants_blocks ? static_cast<std::size_t>(count) * call.blocks * block_sum::kFields : 0;
+  DeviceBuffer<double> block_sums(blocks, stream);
+  double* to_blocks = wants_blocks ? block_sums.data() : nullptr;
+  if (wants_blocks) check(cudaMemsetAsync(to_blocks, 0, block_sums.bytes(), stream), "clearing sums");
+  cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
+  if (pass.features.colors > 0) cuda_colors_backward(call, records, rows, gradients, to_blocks, stream);
+  if (wants_blocks) cuda_sum_blocks(call, to_blocks, gradients, stream);
+  timer.mark("project_backward");
+  return timer;
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,81 @@
+#include "gaussians/cuda/call.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+namespace lumigrad::gaussians {
+namespace {
+
+constexpr std::size_t kAlignment = 16;
+
+// Arrays of a call, one behind the other.
+class Packed {
+ public:
+  // Where the array begins.
+  template <class T>
+  std::size_t add(const T* from, std::size_t count) {
+    const std::size_t begin = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_.resize(begin + count * sizeof(T));
+    if (count > 0) std::memcpy(bytes_.data() + begin, static_cast<const void*>(from), count * sizeof(T));
+    return begin;
+  }
+  template <class T>
+  std::size_t add(const std::vector<T>& from) {
+    return add(from.data(), from.size());
+  }
+  const std::vector<unsigned char>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<unsigned char> bytes_;
+};
+
+// Blocks before each slice.
+std::vector<int32_t> blocks_before(const Scene& scene) {
+  std::vector<int32_t> blocks(1, 0);
+  for (int g = 0; g < scene.slices; ++g) {
+    const auto length = static_cast<unsigned>(scene.slice_begins[g + 1] - scene.slice_begins[g]);
+    blocks.push_back(blocks.back() + static_cast<int32_t>((length + kGaussianThreads - 1) / kGaussianThreads));
+  }
+  return blocks;
+}
+
+}  // namespace
+
+CudaCallData::CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene,
+                           DeviceStaging& staging, cudaStream_t stream) {
+  std::vector<int32_t> lenses, starts(static_cast<std::size_t>(scene.scenes) + 1, 0), by_scene(count);
+  for (int v = 0; v < count; ++v) {
+    lenses.push_back(static_cast<int32_t>(lens_of(views[v])));
+    lenses_ |= 1u << lenses.back();
+    ++starts[views[v].scene + 1];
+  }
+  std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  std::vector<int32_t> next = starts;
+  for (int v = 0; v < count; ++v) by_scene[next[views[v].scene]++] = v;
+  const std::vector<int32_t> blocks = blocks_before(scene);
+  Packed packed;
+  const std::size_t at_views = packed.add(views, static_cast<std::size_t>(count));
+  const std::size_t at_poses = packed.add(scene.poses, static_cast<std::size_t>(count) * scene.slices);
+  const std::size_t at_begins = packed.add(scene.slice_begins, static_cast<std::size_t>(scene.slices) + 1);
+  const std::size_t at_lenses = packed.add(lenses), at_starts = packed.add(starts);
+  const std::size_t at_scene_views = packed.add(by_scene), at_blocks = packed.add(blocks);
+  data_ = DeviceBuffer<unsigned char>(packed.bytes().size(), stream);
+  staging.copy(data_.data(), packed.bytes().data(), packed.bytes().size(), stream);
+  const auto ints = [&](std::size_t at) { return reinterpret_cast<const int32_t*>(data_.data() + at); };
+  call_.settings = settings;
+  call_.scene = scene;
+  call_.scene.poses = reinterpret_cast<const Pose*>(data_.data() + at_poses);
+  call_.scene.slice_begins = ints(at_begins);
+  call_.views = count;
+  call_.width = views[0].width;
+  call_.height = views[0].height;
+  call_.view = reinterpret_cast<const View*>(data_.data() + at_views);
+  call_.lenses = ints(at_lenses);
+  call_.scene_starts = ints(at_starts);
+  call_.scene_views = ints(at_scene_views);
+  call_.slice_blocks = ints(at_blocks);
+  call_.blocks = blocks.back();
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,42 @@
+// What the kernels know of a call: views, poses and slices, copied to the device.
+#pragma once
+
+#include "gaussians/cuda/engine.h"
+#include "gaussians/math/camera.h"
+
+namespace lumigrad::gaussians {
+
+inline constexpr unsigned kGaussianThreads = 128;
+
+// Passed to kernels by value. Blocks of kGaussianThreads threads go over a scene's Gaussians, a thread each; every
+// block lies in one slice, whose pose it reads once.
+struct CudaCall {
+  Settings settings;
+  Scene scene;  // Slices and poses on the device, as all that follows.
+  int views, width, height;
+  const View* view;             // [views]
+  const int32_t* lenses;        // [views] of each view, a Lens
+  const int32_t* scene_starts;  // [scenes + 1] into `scene_views`
+  const int32_t* scene_views;   // [views] the views of each scene, one scene after another
+  const int32_t* slice_blocks;  // [slices + 1] blocks before each slice
+  int blocks;                   // Per scene.
+};
+
+// Owns what CudaCall points to, and says which lenses there are.
+class CudaCallData {
+ public:
+  CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene, DeviceStaging& staging,
+               cudaStream_t stream);
+
+  const CudaCall& call() const { return call_; }
+  bool has(Lens lens) const { return (lenses_ >> static_cast<int>(lens) & 1u) != 0; }
+
+ private:
+  CudaCall call_{};
+  unsigned lenses_ = 0;  // As bits.
+  DeviceBuffer<unsigned char> data_;
+};
+
+inline constexpr Lens kLenses[] = {Lens::pinhole, Lens::distorted, Lens::orthographic, Lens::fisheye};
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,44 @@
+// The Gaussian engine on a CUDA device: everything is queued on the caller's stream, all views of a call at once. The
+// host waits for the device only where it cannot tell how many (tile, Gaussian) pairs there will be: at the first call
+// of a size, and for deterministic sums.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "common/cuda/pairs.h"
+#include "common/cuda/staging.h"
+#include "common/cuda/tiles.h"
+#include "common/cuda/timer.h"
+#include "gaussians/params.h"
+
+namespace lumigrad::gaussians {
+
+// What calls share on a device. One call at a time.
+struct CudaWorkspace {
+  PairRoom pairs{std::size_t{1} << 28};
+  DeviceStaging staging;
+};
+
+// What forward leaves for backward, on the device.
+struct CudaPass {
+  Features features;
+  TileLists lists{};
+  TileBuffers tiles;
+  DeviceBuffer<float4> records;       // [V, N, 4], see records.cuh
+  DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
+  DeviceBuffer<int> lasts;            // [V, H, W] how much of its tile's list a pixel went through
+
+  std::size_t bytes() const { return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes(); }
+};
+
+// Both work on the current device. The timer's stages are "project", "sort", "bin" and "blend".
+DeviceTimer cuda_forward(const View* views, int count, const Settings& settings, const Scene& scene,
+                         const Outputs& outputs, CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream);
+// The timer's stages are "blend_backward" and "project_backward".
+DeviceTimer cuda_backward(const View* views, int count, const Settings& settings, const Scene& scene,
+                          const Upstream& upstream, const Gradients& gradients, const CudaPass& pass,
+                          CudaWorkspace& workspace, cudaStream_t stream);
+
+}  // namespace lumigrad::gaussians

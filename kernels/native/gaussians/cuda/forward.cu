@@ -1,0 +1,149 @@
+// The forward pass on the device: project, sort by depth, bin, blend. Binning, which finds the tiles that each Gaussian
+// reaches, is here; the other stages have files of their own.
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "common/cuda/launch.h"
+#include "common/cuda/tile_lists.cuh"
+#include "gaussians/cuda/records.cuh"
+#include "gaussians/cuda/stages.h"
+
+namespace lumigrad::gaussians {
+namespace {
+
+// The tiles that an ellipse reaches, row by row: where it meets a row of tiles it covers one run of columns.
+struct EllipseTiles {
+  Ellipse<float> ellipse;
+  PixelRange range;
+  float center;       // Of the first pixel.
+  float above;        // log2 of the largest alpha over the least, widened.
+  float half_height;  // Of the ellipse where alpha is the least; pixels.
+  float peak;         // dy of its rightmost point; that of the leftmost is the opposite.
+
+  __device__ EllipseTiles(const float* record, float log2_alpha_min, float pixel_center)
+      : ellipse(ellipse_of<float>(record)), range(range_of(record)), center(pixel_center) {
+    above = max(ellipse.log2_opacity - log2_alpha_min, 0.0f) + kReachMargin;
+    const float root = sqrt(above), uy = ellipse.uy, vy = ellipse.vy;
+    half_height = root / vy;
+    peak = -half_height * uy / sqrt(fma(uy, uy, vy * vy));
+  }
+
+  __device__ int first_row() const { return range.y0 / kDeviceTile; }
+  __device__ int end_row() const { return (range.y1 + kDeviceTile - 1) / kDeviceTile; }
+
+  // Columns of tiles [x, y) that it reaches in a row of tiles. With dx = x - centre and dy = y - centre the edges are
+  // at ux dx = -uy dy +- sqrt(above - (vy dy)^2): concave to the right and convex to the left, so that the outermost
+  // point in a band is the peak or, of the band, what is closest to it.
+  __device__ uint2 columns(int row) const {
+    const int y0 = ::max(row * kDeviceTile, range.y0), y1 = ::min(row * kDeviceTile + kDeviceTile, range.y1) - 1;
+    const float low = max(static_cast<float>(y0) + center - ellipse.y, -half_height);
+    const float high = min(static_cast<float>(y1) + center - ellipse.y, half_height);
+    if (!(low <= high)) return make_uint2(0, 0);
+    const auto edge = [&](float dy, float side) {
+      const float v = ellipse.vy * dy;
+      return fma(-ellipse.uy, dy, side * sqrt(max(fma(-v, v, above), 0.0f))) / ellipse.ux;
+    };
+    const float right = edge(min(max(peak, low), high), 1.0f), left = edge(min(max(-peak, low), high), -1.0f);
+    // More than rounding costs.
+    const float margin = fma(1e-6f, max(abs(left), abs(right)), 0.01f), x = ellipse.x - center;
+    const float first = max(ceilf(x + left - margin), static_cast<float>(range.x0));
+    const float last = min(floorf(x + right + margin), static_cast<float>(range.x1 - 1));
+    if (!(first <= last)) return make_uint2(0, 0);
+    return make_uint2(static_cast<unsigned>(truncate(first)) / kDeviceTile,
+                      static_cast<unsigned>(truncate(last)) / kDeviceTile + 1);
+  }
+
+  __device__ unsigned count() const {
+    unsigned sum = 0;
+    for (int row = first_row(); row < end_row(); ++row) {
+      const uint2 run = columns(row);
+      sum += run.y - run.x;
+    }
+    return sum;
+  }
+
+  __device__ uint2 tile(unsigned place) const {
+    int row = first_row();
+    uint2 run = columns(row);
+    while (place >= run.y - run.x && row + 1 < end_row()) {
+      place -= run.y - run.x;
+      run = columns(++row);
+    }
+    return make_uint2(run.x + place, static_cast<unsigned>(row));
+  }
+};
+
+struct GaussianReach {
+  CudaRecords records;
+  float log2_alpha_min, pixel_center;
+
+  __device__ EllipseTiles operator()(unsigned item) const {
+    return EllipseTiles(records.record(item), log2_alpha_min, pixel_center);
+  }
+};
+
+}  // namespace
+
+void cuda_bin(const CudaCall& call, const CudaRecords& records, CudaPass& pass, PairRoom& pairs, cudaStream_t stream) {
+  const auto items = static_cast<std::size_t>(call.views) * call.scene.count;
+  const auto tiles = static_cast<std::size_t>(call.views) * pass.lists.tiles_x * pass.lists.tiles_y;
+  const GaussianReach reach{records, log2_positive(call.settings.alpha_min), call.settings.pixel_center};
+  std::optional<std::size_t> room = pairs.expected(items, tiles);
+  PairCount& told = pairs.count(items, tiles);
+  DeviceBuffer<unsigned> counts = count_tiles(reach, pass.lists, pass.tiles, told, stream);
+  // Tiles that were not listed would go through all Gaussians: that is slow, and leaves no row for each pair, by which
+  // deterministic sums are ordered.
+  if (!room || call.settings.deterministic) {
+    check(cudaStreamSynchronize(stream), "counting pairs of tiles and Gaussians");
+    const std::size_t counted = told.read().value_or(0);
+    if (counted > pairs.limit() && call.settings.deterministic) {
+      throw DeviceMemoryError(std::to_string(counted) +
+                              " pairs of tiles and Gaussians, each with a row of gradients, are" + " more than the " +
+                              std::to_string(pairs.limit()) + " that deterministic sums may have");
+    }
+    room = counted > pairs.limit() ? 0 : std::max<std::size_t>(counted, 1);
+  }
+  list_tiles<Entry::item>(reach, std::move(counts), *room, pass.lists, pass.tiles, stream);
+}
+
+namespace {
+
+// Items and tiles are numbered in 32 bits.
+void check_size(std::size_t items, std::size_t tiles) {
+  constexpr std::size_t kMost = 0x7FFFFFFF;
+  if (items <= kMost && tiles <= kMost) return;
+  throw DeviceMemoryError("views times Gaussians and tiles of all views must stay below 2^31, but there are " +
+                          std::to_string(items) + " and " + std::to_string(tiles) + "; render fewer views at a time");
+}
+
+}  // namespace
+
+DeviceTimer cuda_forward(const View* views, int count, const Settings& settings, const Scene& scene,
+                         const Outputs& outputs, CudaPass& pass, CudaWorkspace& workspace, cudaStream_t stream) {
+  DeviceTimer timer(stream);
+  const CudaCallData data(views, count, settings, scene, workspace.staging, stream);
+  const CudaCall& call = data.call();
+  const auto items = static_cast<std::size_t>(count) * scene.count;
+  pass.lists = tile_grid(count, call.width, call.height);
+  check_size(items, static_cast<std::size_t>(count) * pass.lists.tiles_x * pass.lists.tiles_y);
+  pass.features = features_of(scene, outputs);
+  const auto stride = static_cast<std::size_t>(feature_stride(pass.features));
+  pass.records = DeviceBuffer<float4>(items * kRecordQuarters, stream);
+  pass.more_features = DeviceBuffer<float>(items * stride, stream);
+  pass.lasts = DeviceBuffer<int>(static_cast<std::size_t>(count) * call.width * call.height, stream);
+  const CudaRecords records{pass.features, static_cast<int>(stride), pass.records.data(), pass.more_features.data()};
+  DeviceBuffer<unsigned> keys(items, stream);
+  cuda_project(data, records, outputs, keys.data(), stream);
+  cuda_colors(call, records, stream);
+  timer.mark("project");
+  sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
+  timer.mark("sort");
+  cuda_bin(call, records, pass, workspace.pairs, stream);
+  timer.mark("bin");
+  cuda_draw(call, records, pass.lists, outputs, pass.lasts.data(), stream);
+  timer.mark("blend");
+  return timer;
+}
+
+}  // namespace lumigrad::gaussians

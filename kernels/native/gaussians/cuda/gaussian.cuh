@@ -1,0 +1,83 @@
+// One Gaussian of the scene as the formulas take it, and its spherical harmonics in registers.
+#pragma once
+
+#include "gaussians/cuda/records.cuh"
+#include "gaussians/math/project.h"
+#include "gaussians/math/sh.h"
+
+namespace lumigrad::gaussians {
+
+template <bool kCovariance>
+__device__ inline Gaussian<float> gaussian_of(const Scene& scene, int64_t index) {
+  Gaussian<float> g{};
+  g.mean = mean_of(scene, index);
+  if constexpr (kCovariance) {
+    const float* c = scene.covariances + 6 * index;
+    g.covariance = {c[0], c[1], c[2], c[3], c[4], c[5]};
+  } else {
+    const float* q = scene.quats + 4 * index;
+    const float* s = scene.scales + 3 * index;
+    g.quaternion = {q[0], q[1], q[2], q[3]};
+    g.scale = {s[0], s[1], s[2]};
+  }
+  g.opacity = scene.opacities[index];
+  return g;
+}
+
+// Calls run(lens, covariance) with constants for each lens that the views have.
+template <class Run>
+void each_lens(const CudaCallData& data, const Run& run) {
+  const auto with = [&](auto lens) {
+    if (!data.has(decltype(lens)::value)) return;
+    if (data.call().scene.covariances != nullptr) {
+      run(lens, std::true_type());
+    } else {
+      run(lens, std::false_type());
+    }
+  };
+  with(std::integral_constant<Lens, Lens::pinhole>());
+  with(std::integral_constant<Lens, Lens::distorted>());
+  with(std::integral_constant<Lens, Lens::orthographic>());
+  with(std::integral_constant<Lens, Lens::fisheye>());
+}
+
+// Spherical harmonics are in registers.
+template <int kDegree>
+inline constexpr int kHarmonics = (kDegree + 1) * (kDegree + 1);
+
+// Their values in a direction.
+template <int kDegree>
+struct Harmonics {
+  float value[kHarmonics<kDegree>];
+
+  __device__ explicit Harmonics(const Triple<float>& d) {
+    each_harmonic<kDegree>(d, [&](int k, float v, const Triple<float>&) { value[k] = v; });
+  }
+};
+
+// Calls run(std::integral_constant<int, degree>()).
+template <class Run>
+void with_degree(int degree, const Run& run) {
+  static_assert(kMaxDegree == 4);
+  switch (degree) {
+    case 0:
+      return run(std::integral_constant<int, 0>());
+    case 1:
+      return run(std::integral_constant<int, 1>());
+    case 2:
+      return run(std::integral_constant<int, 2>());
+    case 3:
+      return run(std::integral_constant<int, 3>());
+    default:
+      return run(std::integral_constant<int, 4>());
+  }
+}
+
+// Where colours are given: those that a view sees.
+__device__ inline const float* given_colors(const CudaCall& call, int view, int number) {
+  const int64_t count = call.scene.count;
+  const int64_t row = call.scene.colors_per_view ? view * count + number : call.view[view].scene * count + number;
+  return call.scene.colors + row * call.scene.channels;
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,103 @@
+// What a tile fetches of its Gaussians, which of them reach into a warp's pixels, and where a pixel ends.
+#pragma once
+
+#include "common/cuda/tile_batch.cuh"
+#include "gaussians/cuda/records.cuh"
+
+namespace lumigrad::gaussians {
+
+// Features that a pixel keeps in registers; where there are more, a tile goes through its list again for the next ones.
+inline constexpr int kChunk = 16;
+
+// When a Gaussian takes part in a pixel, and when the pixel ends.
+struct Limits {
+  float log2_alpha_min, alpha_max;
+  float ends_below;  // The transmittance; Inria's pixels end below the limit that is set, gsplat's also at it.
+
+  __device__ explicit Limits(const Settings& s)
+      : log2_alpha_min(log2_positive(s.alpha_min)),
+        alpha_max(s.alpha_max),
+        ends_below(s.inria ? s.transmittance_min : from_bits(bits(s.transmittance_min) + 1)) {}
+};
+
+// Where a pixel's centre is, and its index in the images.
+struct PixelPlace {
+  float x, y;
+  int64_t index;
+
+  __device__ PixelPlace(const CudaCall& call, const TilePixel& place)
+      : x(static_cast<float>(place.x) + call.settings.pixel_center),
+        y(static_cast<float>(place.y) + call.settings.pixel_center),
+        index((static_cast<int64_t>(place.view) * call.height + place.y) * call.width + place.x) {}
+};
+
+struct GaussianBatch {
+  TileBatch<kRecordQuarters> batch;
+  SharedArray<int, kTilePixels> places;
+
+  // Fetches those among the list's next ones, from `position` on, that reach the tile, in order; returns how many. The
+  // threads of the block call it together, and again only after a barrier.
+  __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
+    const auto reaches = [&](unsigned item) {
+      const PixelRange r = range_of(records.record(item));
+      return r.x0 < list.left + kDeviceTile && r.x1 > list.left && r.y0 < list.top + kDeviceTile && r.y1 > list.top;
+    };
+    const auto keep = [&](int place, unsigned, unsigned, int i) { places[place] = i; };
+    return batch.fetch(lists, list, records.records, position, [](unsigned item) { return item; }, reaches, keep);
+  }
+
+  __device__ const float* record(int i) { return batch.record(i); }
+  __device__ unsigned item(int i) { return batch.items[i]; }
+  // Where it is in the tile's list.
+  __device__ int place(int i) { return places[i]; }
+
+  // Which of the 32 from `begin` on reach into the warp's pixels, as bits. The whole warp calls it; `pixel` is the
+  // lane's own.
+  __device__ unsigned reaching(int begin, int count, const PixelPlace& pixel, const Limits& limits) {
+    const int lane = lane_index(), i = begin + lane;
+    bool reached = false;
+    if (i < count) {
+      const Ellipse<float> e = ellipse_of<float>(record(i));
+      const float x1 = e.x - (pixel.x - static_cast<float>(lane % kWarpWidth));
+      const float y1 = e.y - (pixel.y - static_cast<float>(lane / kWarpWidth));
+      const float x0 = x1 - (kWarpWidth - 1.0f), y0 = y1 - (kWarpHeight - 1.0f);
+      reached = best_log2_alpha(e, slopes_of(e), x0, x1, y0, y1) >= limits.log2_alpha_min - kReachMargin;
+    }
+    return __ballot_sync(kWholeWarp, reached);
+  }
+};
+
+// kFeatures of a Gaussian of the batch from feature `first` on: of its record, or those in an array of their own.
+template <int kFeatures>
+__device__ inline void load_features(const CudaRecords& records, GaussianBatch& batch, int i, int first,
+                                     float (&to)[kFeatures]) {
+  if constexpr (kFeatures <= kInlineFeatures) {
+    const float* from = batch.record(i) + record::kFeatures;
+#pragma unroll
+    for (int c = 0; c < kFeatures; ++c) to[c] = from[c];
+  } else {
+    const float* from = records.more_features + batch.item(i) * static_cast<int64_t>(records.stride) + first;
+#pragma unroll
+    for (int c = 0; c < kFeatures; c += 4) {
+      const bool there = first + c < records.stride;
+      const float4 four = there ? *reinterpret_cast<const float4*>(from + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      to[c] = four.x;
+      to[c + 1] = four.y;
+      to[c + 2] = four.z;
+      to[c + 3] = four.w;
+    }
+  }
+}
+
+// Calls run(std::integral_constant<int, n>()) with how many features a pixel keeps at a time.
+template <class Run>
+void with_features(int total, const Run& run) {
+  if (total <= 1) return run(std::integral_constant<int, 1>());
+  if (total <= 3) return run(std::integral_constant<int, 3>());
+  if (total <= 4) return run(std::integral_constant<int, 4>());
+  if (total <= 5) return run(std::integral_constant<int, 5>());
+  if (total <= kInlineFeatures) return run(std::integral_constant<int, kInlineFeatures>());
+  run(std::integral_constant<int, kChunk>());
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,130 @@
+// From the scene to records, on the device: a thread for each view and Gaussian projects it, then finds its colours.
+#include "common/cuda/launch.h"
+#include "gaussians/cuda/gaussian.cuh"
+#include "gaussians/cuda/stages.h"
+
+namespace lumigrad::gaussians {
+namespace {
+
+// Keys that sort as the floats do, negative ones included.
+__device__ inline unsigned sortable(float depth) {
+  const unsigned b = __float_as_uint(depth);
+  return b ^ ((b >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
+}
+
+// What callers may ask for beside the images; 0 where culled.
+__device__ inline void write_outputs(const Outputs& out, int64_t item, const Projected<float>& g) {
+  const auto seen = [&](float value) { return g.visible ? value : 0.0f; };
+  if (out.radii != nullptr) {
+    out.radii[2 * item] = truncate(seen(g.radius_x));
+    out.radii[2 * item + 1] = truncate(seen(g.radius_y));
+  }
+  if (out.means2d != nullptr) {
+    out.means2d[2 * item] = seen(g.x);
+    out.means2d[2 * item + 1] = seen(g.y);
+  }
+  if (out.depths != nullptr) out.depths[item] = seen(g.depth);
+  if (out.conics != nullptr) {
+    out.conics[3 * item] = seen(g.a);
+    out.conics[3 * item + 1] = seen(g.b);
+    out.conics[3 * item + 2] = seen(g.c);
+  }
+  if (out.projected_opacities != nullptr) out.projected_opacities[item] = seen(g.opacity);
+}
+
+// Features but for the colours, which are written later.
+__device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
+                                    unsigned rows) {
+  float4* record = to.records + kRecordQuarters * item;
+  record[0] = make_float4(g.x, g.y, g.ux, g.uy);
+  record[1] = make_float4(g.vy, g.log2_opacity, __uint_as_float(columns), __uint_as_float(rows));
+  if (to.stride == 0) record[2] = record[3] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  float* features = to.features_of(item);
+  float* next = features + to.features.colors;
+  if (to.features.depth) *next++ = g.depth;
+  if (to.features.inverse_depth) *next++ = 1.0f / g.depth;
+  while (next < features + to.stride) *next++ = 0.0f;
+}
+
+template <Lens kLens, bool kCovariance>
+__global__ void __launch_bounds__(kGaussianThreads)
+    project_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys) {
+  const GaussianPlace place = gaussian_place(call);
+  const int view = place.outer;
+  if (place.number < 0 || call.lenses[view] != static_cast<int32_t>(kLens)) return;
+  const int64_t count = call.scene.count, item = view * count + place.number;
+  const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
+  const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
+  const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
+  write_outputs(outputs, item, g);
+  const bool reaches = g.visible && g.left < g.right && g.top < g.bottom;
+  unsigned columns = g.visible ? 0 : kCulled, rows = 0;
+  if (reaches) {
+    columns = static_cast<unsigned>(truncate(g.left)) | static_cast<unsigned>(truncate(g.right)) << 16;
+    rows = static_cast<unsigned>(truncate(g.top)) | static_cast<unsigned>(truncate(g.bottom)) << 16;
+  }
+  write_record(to, item, g, columns, rows);
+  keys[item] = reaches ? sortable(g.depth) : kBehindAll;
+}
+
+}  // namespace
+
+void cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
+                  cudaStream_t stream) {
+  const CudaCall& call = data.call();
+  each_lens(data, [&](auto lens, auto covariance) {
+    launch(project_kernel<decltype(lens)::value, decltype(covariance)::value>,
+           static_cast<unsigned>(call.views * call.blocks), kGaussianThreads, 0, stream, call, records, outputs, keys);
+  });
+}
+
+// The colours of the records: given ones, or spherical harmonics in the direction of the camera.
+namespace {
+
+__global__ void __launch_bounds__(kGaussianThreads)
+    copy_colors_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
+  const GaussianPlace place = gaussian_place(call);
+  if (place.number < 0) return;
+  const int64_t item = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  if (!reaches_pixels(range_of(to.record(item)))) return;
+  const float* from = given_colors(call, place.outer, place.number);
+  float* color = to.features_of(item);
+  for (int c = 0; c < call.scene.channels; ++c) color[c] = from[c];
+}
+
+template <int kDegree>
+__global__ void __launch_bounds__(kGaussianThreads)
+    harmonics_kernel(const __grid_constant__ CudaCall call, CudaRecords to) {
+  const GaussianPlace place = gaussian_place(call);
+  if (place.number < 0) return;
+  const int64_t count = call.scene.count, item = place.outer * count + place.number;
+  if (!reaches_pixels(range_of(to.record(item)))) return;
+  const int64_t index = call.view[place.outer].scene * count + place.number;
+  const Pose& pose = call.scene.poses[place.outer * call.scene.slices + place.slice];
+  const Harmonics<kDegree> harmonics(direction_to(pose, mean_of(call.scene, index)).d);
+  const int channels = call.scene.channels;
+  const float* sh = call.scene.sh + index * call.scene.coefficients * channels;
+  float* color = to.features_of(item);
+  for (int c = 0; c < channels; ++c) {
+    float sum = 0.5f;
+#pragma unroll
+    for (int k = 0; k < kHarmonics<kDegree>; ++k) sum = fma(harmonics.value[k], sh[k * channels + c], sum);
+    color[c] = max(sum, 0.0f);
+  }
+}
+
+}  // namespace
+
+void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream) {
+  if (records.features.colors == 0) return;
+  const auto blocks = static_cast<unsigned>(call.views * call.blocks);
+  if (call.scene.sh == nullptr) {
+    launch(copy_colors_kernel, blocks, kGaussianThreads, 0, stream, call, records);
+    return;
+  }
+  with_degree(call.settings.sh_degree, [&](auto degree) {
+    launch(harmonics_kernel<decltype(degree)::value>, blocks, kGaussianThreads, 0, stream, call, records);
+  });
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,77 @@
+// What a view knows of its Gaussians on the device, and which of them a thread works on.
+#pragma once
+
+#include "gaussians/cuda/call.h"
+#include "gaussians/math/blend.h"
+#include "gaussians/math/shape.h"
+
+namespace lumigrad::gaussians {
+
+// In place of half the ellipse's size a record holds the pixels that it may reach, as bits: x0 | x1 << 16 and
+// y0 | y1 << 16. Both are 0 where none is reached, and kCulled where the Gaussian was culled.
+inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
+inline constexpr unsigned kCulled = 0xFFFFFFFFu;
+inline constexpr int kRecordQuarters = kRecordFloats / 4;
+
+// Passed to kernels by value. A record is item view * count + number.
+struct CudaRecords {
+  Features features;
+  int stride;            // Of more_features; 0: the features are in the records.
+  float4* records;       // [V, N, 4]
+  float* more_features;  // [V, N, stride]
+
+  __device__ float* record(int64_t item) const { return &records[kRecordQuarters * item].x; }
+  __device__ float* features_of(int64_t item) const {
+    return stride > 0 ? more_features + item * stride : record(item) + record::kFeatures;
+  }
+};
+
+// Floats of an item's features in an array of their own, whole groups of four; 0 where they fit into the record.
+constexpr int feature_stride(const Features& features) {
+  return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
+}
+
+struct PixelRange {
+  int x0, x1, y0, y1;  // [x0, x1) x [y0, y1)
+};
+
+// Empty also where culled.
+__device__ inline PixelRange range_of(const float* record) {
+  const unsigned columns = __float_as_uint(record[kColumns]), rows = __float_as_uint(record[kRows]);
+  return {static_cast<int>(columns & 0xFFFF), static_cast<int>(columns >> 16), static_cast<int>(rows & 0xFFFF),
+          static_cast<int>(rows >> 16)};
+}
+__device__ inline bool is_culled(const float* record) { return __float_as_uint(record[kColumns]) == kCulled; }
+__device__ inline bool reaches_pixels(const PixelRange& r) { return r.x0 < r.x1; }
+
+// The Gaussian that a thread works on, and the view or scene that its block belongs to.
+struct GaussianPlace {
+  int outer;   // View or scene.
+  int block;   // Within it.
+  int slice;   // The same for the whole block.
+  int number;  // Within the scene; -1: none.
+};
+
+__device__ inline GaussianPlace gaussian_place(const CudaCall& call) {
+  const auto blocks = static_cast<unsigned>(call.blocks);
+  const auto outer = static_cast<int>(blockIdx.x / blocks), block = static_cast<int>(blockIdx.x % blocks);
+  int low = 0, high = call.scene.slices - 1;
+  while (low < high) {
+    const int middle = low + (high - low + 1) / 2;
+    if (call.slice_blocks[middle] <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int within = (block - call.slice_blocks[low]) * static_cast<int>(kGaussianThreads);
+  const int number = call.scene.slice_begins[low] + within + static_cast<int>(threadIdx.x);
+  return {outer, block, low, number < call.scene.slice_begins[low + 1] ? number : -1};
+}
+
+__device__ inline Triple<float> mean_of(const Scene& scene, int64_t index) {
+  const float* m = scene.means + 3 * index;
+  return {m[0], m[1], m[2]};
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,28 @@
+// What a view keeps of a visible Gaussian: 64 bytes for drawing, and as many for what backward sums up.
+#pragma once
+
+#include "common/math/number.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+inline constexpr int kRecordFloats = 16;
+// Features (colours, then depth and inverse depth if asked for) in the record; more live in an array of their own.
+inline constexpr int kInlineFeatures = 8;
+
+// Conics are kept times this, so that exponents are powers of two: log2(e) / 2.
+inline constexpr float kHalfLog2E = 0.72134752f;
+// Where a pixel goes that has ended: nothing reaches it there.
+inline constexpr float kNowhere = 1e9f;
+
+// With d = (x, y) - pixel:  log2 alpha = log2_opacity - u^2 - v^2,  u = ux d.x + uy d.y,  v = vy d.y
+// (the conic times log2(e) / 2 as a Cholesky product: it cannot become negative).
+namespace record {
+enum Field { kX, kY, kUx, kUy, kVy, kLog2Opacity, kHalfWidth, kHalfHeight, kFeatures };
+}
+// Sums over the pixels of v_sigma = dL/dsigma (0 where alpha is clamped) times 1, d.x, d.y, d.x^2, d.x d.y, d.y^2; of
+// the absolute values of dL/dx and dL/dy; then of dL/dfeature.
+namespace gradient_row {
+enum Field { kOne, kDx, kDy, kDxDx, kDxDy, kDyDy, kAbsX, kAbsY, kFeatures };
+}
+
+LG_END

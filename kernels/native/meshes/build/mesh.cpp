@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+
+#include "meshes/build/partition.h"
+#include "meshes/build/stages.h"
+#include "meshes/mesh.h"
+
+namespace lumigrad::meshes {
+namespace {
+
+Array<int32_t> copy_of(const int32_t* values, int64_t count) {
+  Array<int32_t> copy(static_cast<std::size_t>(count));
+  const int parts = parts_for(count, 1 << 18);
+  for_parts(parts, [&](int p) {
+    std::copy(values + count * p / parts, values + count * (p + 1) / parts, copy.begin() + count * p / parts);
+  });
+  return copy;
+}
+
+// Takes faces into the order of the slots, and leaves out those that repeat others.
+void arrange(FaceList& list, Topology& topology, Report& report) {
+  order_triangles(list.centroids.data(), static_cast<int64_t>(list.centroids.size()));
+  take_faces(list, topology);
+  const std::vector<int32_t> repeated = pair_edges(topology, report);
+  if (repeated.empty()) return;
+  const int64_t duplicates = report.duplicate_faces;
+  Array<Centroid> kept(list.centroids.size() - repeated.size());
+  auto next = repeated.begin();
+  Centroid* to = kept.begin();
+  for (std::size_t i = 0; i < list.centroids.size(); ++i) {
+    if (next != repeated.end() && static_cast<std::size_t>(*next) == i) {
+      ++next;
+    } else {
+      *to++ = list.centroids[i];
+    }
+  }
+  list.centroids = std::move(kept);
+  arrange(list, topology, report);
+  report.duplicate_faces = duplicates;
+}
+
+// Whether the vertices that were one still are, and the faces that had no area have none.
+bool same_faces(const double* vertices, const int32_t* faces, const Topology& topology) {
+  const auto at = [&](int64_t v) { return vertices + 3 * v; };
+  std::atomic<bool> same{true};
+  const int64_t count = static_cast<int64_t>(topology.welded.size());
+  const int parts = parts_for(count);
+  for_parts(parts, [&](int p) {
+    bool mine = true;
+    for (int64_t v = count * p / parts; v < count * (p + 1) / parts; ++v) {
+      const int64_t source = topology.sources[topology.welded[v]];
+      mine &= source == v || std::equal(at(v), at(v) + 3, at(source));
+    }
+    if (!mine) same.store(false, std::memory_order_relaxed);
+  });
+  return same && std::none_of(topology.left_out.begin(), topology.left_out.end(), [&](int64_t f) {
+           return has_area(at(faces[3 * f]), at(faces[3 * f + 1]), at(faces[3 * f + 2]));
+         });
+}
+
+// Of the boxes of all leaves to that of the mesh: a mesh that grows as a whole is searched as fast as before.
+double relative_size(const Leaves& leaves) {
+  double edge[3];
+  for (int k = 0; k < 3; ++k) edge[k] = static_cast<double>(leaves.high[k]) - leaves.low[k];
+  return leaves.size / (edge[0] * edge[1] + edge[1] * edge[2] + edge[2] * edge[0]);
+}
+
+}  // namespace
+
+std::size_t Topology::bytes() const {
+  return welded.bytes() + sources.bytes() + owners.bytes() + numbers.bytes() + corners.bytes() + neighbours.bytes() +
+         left_out.size() * sizeof(int32_t);
+}
+
+std::shared_ptr<const Mesh> Mesh::build(const double* vertices, int64_t count, const int32_t* faces,
+                                        int64_t face_count) {
+  auto mesh = std::make_shared<Mesh>();
+  auto topology = std::make_shared<Topology>();
+  Report& report = mesh->report_;
+  weld(vertices, count, *topology);
+  FaceList list = list_faces(vertices, faces, face_count, *topology);
+  if (list.centroids.size() == 0) throw std::invalid_argument("no face of the mesh has an area");
+  arrange(list, *topology, report);
+  assign_owners(*topology);
+  report.vertices = count;
+  report.faces = face_count;
+  report.welded_vertices = topology->distinct;
+  report.degenerate_faces = static_cast<int64_t>(topology->left_out.size());
+  mesh->faces_ = std::make_shared<const Array<int32_t>>(copy_of(faces, 3 * face_count));
+  mesh->topology_ = std::move(topology);
+  mesh->fit(vertices);
+  mesh->built_size_ = relative_size(*mesh->leaves_);
+  return mesh;
+}
+
+void Mesh::fit(const double* vertices) {
+  auto surface = std::make_shared<Surface>();
+  const Points points = place(vertices, *topology_, *surface, report_);
+  auto leaves = fit_leaves(points, *topology_, *surface, report_);
+  fit_nodes(*leaves);
+  surface_ = std::move(surface);
+  leaves_ = std::move(leaves);
+}
+
+std::shared_ptr<const Mesh> Mesh::moved(const double* vertices) const {
+  const auto rebuilt = [&] {
+    auto mesh = std::const_pointer_cast<Mesh>(build(vertices, report_.vertices, faces_->data(), report_.faces));
+    mesh->rebuilt_ = true;
+    return mesh;
+  };
+  if (!same_faces(vertices, faces_->data(), *topology_)) return rebuilt();
+  auto mesh = std::make_shared<Mesh>(*this);
+  mesh->rebuilt_ = false;
+  mesh->fit(vertices);
+  mesh->growth_ = relative_size(*mesh->leaves_) / built_size_;
+  if (mesh->leaves_->turned || !(mesh->growth_ <= kWorstGrowth)) return rebuilt();
+  if (dipoles_ != nullptr) {
+    mesh->dipoles_ = std::make_shared<const Array<float>>(fit_dipoles(*mesh->leaves_, topology_->faces()));
+  }
+  return mesh;
+}
+
+std::shared_ptr<const Mesh> Mesh::with_dipoles() const {
+  if (dipoles_ != nullptr) return shared_from_this();
+  auto mesh = std::make_shared<Mesh>(*this);
+  mesh->dipoles_ = std::make_shared<const Array<float>>(fit_dipoles(*leaves_, topology_->faces()));
+  return mesh;
+}
+
+Tree Mesh::tree() const {
+  Tree tree{};
+  tree.leaves = leaves_->shape.leaves;
+  tree.levels = leaves_->shape.levels;
+  std::copy(std::begin(leaves_->shape.level_begin), std::end(leaves_->shape.level_begin), tree.level_begin);
+  std::copy(surface_->centre, surface_->centre + 3, tree.centre);
+  tree.extent = surface_->extent;
+  std::copy(leaves_->low, leaves_->low + 3, tree.low);
+  std::copy(leaves_->high, leaves_->high + 3, tree.high);
+  tree.inverted = report_.volume < 0.0;
+  tree.triangles = leaves_->triangles.data();
+  tree.boxes = leaves_->boxes.data();
+  tree.oriented = leaves_->oriented.data();
+  tree.dipoles = dipoles_ == nullptr ? nullptr : dipoles_->data();
+  tree.faces = topology_->numbers.data();
+  tree.normals = surface_->normals.data();
+  tree.neighbours = topology_->neighbours.data();
+  tree.corners = topology_->corners.data();
+  tree.positions = surface_->positions.data();
+  tree.vertex_normals = surface_->vertex_normals.data();
+  return tree;
+}
+
+std::size_t Mesh::bytes() const {
+  return faces_->bytes() + topology_->bytes() + surface_->bytes() + leaves_->triangles.bytes() +
+         leaves_->boxes.bytes() + leaves_->oriented.bytes() + (dipoles_ == nullptr ? 0 : dipoles_->bytes());
+}
+
+}  // namespace lumigrad::meshes

@@ -1,0 +1,94 @@
+// The stages of building a mesh, in their order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/pool.h"
+#include "meshes/mesh.h"
+#include "meshes/params.h"
+
+namespace lumigrad::meshes {
+
+// Vertices that have the same position (-0 is 0) become one: fills `welded`, `sources` and `distinct`. Distinct
+// vertices are in the order of their sources.
+void weld(const double* vertices, int64_t count, Topology& topology);
+
+// What the order of triangles looks at.
+struct Centroid {
+  float at[3];  // Three times the centroid, relative to anything.
+  int32_t face;
+};
+struct FaceList {
+  Array<int32_t> corners;     // [faces given, 3] distinct vertices; corner a is opposite the longest edge
+  Array<Centroid> centroids;  // Of the faces that have an area, in their order.
+};
+// Fills `left_out`.
+FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count, Topology& topology);
+// Whether a face with these corners has an area: its height is more than rounding of its longest edge.
+bool has_area(const double* a, const double* b, const double* c);
+
+// The levels of a Tree over so many triangles.
+struct Levels {
+  int32_t leaves, levels;
+  int32_t level_begin[kMaxLevels + 1];
+
+  int32_t nodes() const { return level_begin[levels]; }
+  int32_t nodes_of(int level) const { return level_begin[level + 1] - level_begin[level]; }
+};
+Levels shape_of(int64_t triangles);
+
+// Puts triangles into the order of the slots: the children of a node are found by halving them along the widest axis of
+// their centroids.
+void order_triangles(Centroid* centroids, int64_t count);
+
+// Fills `numbers` and `corners` from a list in order.
+void take_faces(const FaceList& list, Topology& topology);
+
+// Fills `neighbours`, and the counts of edges of the report.
+// Faces that repeat another in its orientation, but the first of them: by their numbers in `topology`, ascending; if
+// there are any, neighbours are not valid. `duplicates` counts faces with the corners of another.
+std::vector<int32_t> pair_edges(Topology& topology, Report& report);
+
+// Fills `owners`.
+void assign_owners(Topology& topology);
+
+// Positions in double, [distinct, 3] relative to the surface's centre, for the time of building.
+using Points = Array<double>;
+Points place(const double* vertices, const Topology& topology, Surface& surface, Report& report);
+
+// What is fitted to the triangles.
+struct Leaves {
+  Levels shape;
+  Array<float> triangles, boxes, oriented;  // As in Tree.
+  float low[3], high[3];
+  double size;  // Sum of the areas of the leaves' boxes.
+  bool turned;  // A face's edge bc is less than half as long as another of its edges.
+};
+// Fills `normals` and `vertex_normals` of the surface, volume and area of the report.
+std::shared_ptr<Leaves> fit_leaves(const Points& points, const Topology& topology, Surface& surface, Report& report);
+// Boxes of all levels but the lowest.
+void fit_nodes(Leaves& leaves);
+// Bounds are widened by this part of the extent: positions are rounded, and so is what is computed of them.
+inline constexpr float kWiden = 4e-7f;
+// A missing child is this far away.
+inline constexpr float kFar = 1e18f;
+
+// Tree::dipoles of so many triangles.
+Array<float> fit_dipoles(const Leaves& leaves, int64_t faces);
+
+// Owners of vertices that no face uses, and that faces of several chunks use; others are numbers of chunks.
+inline constexpr uint8_t kNobody = 255, kEverybody = 254;
+
+// Runs of leaves that are fitted together: fixed by their number, so that sums do not depend on the threads.
+struct Chunks {
+  int32_t leaves, length, count;
+
+  explicit Chunks(int32_t leaf_count)
+      : leaves(leaf_count), length(std::max(16, (leaf_count + 127) / 128)), count((leaf_count + length - 1) / length) {}
+  int32_t begin(int chunk) const { return std::min(leaves, chunk * length); }
+};
+
+}  // namespace lumigrad::meshes

@@ -1,0 +1,31 @@
+// The mesh engine on the CPU: what each instruction set provides, and the memory it works in.
+#pragma once
+
+#include <cstddef>
+
+#include "common/isa.h"
+#include "common/pool.h"
+#include "common/stage_clock.h"
+#include "meshes/params.h"
+
+namespace lumigrad::meshes {
+
+enum Stage { kSortStage, kQueryStage };
+inline constexpr const char* kStageNames[] = {"sort", "query"};
+
+// Scratch memory: grows to what the largest call needed and is reused; one call at a time.
+struct Workspace {
+  Buffer order, keys, scratch, moments;
+  double milliseconds[kMaxStages] = {};  // Of the last call, by stage.
+
+  std::size_t bytes() const { return order.bytes() + keys.bytes() + scratch.bytes() + moments.bytes(); }
+};
+
+// Each call sets Workspace::milliseconds.
+struct CpuEngine {
+  void (*evaluate)(const World&, const Spheres&, const Settings&, const Outputs&, Workspace&);
+};
+
+CpuEngine cpu_engine(Isa isa);
+
+}  // namespace lumigrad::meshes

@@ -1,0 +1,128 @@
+// From the triangle that is closest to a point to the signed distance and its derivative. Points are in the mesh's
+// frame, relative to its centre.
+#pragma once
+
+#include "meshes/math/distance.h"
+#include "meshes/math/triangle.h"
+#include "meshes/params.h"
+
+LG_BEGIN_ENGINE(meshes)
+
+// The closest point of a triangle, seen from p.
+struct Foothold {
+  Vec<float> rest;    // p less the closest point
+  float length;       // of `rest`
+  Vec<float> normal;  // Pseudo-normal there, of any length.
+  bool flat;          // Inside a face: `normal` has a length of 1, and the derivative of the distance is along it.
+  float side;         // 1: before the surface, as its normals tell; -1: behind.
+};
+
+LG_INLINE Vec<float> vector_at(const float* rows, int64_t row) {
+  return {rows[3 * row], rows[3 * row + 1], rows[3 * row + 2]};
+}
+
+// Face, edge or corner: its own normal, that of both faces, or that of the vertex (Baerentzen and Aanaes 2005). Faces
+// with hardly an area have none, and take those of the faces around them.
+LG_INLINE Vec<float> pseudo_normal(const Tree& tree, int64_t slot, Feature feature, bool& flat) {
+  flat = false;
+  if (feature >= kCornerA) return vector_at(tree.vertex_normals, tree.corners[3 * slot + (feature - kCornerA)]);
+  Vec<float> normal = vector_at(tree.normals, slot);
+  const bool bare = dot(normal, normal) == 0.0f;
+  flat = feature == kFace && !bare;
+  if (flat) return normal;
+  const auto add = [&](int edge) {
+    const int32_t other = tree.neighbours[3 * slot + edge];
+    if (other >= 0) normal = normal + vector_at(tree.normals, other);
+  };
+  if (bare) {
+    for (int edge = 0; edge < 3; ++edge) add(edge);
+  } else {
+    add(feature - kEdgeAb);
+  }
+  return normal;
+}
+
+// Closer than this part of the mesh's extent the way to the surface is worked out from the vertices themselves: the
+// edges of a triangle are rounded, and next to a corner or an edge that turns the way.
+inline constexpr float kNear = 1e-3f;
+
+// From p to the edge between two corners, `part` of the way from `first` to `second`: measured from the nearer one.
+LG_INLINE Vec<float> rest_to_edge(Vec<float> p, Vec<float> first, Vec<float> second, float part) {
+  const Vec<float> near = part < 0.5f ? first : second, far = part < 0.5f ? second : first;
+  const Vec<float> edge = far - near, w = p - near;
+  const float square = dot(edge, edge);
+  return along(w, square > 0.0f ? -min(max(dot(w, edge) / square, 0.0f), 1.0f) : 0.0f, edge);
+}
+
+LG_INLINE Vec<float> rest_nearby(const Tree& tree, int64_t slot, Feature feature, Foot<float> foot, Vec<float> p,
+                                 const Foothold& at) {
+  const int32_t* corners = tree.corners + 3 * slot;
+  const auto corner = [&](int i) { return vector_at(tree.positions, corners[i]); };
+  if (feature >= kCornerA) return p - corner(feature - kCornerA);
+  if (feature == kEdgeAb) return rest_to_edge(p, corner(0), corner(1), foot.s);
+  if (feature == kEdgeBc) return rest_to_edge(p, corner(1), corner(2), foot.t);
+  if (feature == kEdgeCa) return rest_to_edge(p, corner(0), corner(2), foot.t);
+  return at.flat ? dot(p - corner(0), at.normal) * at.normal : at.rest;
+}
+
+// Of a point that is `rest` away from where on the triangle its foot is.
+LG_INLINE Foothold foothold_at(const Tree& tree, int64_t slot, Foot<float> foot, Vec<float> rest, Vec<float> p) {
+  const Feature feature = feature_of(foot);
+  Foothold at;
+  at.rest = rest;
+  at.length = sqrt(dot(rest, rest));
+  at.normal = pseudo_normal(tree, slot, feature, at.flat);
+  if (at.length < kNear * tree.extent) {
+    at.rest = rest_nearby(tree, slot, feature, foot, p, at);
+    at.length = sqrt(dot(at.rest, at.rest));
+  }
+  at.side = dot(at.rest, at.normal) < 0.0f ? -1.0f : 1.0f;
+  return at;
+}
+
+LG_INLINE Foothold foothold_of(const Tree& tree, int64_t slot, Vec<float> p) {
+  const float* leaf = tree.triangles + slot / kWide * (kTriangleFloats * kWide) + slot % kWide;
+  const auto corner = [&](int i) { return Vec<float>{leaf[i * kWide], leaf[(i + 1) * kWide], leaf[(i + 2) * kWide]}; };
+  const Vec<float> u = corner(3), v = corner(6), w = p - corner(0);
+  const Foot<float> foot = closest_on_triangle(w, u, v);
+  return foothold_at(tree, slot, foot, rest_of(w, u, v, foot), p);
+}
+
+// 1 outside, -1 inside, as the mesh's policy says; `inside` is that of the rays or of the winding number.
+LG_INLINE float sign_of(const Obstacle& mesh, float side, bool inside) {
+  if (mesh.sign == Sign::none) return 1.0f;
+  if (mesh.sign == Sign::normals) return mesh.orientation < 0.0f ? -side : side;
+  return inside ? -1.0f : 1.0f;
+}
+
+// Whether a point is in the mesh however far it is from the surface: some are, if it is within the mesh's bounds, or if
+// the mesh by its normals is all around what it encloses.
+LG_INLINE bool any_depth(const Obstacle& mesh, float squared_distance_to_bounds) {
+  if (mesh.sign == Sign::none) return false;
+  const bool around = mesh.sign == Sign::normals && mesh.tree.inverted != (mesh.orientation < 0.0f);
+  return around || squared_distance_to_bounds <= 0.0f;
+}
+
+// Below this part of the mesh's extent the way to an edge or a corner is lost in rounding, and the pseudo-normal says
+// where the distance grows.
+inline constexpr float kLeastWay = 4e-7f;
+
+LG_INLINE Distance<float> contact_of(const Foothold& at, float sign, float extent) {
+  if (at.flat) return {sign * at.length, (sign * at.side) * at.normal};
+  if (at.length > kLeastWay * extent) return {sign * at.length, (sign / at.length) * at.rest};
+  const float square = dot(at.normal, at.normal);
+  const float inverse = square > 0.0f ? 1.0f / sqrt(square) : 0.0f;
+  return {sign * at.length, (sign * at.side * inverse) * at.normal};
+}
+
+// As cuRobo: along the way to the closest point; nothing on the surface itself (spec section 4).
+LG_INLINE Distance<float> contact_of_curobo(const Foothold& at, float sign, float extent) {
+  return {sign * at.length, (at.length > kLeastWay * extent ? sign / at.length : 0.0f) * at.rest};
+}
+
+// How far cuRobo looks for a mesh (spec section 3); the field has no activation distance in `inflated`.
+LG_INLINE float search_radius_curobo(float inflated, float reach) {
+  return inflated > reach ? reach + inflated : reach;
+}
+
+LG_END

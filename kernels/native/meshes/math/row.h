@@ -1,0 +1,94 @@
+// What the samples of a row come to: the centre's, and those of a sweep toward the time steps before and after.
+#pragma once
+
+#include "meshes/math/cost.h"
+#include "meshes/math/distance.h"
+#include "meshes/params.h"
+
+LG_BEGIN_ENGINE(meshes)
+
+// Larger numbers are not looked at: squares of them would come near the boxes of what is missing.
+inline constexpr float kLargest = 1e15f;
+
+// A sphere of the caller's; off where the radius is negative, or a number is not finite or too large.
+struct Sphere {
+  Vec<float> centre;
+  float radius;
+
+  LG_INLINE bool finite() const { return abs(centre.x) + abs(centre.y) + abs(centre.z) + abs(radius) < kLargest; }
+  LG_INLINE bool on() const { return radius >= 0.0f && finite(); }
+};
+
+LG_INLINE Sphere sphere_at(const float* rows, int64_t row) {
+  const float* s = rows + 4 * row;
+  return {{s[0], s[1], s[2]}, s[3]};
+}
+
+// The place of a sample, at a fraction of the way from the centre to its neighbour.
+LG_INLINE Vec<float> sample_at(Vec<float> centre, float fraction, Vec<float> neighbour) {
+  return along(centre, fraction, neighbour - centre);
+}
+
+LG_INLINE Vec<float> to_object(const Obstacle& o, Vec<float> p) {
+  return rotated(o.rotation, p) + Vec<float>{o.translation[0], o.translation[1], o.translation[2]};
+}
+LG_INLINE Vec<float> to_world(const Obstacle& o, Vec<float> p) {
+  return rotated_back(o.rotation, p - Vec<float>{o.translation[0], o.translation[1], o.translation[2]});
+}
+
+// Where a sample lies: at the centre, or toward the time step before or after.
+enum class Toward { none, before, after };
+
+// One sample near one obstacle.
+struct Sample {
+  Cost<float> cost;
+  Vec<float> gradient;  // d cost / d place, in the world
+  float fraction;
+  Toward toward;
+};
+
+struct RowSums {
+  float cost = 0.0f;
+  float jacobian[kJacobianFloats] = {};
+
+  LG_INLINE void put(int first, float scale, Vec<float> g) {
+    jacobian[first] = fma(scale, g.x, jacobian[first]);
+    jacobian[first + 1] = fma(scale, g.y, jacobian[first + 1]);
+    jacobian[first + 2] = fma(scale, g.z, jacobian[first + 2]);
+  }
+  LG_INLINE void add(const Sample& sample) {
+    cost += sample.cost.value;
+    put(3, 1.0f - sample.fraction, sample.gradient);
+    if (sample.toward == Toward::before) put(0, sample.fraction, sample.gradient);
+    if (sample.toward == Toward::after) put(6, sample.fraction, sample.gradient);
+    jacobian[9] += sample.cost.slope;
+  }
+  // True if the sample is the largest so far: then it is all that the row consists of.
+  LG_INLINE bool add_maximum(const Sample& sample) {
+    if (!(sample.cost.value > cost)) return false;
+    *this = RowSums{};
+    add(sample);
+    return true;
+  }
+  // As cuRobo: all of the gradient goes to the centre (spec section 6.2).
+  LG_INLINE void add_curobo(const Sample& sample) {
+    cost += sample.cost.value;
+    put(3, 1.0f, sample.gradient);
+  }
+};
+
+// Of a sample at distance `at` from obstacle `o`; costs of depths below 0 are 0.
+LG_INLINE Sample sample_of(const Obstacle& o, Distance<float> at, float inflated, float activation, float fraction,
+                           Toward toward) {
+  const Cost<float> cost = cost_of(inflated - at.value, activation);
+  return {cost, rotated_back(o.rotation, -cost.slope * at.gradient), fraction, toward};
+}
+
+// Exact: how far the inflated sphere is from an obstacle that was looked for within `radius`; a lower bound where it
+// was not found. A sweep looks at the same samples whatever the bound, if it is at least half the length of its half
+// segment.
+LG_INLINE float clearance_of(bool found, float distance, float radius, float inflated) {
+  return (found ? distance : radius) - inflated;
+}
+
+LG_END

@@ -1,0 +1,60 @@
+// The point of a triangle that is closest to another, and which feature of the triangle it lies on. N is float or a
+// pack.
+#pragma once
+
+#include "meshes/math/vector.h"
+
+LG_BEGIN_ENGINE(meshes)
+
+// Where on the triangle a + s u + t v.
+template <class N>
+struct Foot {
+  N s, t;
+};
+
+// What lies between a and a + s u + t v, and the rest of the way to w = p - a.
+template <class N>
+LG_INLINE Vec<N> rest_of(Vec<N> w, Vec<N> u, Vec<N> v, Foot<N> foot) {
+  return along(along(w, -foot.s, u), -foot.t, v);
+}
+
+// Minimises |w - s u - t v|^2 over s, t >= 0, s + t <= 1: inside, or on the best of the three edges. A triangle without
+// an area (its determinant is lost in rounding) is taken for its edges, an edge without a length for a point. With the
+// first corner opposite the longest edge u and v are the shorter ones, which keeps slivers accurate in float32.
+template <class N>
+LG_INLINE Foot<N> closest_on_triangle(Vec<N> w, Vec<N> u, Vec<N> v) {
+  const N zero = N(0.0f), one = N(1.0f), tiny = N(1e-30f);
+  const N uu = dot(u, u), vv = dot(v, v), uv = dot(u, v), uw = dot(u, w), vw = dot(v, w);
+  const N s = fnma(uv, vw, vv * uw), t = fnma(uv, uw, uu * vw), det = fnma(uv, uv, uu * vv);
+  const auto inside = (s >= zero) & (t >= zero) & (s + t <= det) & (det > N(2e-6f) * uu * vv);
+  const N inverse = quick_inverse(max(det, tiny));
+  // On the edges; values are |w - x|^2 - |w|^2.
+  const N on_u = min(max(uw * quick_inverse(max(uu, tiny)), zero), one);
+  const N on_v = min(max(vw * quick_inverse(max(vv, tiny)), zero), one);
+  const N opposite = fma(N(-2.0f), uv, uu + vv);
+  const N on_opposite = min(max((vw - uw - uv + uu) * quick_inverse(max(opposite, tiny)), zero), one);
+  const N value_u = on_u * fma(on_u, uu, N(-2.0f) * uw);
+  const N value_v = on_v * fma(on_v, vv, N(-2.0f) * vw);
+  const N os = one - on_opposite;
+  const N value_opposite =
+      fma(os, fma(os, uu, N(-2.0f) * uw), on_opposite * fma(on_opposite, vv, fma(N(2.0f) * os, uv, N(-2.0f) * vw)));
+  const auto u_wins = (value_u <= value_v) & (value_u <= value_opposite);
+  const auto v_wins = value_v <= value_opposite;
+  Foot<N> foot;
+  foot.s = select(inside, s * inverse, select(u_wins, on_u, select(v_wins, zero, os)));
+  foot.t = select(inside, t * inverse, select(u_wins, zero, select(v_wins, on_v, on_opposite)));
+  return foot;
+}
+
+// Features: kFace, or an edge or a corner of the triangle.
+enum Feature : int { kFace, kEdgeAb, kEdgeBc, kEdgeCa, kCornerA, kCornerB, kCornerC };
+
+// Decided by what closest_on_triangle clamped, not by tolerances.
+LG_INLINE Feature feature_of(Foot<float> foot) {
+  const float s = foot.s, t = foot.t, sum = s + t;
+  if (t <= 0.0f) return s <= 0.0f ? kCornerA : s >= 1.0f ? kCornerB : kEdgeAb;
+  if (s <= 0.0f) return t >= 1.0f ? kCornerC : kEdgeCa;
+  return sum >= 1.0f ? kEdgeBc : kFace;
+}
+
+LG_END

@@ -1,0 +1,207 @@
+// Drawing the spheres of a batch into a block, for both semantics: first the hits are found for all candidates, then
+// only they are blended. Doing both in one loop costs a mispredicted branch for most candidates.
+#pragma once
+
+#include "spheres/cpu/block.h"
+#include "spheres/math/blend.h"
+
+LG_BEGIN_ENGINE(spheres)
+
+struct DrawArguments {
+  const Scene* scene;
+  const Settings* settings;
+  int channels, track;
+};
+
+template <int kChannels>
+LG_INLINE Pack channel(const float* record, const Scene& scene, uint32_t id, int c) {
+  if constexpr (kChannels == 3) return Pack(record[compat_record::kColor + c]);
+  return Pack(scene.colors[static_cast<int64_t>(id) * scene.channels + c]);
+}
+
+LG_INLINE IntPack load_int(const float* p) { return bits(Pack::load(p)); }
+LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
+
+// ---- compat ----
+
+// Fills `events` and `checks`; returns how many. Candidates are counted per pixel: after the 65th its early stop is
+// looked at and the count restarts, whether or not it stops (spec 5.2), so this needs no drawing.
+template <bool kOrthogonal>
+LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& ray, float* state, uint32_t* events,
+                          uint16_t* checks) {
+  IntPack loaded = load_int(state + kLoaded * kLanes);
+  const IntPack one = 1, zero = 0, full = 64;
+  int count = 0;
+  for (int i = 0; i < batch.lengths[block]; ++i) {
+    const uint32_t entry = batch.lists[block][i];
+    const float* record = batch.records[entry & 0xffff];
+    const MaskPack candidates = mask_from_bits(entry >> 16);
+    const MaskPack hit = compat_hit<Pack, kOrthogonal>(record, ray) & candidates;
+    loaded = select(candidates, loaded + one, loaded);
+    const MaskPack check = loaded > full;
+    loaded = select(check, zero, loaded);
+    const uint32_t hit_bits = to_bits(hit), check_bits = to_bits(check);
+    events[count] = (entry & 0xffff) | (hit_bits << 16);
+    checks[count] = static_cast<uint16_t>(check_bits);
+    count += (hit_bits | check_bits) != 0;
+  }
+  store_int(state + kLoaded * kLanes, loaded);
+  return count;
+}
+
+template <bool kOrthogonal, int kChannels, int kTrack>
+LG_INLINE void draw_compat(const Batch& batch, const CompatRay<Pack>& ray, const CompatView& view,
+                           const DrawArguments& arguments, float* state, const uint32_t* events, const uint16_t* checks,
+                           int count) {
+  using namespace compat_record;
+  Pack maximum = Pack::load(state + kMaximum * kLanes), background = Pack::load(state + kMaximumLow * kLanes);
+  Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
+  IntPack hits = load_int(state + kHits * kLanes);
+  MaskPack active = Pack::load(state + kActive * kLanes) > Pack(0.0f);
+  float* const channels_home = state + kBlockFields * kLanes;
+  Packs<kChannels> color(channels_home, arguments.channels);
+  const int channels = Packs<kChannels>::count(arguments.channels);
+  float* const tracker_home = channels_home + channels * kLanes;
+  Tracker<kTrack> tracker(tracker_home, arguments.track);
+  const Pack zero = 0.0f, one = 1.0f;
+  const bool limited = arguments.settings->max_hits <= 0x7fffffffu;
+  for (int i = 0; i < count; ++i) {
+    const float* record = batch.records[events[i] & 0xffff];
+    const uint32_t id = batch.ids[events[i] & 0xffff];
+    const MaskPack hit = mask_from_bits(events[i] >> 16) & active;
+    if (any(hit)) {
+      const CompatGeometry<Pack> g = compat_geometry<Pack, kOrthogonal>(record, ray, view);
+      const auto [weight, scale, higher] = compat_join<Pack>(record, g, maximum);
+      denominator = select(hit, denominator * scale + weight, denominator);
+      background = select(hit, background * scale, background);
+      maximum = select(hit & higher, g.exponent, maximum);
+#pragma GCC unroll 4
+      for (int c = 0; c < channels; ++c) {
+        const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
+        color.set(c, select(hit, weight * value + color.get(c) * scale, color.get(c)));
+      }
+      max_near = select(hit, Pack(record[kNear]), max_near);
+      hits = select(hit, hits + IntPack(1), hits);
+      if (kTrack > 0 || arguments.track > 0) tracker.insert(hit, g.depth, static_cast<int>(id));
+    }
+    if (checks[i] != 0) {
+      MaskPack stop = mask_from_bits(0);
+      if (view.may_stop) {
+        const Pack threshold = select(hits > IntPack(0), compat_threshold(denominator, maximum, view), Pack(kNoDepth));
+        stop = Pack(record[kNear]) > threshold;
+      }
+      if (limited) stop = stop | (hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1));
+      active = active & ~(stop & mask_from_bits(checks[i]));
+      if (!any(active)) break;
+    }
+  }
+  maximum.store(state + kMaximum * kLanes);
+  background.store(state + kMaximumLow * kLanes);
+  denominator.store(state + kDenominator * kLanes);
+  max_near.store(state + kMaxNear * kLanes);
+  store_int(state + kHits * kLanes, hits);
+  select(active, one, zero).store(state + kActive * kLanes);
+  color.save(channels_home);
+  tracker.save(tracker_home);
+}
+
+// ---- exact ----
+
+template <bool kOrthogonal>
+LG_INLINE int find_exact(const Batch& batch, int block, const ExactRay<Pack>& ray, const ExactView& view,
+                         uint32_t* events) {
+  int count = 0;
+  for (int i = 0; i < batch.lengths[block]; ++i) {
+    const uint32_t entry = batch.lists[block][i];
+    const float* record = batch.records[entry & 0xffff];
+    const uint32_t hit = to_bits(exact_hit<Pack, kOrthogonal>(record, ray, view)) & (entry >> 16);
+    events[count] = (entry & 0xffff) | (hit << 16);
+    count += hit != 0;
+  }
+  return count;
+}
+
+// The shapes of the hits. They do not depend on each other, while the blend goes from one to the next: apart, the
+// processor works on several at a time.
+template <bool kOrthogonal, bool kDepth>
+LG_INLINE void shape_exact(const Batch& batch, const ExactRay<Pack>& ray, const ExactView& view, const uint32_t* events,
+                           int count, float* shapes) {
+  for (int i = 0; i < count; ++i) {
+    const float* record = batch.records[events[i] & 0xffff];
+    const MaskPack reached = mask_from_bits(events[i] >> 16);
+    const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, view, reached);
+    float* shape = shapes + i * kShapeFloats;
+    select(reached, g.closeness, Pack(0.0f)).store(shape);
+    g.low.store(shape + kLanes);
+    if constexpr (kDepth) {
+      (kOrthogonal ? Pack(record[exact_record::kQz]) - g.half_chord : exact_depth(record, g)).store(shape + 2 * kLanes);
+    }
+  }
+}
+
+inline constexpr int kStopInterval = 16;
+
+template <bool kOrthogonal, int kChannels, int kTrack>
+LG_INLINE void draw_exact(const Batch& batch, const float* shapes, const Camera& camera, const DrawArguments& arguments,
+                          float* state, const uint32_t* events, int count, int position, int length) {
+  using namespace exact_record;
+  Pack high = Pack::load(state + kMaximum * kLanes), low = Pack::load(state + kMaximumLow * kLanes);
+  Pack denominator = Pack::load(state + kDenominator * kLanes), max_near = Pack::load(state + kMaxNear * kLanes);
+  IntPack hits = load_int(state + kHits * kLanes), stop = load_int(state + kStop * kLanes);
+  MaskPack active = Pack::load(state + kActive * kLanes) > Pack(0.0f);
+  float* const channels_home = state + kBlockFields * kLanes;
+  Packs<kChannels> color(channels_home, arguments.channels);
+  const int channels = Packs<kChannels>::count(arguments.channels);
+  float* const tracker_home = channels_home + channels * kLanes;
+  Tracker<kTrack> tracker(tracker_home, arguments.track);
+  const Pack zero = 0.0f, one = 1.0f;
+  const bool limited = arguments.settings->max_hits <= 0x7fffffffu;
+  for (int i = 0; i < count; ++i) {
+    const float* record = batch.records[events[i] & 0xffff];
+    const uint32_t id = batch.ids[events[i] & 0xffff];
+    const int place = position + static_cast<int>(events[i] & 0xffff);
+    const float* shape = shapes + i * kShapeFloats;
+    const Pack closeness = Pack::load(shape), exponent_low = Pack::load(shape + kLanes);
+    // A weightless hit must not raise the maximum.
+    const MaskPack hit = active & (closeness > zero);
+    const auto joining = exact_join<Pack>(record, closeness, exponent_low, high, low);
+    const MaskPack raise = hit & joining.higher;
+    const Pack weight = select(hit, joining.weight, zero), scale = select(raise, joining.scale, one);
+    denominator = fma(denominator, scale, weight);
+    high = select(raise, Pack(record[kHigh]), high);
+    low = select(raise, exponent_low, low);
+#pragma GCC unroll 4
+    for (int c = 0; c < channels; ++c) {
+      const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
+      color.set(c, fma(weight, value, color.get(c) * scale));
+    }
+    max_near = select(hit, Pack(exact_near<kOrthogonal>(record)), max_near);
+    hits = select(hit, hits + IntPack(1), hits);
+    if (kTrack > 0 || arguments.track > 0) {
+      tracker.insert(hit, Pack::load(shape + 2 * kLanes), static_cast<int>(id));
+    }
+    MaskPack ends = mask_from_bits(0);
+    if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);
+    if (i % kStopInterval == kStopInterval - 1) {
+      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, exact_near<kOrthogonal>(record),
+                                         length - place - 1, high, low, denominator);
+    }
+    ends = ends & active;
+    if (any(ends)) {
+      stop = select(ends, IntPack(place + 1), stop);
+      active = active & ~ends;
+      if (!any(active)) break;
+    }
+  }
+  high.store(state + kMaximum * kLanes);
+  low.store(state + kMaximumLow * kLanes);
+  denominator.store(state + kDenominator * kLanes);
+  max_near.store(state + kMaxNear * kLanes);
+  store_int(state + kHits * kLanes, hits);
+  store_int(state + kStop * kLanes, stop);
+  select(active, one, zero).store(state + kActive * kLanes);
+  color.save(channels_home);
+  tracker.save(tracker_home);
+}
+
+LG_END

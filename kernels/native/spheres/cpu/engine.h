@@ -1,0 +1,41 @@
+// The sphere engine on the CPU: what each instruction set provides, and the memory it works in.
+#pragma once
+
+#include "common/isa.h"
+#include "common/pool.h"
+#include "common/stage_clock.h"
+#include "spheres/params.h"
+
+namespace lumigrad::spheres {
+
+enum Stage { kSetupStage, kSortStage, kBinStage, kBlendStage, kFinishStage };
+
+// Grows to what the largest call needed and is reused; one call at a time.
+struct Workspace {
+  Buffer records, rectangles, area, pairs, pairs_swap, histogram;
+  Buffer tile_counts, tile_starts, tile_entries;
+  Buffer scratch, rows, crossing, crossing_rows, camera_parts, weights;
+  double milliseconds[kMaxStages] = {};
+  // Names the view that the buffers were last prepared for, unique in the process; 0: none.
+  uint64_t prepared = 0;
+
+  std::size_t bytes() const {
+    return records.bytes() + rectangles.bytes() + area.bytes() + pairs.bytes() + pairs_swap.bytes() +
+           histogram.bytes() + tile_counts.bytes() + tile_starts.bytes() + tile_entries.bytes() + scratch.bytes() +
+           rows.bytes() + crossing.bytes() + crossing_rows.bytes() + camera_parts.bytes() + weights.bytes();
+  }
+};
+
+struct CpuEngine {
+  void (*forward)(const Camera&, const Settings&, const Scene&, const Outputs&, Workspace&);
+  // `prepared`: what the workspace held after the forward pass. If it still does, setup, sort and binning are spared.
+  void (*backward)(const Camera&, const Settings&, const Scene&, const Upstream&, const Gradients&, uint64_t prepared,
+                   Workspace&);
+};
+
+// A number never given before in this process.
+uint64_t next_prepared();
+
+CpuEngine cpu_engine(Isa isa);
+
+}  // namespace lumigrad::spheres

@@ -1,0 +1,67 @@
+// Rows of sums per sphere, and what becomes of them: gradient arrays and camera sums.
+#pragma once
+
+#include "spheres/cpu/draw.h"
+
+LG_BEGIN_ENGINE(spheres)
+
+// A row: dL/d centre (3), radius, opacity, then K colours.
+inline constexpr int kRowFields = 8;  // With 3 channels.
+inline constexpr int kMaxBands = 256;
+
+// Bands of tile rows, one per thread, of about equal length of lists.
+struct Bands {
+  int count;
+  int first[kMaxBands + 1];
+  float* scratch;
+  std::size_t scratch_floats;
+  double* parts;  // Per band: camera sums, then K background sums.
+  int part_doubles;
+  LG_INLINE double* sums(int part) const { return parts + static_cast<std::size_t>(part) * part_doubles; }
+};
+
+struct Rows {
+  int width;                // Floats per row.
+  float* rows;              // [N, width]
+  int32_t* touched;         // [N]
+  bool count_touched;       // Exact: counted on the way; compat knows it beforehand.
+  const int32_t* crossing;  // [N] number among the spheres that reach into several bands; -1
+  int crossings;
+  float* crossing_rows;         // [bands, crossings, width + 8]; `touched` behind the row
+  const float* camera_weights;  // [N] compat: what a sphere's camera terms are multiplied with.
+  double contributors;          // Compat: what their sum is divided by.
+};
+
+Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);
+// Compat: in how many pixels each sphere was tracked.
+void count_tracked(const Camera& camera, const Settings& settings, int64_t n, const float* info, int32_t* touched,
+                   Workspace& workspace);
+Rows make_rows(const Settings& settings, const Scene& scene, const Gradients& gradients, const Prepared& prepared,
+               Bands& bands, Workspace& workspace);
+void finish(const Camera& camera, const Settings& settings, const Scene& scene, const Gradients& gradients,
+            const Bands& bands, const Rows& rows);
+
+LG_INLINE void add_row(const Pack sums[kRowFields], float* row) { add_sums_of_8(sums, row); }
+
+// Where a band writes.
+struct BandRows {
+  int top, bottom;  // Pixels.
+  float* crossing_rows;
+
+  BandRows(const Rows& rows, const Bands& bands, int part)
+      : top(bands.first[part] * kTileHeight),
+        bottom(bands.first[part + 1] * kTileHeight),
+        crossing_rows(rows.crossing_rows + static_cast<std::size_t>(part) * rows.crossings * (rows.width + 8)) {}
+
+  LG_INLINE float* row(const Rows& rows, const PixelRectangle& r, uint32_t id, int touched) {
+    if (r.y0 >= top && r.y1 <= bottom) {
+      if (rows.count_touched) rows.touched[id] += touched;
+      return rows.rows + static_cast<std::size_t>(id) * rows.width;
+    }
+    float* row = crossing_rows + static_cast<std::size_t>(rows.crossing[id]) * (rows.width + 8);
+    if (rows.count_touched) reinterpret_cast<int32_t*>(row + rows.width)[0] += touched;
+    return row;
+  }
+};
+
+LG_END

@@ -1,0 +1,84 @@
+// What each tile of the film must look at, and how its blocks share it.
+#pragma once
+
+#include "common/cpu/tile_lists.h"
+#include "spheres/cpu/engine.h"
+#include "spheres/math/setup.h"
+
+LG_BEGIN_ENGINE(spheres)
+
+// Spheres of a tile's list that are drawn before the next are fetched: their records fit into the first-level cache.
+inline constexpr int kBatch = 256;
+
+// What `prepare` makes of a scene and a view: which spheres each tile must look at, nearest first.
+struct Prepared {
+  int tiles_x, tiles_y;
+  const float* records;              // [N, 16]
+  const PixelRectangle* rectangles;  // [N] candidate pixels
+  const float* area;                 // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3.
+  const uint32_t* tile_starts;       // [tiles + 1]
+  const uint32_t* entries;           // Sphere numbers.
+};
+
+// What `prepare` left in the workspace.
+Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& workspace);
+
+// With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.
+Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
+                 Workspace& workspace, StageClock& clock);
+
+// One tile's list, a batch at a time.
+struct Batch {
+  alignas(64) float records[kBatch][kRecordFloats];
+  uint32_t ids[kBatch];
+  // The block's spheres: number within the batch, and candidate pixels << 16.
+  uint32_t lists[kBlocks][kBatch];
+  int lengths[kBlocks];
+};
+
+// Pixels of the block at (bx, by) whose bits are set in the tile's column and row masks.
+LG_INLINE uint32_t block_mask(uint32_t columns, uint32_t rows, int bx, int by) {
+  static constexpr uint16_t kSpread[16] = {0x0000, 0x0001, 0x0010, 0x0011, 0x0100, 0x0101, 0x0110, 0x0111,
+                                           0x1000, 0x1001, 0x1010, 0x1011, 0x1100, 0x1101, 0x1110, 0x1111};
+  return ((columns >> (4 * bx)) & 15u) * kSpread[(rows >> (4 * by)) & 15u];
+}
+
+struct TileSpan {
+  uint32_t columns, rows;  // Bits of the tile's pixel columns and rows.
+  int bx0, bx1, by0, by1;  // Blocks.
+};
+
+LG_INLINE TileSpan tile_span(const PixelRectangle& r, int tile_x, int tile_y) {
+  const int left = tile_x * kTileWidth, top = tile_y * kTileHeight;
+  const int x0 = r.x0 > left ? r.x0 - left : 0, y0 = r.y0 > top ? r.y0 - top : 0;
+  const int x1 = r.x1 - left < kTileWidth ? r.x1 - left : kTileWidth;
+  const int y1 = r.y1 - top < kTileHeight ? r.y1 - top : kTileHeight;
+  const uint32_t columns = static_cast<uint32_t>(((uint64_t{1} << x1) - 1) & ~((uint64_t{1} << x0) - 1));
+  const uint32_t rows = ((1u << y1) - 1u) & ~((1u << y0) - 1u);
+  return {columns, rows, x0 >> 2, (x1 + 3) >> 2, y0 >> 2, (y1 + 3) >> 2};
+}
+
+LG_INLINE void copy_record(float* to, const float* from) { Pack::load(from).store(to); }
+
+// Fetches entries [from, from + count) and deals them out to the blocks, in order.
+inline void fill_batch(Batch& batch, const Prepared& prepared, int tile_x, int tile_y, const uint32_t* entries,
+                       int count) {
+  for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t id = entries[i];
+    if (i + 16 < count) __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i + 16]) * kRecordFloats);
+    if (i + 16 < count) __builtin_prefetch(prepared.rectangles + entries[i + 16]);
+    batch.ids[i] = id;
+    copy_record(batch.records[i], prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+    const TileSpan span = tile_span(prepared.rectangles[id], tile_x, tile_y);
+    for (int by = span.by0; by < span.by1; ++by) {
+      for (int bx = span.bx0; bx < span.bx1; ++bx) {
+        const int block = by * kBlocksX + bx;
+        batch.lists[block][batch.lengths[block]++] =
+            static_cast<uint32_t>(i) | (block_mask(span.columns, span.rows, bx, by) << 16);
+      }
+    }
+  }
+}
+
+LG_END

@@ -1,0 +1,133 @@
+// The backward pass on the device: what the scene looks like from the camera is worked out again, then differentiated
+// (backward_exact.cu, backward_compat.cu); rows and sums then become gradients.
+#include "common/cuda/launch.h"
+#include "spheres/cuda/rows.cuh"
+
+namespace lumigrad::spheres {
+namespace {
+
+constexpr unsigned kThreads = 256;
+// Blocks that share the spheres; each adds its camera sums once.
+constexpr unsigned kMaxBlocks = 1024;
+
+// Sums of doubles over the block, added to `to`.
+template <int V>
+__device__ void add_doubles(const double (&values)[V], double* to) {
+  __shared__ SharedArray<double, kThreads / kWarp * V> partial;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int i = 0; i < V; ++i) {
+    const double total = warp_sum(values[i]);
+    if (lane_index() == 0) partial[warp * V + i] = total;
+  }
+  __syncthreads();
+  if (threadIdx.x < V) {
+    double sum = 0.0;
+    for (int w = 0; w < static_cast<int>(kThreads) / kWarp; ++w) sum += partial[w * V + static_cast<int>(threadIdx.x)];
+    if (sum != 0.0) atomicAdd(to + threadIdx.x, sum);
+  }
+}
+
+// Gradients of one sphere; its camera terms are added to `sums`.
+template <bool kExact, bool kOrthogonal>
+__device__ void finish_sphere(const Camera& camera, const Scene& scene, const CudaPrepared& prepared,
+                              const CudaRows& from, const Gradients& to, int64_t i, double* sums,
+                              double& contributors) {
+  const float* row = from.rows + i * from.width;
+  const int touched = from.touched[i];
+  const float scale = kExact ? 1.0f : (touched > 0 ? 1.0f / static_cast<float>(touched) : 0.0f);
+  if (to.positions != nullptr) {
+    float world[3];
+    centre_gradient<kExact, kOrthogonal>(camera, row, world);
+    for (int k = 0; k < 3; ++k) to.positions[3 * i + k] = world[k] * scale;
+  }
+  if (to.radii != nullptr) to.radii[i] = row[3] * scale;
+  if (to.opacities != nullptr) to.opacities[i] = row[4] * scale;
+  for (int c = 0; to.colors != nullptr && c < scene.channels; ++c) {
+    to.colors[i * scene.channels + c] = row[kRowColor + c] * scale;
+  }
+  if (touched == 0) return;
+  const float area = prepared.area[i];
+  add_camera_terms<kExact, kOrthogonal>(camera, scene.positions + 3 * i, row,
+                                        kExact ? 1.0f : camera_weight(area, touched), sums);
+  // In Pulsar small spheres count once per pixel (spec 7.2).
+  contributors += area > 0.0f ? 1.0 : static_cast<double>(touched);
+}
+
+template <bool kExact, bool kOrthogonal>
+__global__ void __launch_bounds__(kThreads)
+    finish_kernel(Camera camera, Scene scene, CudaPrepared prepared, CudaRows from, Gradients to) {
+  constexpr int kTerms = 12;  // add_camera_terms uses no more.
+  double sums[kTerms] = {};
+  double contributors[1] = {};
+  for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < scene.count; i += gridDim.x * blockDim.x) {
+    finish_sphere<kExact, kOrthogonal>(camera, scene, prepared, from, to, i, sums, contributors[0]);
+  }
+  if (to.camera == nullptr) return;
+  add_doubles(sums, from.sums);
+  if (!kExact) add_doubles(contributors, from.sums + kContributors);
+}
+
+// What is left once all spheres and pixels are summed; one thread.
+__global__ void totals_kernel(Camera camera, Settings settings, Scene scene, CudaRows from, Gradients to) {
+  double* sums = from.sums;
+  if (settings.exact) {
+    // Sums of dL/de e: the pairs' are relative to M, and what M takes part in sums to minus the background's.
+    const double range = camera.z_max64 - camera.z_min64;
+    sums[17] = (sums[kPairExponent] - sums[kBackgroundMaximum]) / range;
+    sums[18] = -(sums[kPairExponent] + sums[kBackgroundExponent]) / settings.gamma64;
+  } else {
+    compat_camera_totals(camera, sums[kContributors], sums);
+  }
+  for (int i = 0; to.camera != nullptr && i < kCameraSums; ++i) to.camera[i] = sums[i];
+  for (int c = 0; to.background != nullptr && c < scene.channels; ++c) {
+    to.background[c] = static_cast<float>(sums[kBackgroundColor + c]);
+  }
+}
+
+using FinishKernel = void (*)(Camera, Scene, CudaPrepared, CudaRows, Gradients);
+
+FinishKernel choose(bool exact, bool orthogonal) {
+  if (exact) return orthogonal ? &finish_kernel<true, true> : &finish_kernel<true, false>;
+  return orthogonal ? &finish_kernel<false, true> : &finish_kernel<false, false>;
+}
+
+}  // namespace
+
+void cuda_finish(const Camera& camera, const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
+                 const CudaRows& rows, const Gradients& gradients, cudaStream_t stream) {
+  const unsigned blocks = ::min(blocks_for(static_cast<std::size_t>(scene.count), kThreads), kMaxBlocks);
+  launch(choose(settings.exact, camera.orthogonal), blocks, kThreads, 0, stream, camera, scene, prepared, rows,
+         gradients);
+  if (gradients.camera == nullptr && gradients.background == nullptr) return;
+  launch(totals_kernel, 1, 1, 0, stream, camera, settings, scene, rows, gradients);
+}
+
+DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
+                          const Gradients& gradients, CudaWorkspace& workspace, cudaStream_t stream) {
+  DeviceTimer timer(stream);
+  CudaBuffers buffers;
+  const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
+  const auto n = static_cast<std::size_t>(scene.count);
+  const int width = cuda_row_width(scene.channels);
+  DeviceBuffer<float> rows(n * static_cast<std::size_t>(width), stream);
+  // The last block of 8 channels is added up as a whole.
+  DeviceBuffer<double> sums(kBackgroundColor + static_cast<std::size_t>(scene.channels) + kCudaRow, stream);
+  const auto clear = [&](void* data, std::size_t bytes) {
+    if (bytes > 0) check(cudaMemsetAsync(data, 0, bytes, stream), "clearing sums");
+  };
+  clear(rows.data(), rows.bytes());
+  clear(sums.data(), sums.bytes());
+  clear(gradients.touched, n * sizeof(*gradients.touched));
+  const CudaRows to{width, rows.data(), gradients.touched, sums.data()};
+  if (settings.exact) {
+    cuda_exact_pairs(camera, settings, scene, upstream, prepared, to, stream);
+  } else {
+    cuda_compat_pairs(camera, settings, scene, upstream, prepared, to, gradients.camera != nullptr, stream);
+  }
+  timer.mark("blend");
+  cuda_finish(camera, settings, scene, prepared, to, gradients, stream);
+  timer.mark("finish");
+  return timer;
+}
+
+}  // namespace lumigrad::spheres

@@ -1,0 +1,176 @@
+// Exact's backward pass on the device: tiles go through their spheres again, and every pixel that a sphere touched adds
+// to its row.
+#include "common/cuda/launch.h"
+#include "spheres/cuda/rows.cuh"
+#include "spheres/math/blend.h"
+
+namespace lumigrad::spheres {
+namespace {
+
+template <int kChannels>
+__device__ inline float channel(const Scene& scene, const float* record, unsigned id, int c) {
+  if constexpr (kChannels == 3) return record[exact_record::kColor + c];
+  return scene.colors[static_cast<int64_t>(id) * scene.channels + c];
+}
+
+// What is known of a pixel before its spheres are gone through.
+template <int kChannels>
+struct PixelUpstream {
+  const float* gradient;  // dL/d colour, [K]; null: 0
+  int channels;
+  int stop = 0;        // Spheres of this rank and behind were not looked at.
+  int closest = -1;    // The sphere that gave the depth
+  float depth = 0.0f;  // dL/d depth
+  float alpha = 0.0f;  // dL/d alpha
+  ExactPixel<float> pixel{};
+
+  __device__ PixelUpstream(const Settings& settings, const Scene& scene, const Upstream& up, int64_t index,
+                           bool on_film)
+      : gradient(on_film && up.d_color != nullptr ? up.d_color + index * scene.channels : nullptr),
+        channels(kChannels > 0 ? kChannels : scene.channels) {
+    if (!on_film) return;
+    stop = up.stop[index];
+    pixel = {up.blend[3 * index], up.blend[3 * index + 1], 1.0f / up.blend[3 * index + 2], 0.0f};
+    for (int c = 0; c < channels; ++c) pixel.upstream += of(c) * up.color[index * channels + c];
+    if (up.d_alpha != nullptr) alpha = up.d_alpha[index];
+    if (up.d_depth != nullptr) {
+      closest = up.ids[index * settings.n_track];
+      depth = up.d_depth[index];
+    }
+  }
+  __device__ float of(int c) const { return gradient != nullptr && c < channels ? gradient[c] : 0.0f; }
+  __device__ float toward(const Scene& scene, const float* record, unsigned id) const {
+    float sum = 0.0f;
+    for (int c = 0; c < channels; ++c) sum += of(c) * channel<kChannels>(scene, record, id, c);
+    return sum;
+  }
+};
+
+// The background takes part in the blend as one more candidate, of exponent e0 and weight exp(e0 - M). Also turns
+// `pixel.upstream` into what the pairs need: an upstream gradient of alpha acts like a channel in which spheres are 1
+// and the background 0. The whole block calls it; `view_sums` gets two values.
+template <int kChannels>
+__device__ void add_background(const ExactView& view, const Scene& scene, PixelUpstream<kChannels>& up, bool on_film,
+                               double* sums, float (&view_sums)[2]) {
+  ExactPixel<float>& pixel = up.pixel;
+  const float share = on_film ? exact_background(view, pixel.high, pixel.low) * pixel.inverse : 0.0f;
+  pixel.upstream -= up.alpha * share;
+  float toward_background = 0.0f;
+  for (int c = 0; c < up.channels; ++c) toward_background += up.of(c) * scene.background[c];
+  const float d_exponent = share * ((toward_background - pixel.upstream) - up.alpha);
+  const float difference = (view.background_high - pixel.high) + (view.background_low - pixel.low);
+  view_sums[0] = d_exponent * min(difference, 0.0f);
+  view_sums[1] = d_exponent * (pixel.high + pixel.low);
+  for (int begin = 0; begin < up.channels; begin += kCudaRow) {
+    float values[kCudaRow];
+#pragma unroll
+    for (int i = 0; i < kCudaRow; ++i) values[i] = up.of(begin + i) * share;
+    add_block(values, sums + kBackgroundColor + begin);
+  }
+}
+
+// Sums over the pairs of a pixel, for the camera and gamma.
+struct PixelSums {
+  float ray_x = 0.0f, ray_y = 0.0f, spread = 0.0f;
+};
+
+// One sphere of the batch. The whole warp calls it.
+template <bool kOrthogonal, int kChannels>
+__device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, const Scene& scene,
+                           const PixelUpstream<kChannels>& up, const float* record, unsigned id, bool looked,
+                           const CudaRows& to, PixelSums& sums) {
+  bool takes_part = looked && exact_hit<float, kOrthogonal>(record, ray, view);
+  if (__ballot_sync(kWholeWarp, takes_part) == 0) return;
+  float values[kCudaRow] = {};
+  float share = 0.0f;
+  if (takes_part) {
+    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, true);
+    takes_part = g.closeness > 0.0f;
+    if (takes_part) {
+      const float d_depth = up.closest == static_cast<int>(id) ? up.depth : 0.0f;
+      const ExactSums<float> s =
+          exact_sums<float, kOrthogonal>(record, ray, view, g, up.pixel, up.toward(scene, record, id), d_depth);
+      share = s.share;
+      values[0] = s.x;
+      values[1] = s.y;
+      values[2] = s.z;
+      values[3] = s.radius;
+      values[4] = s.opacity;
+      for (int c = 0; c < 3; ++c) values[kRowColor + c] = up.of(c) * share;
+      sums.ray_x += s.ray_x;
+      sums.ray_y += s.ray_y;
+      sums.spread += s.spread;
+    }
+  }
+  const unsigned pixels = __ballot_sync(kWholeWarp, takes_part);
+  if (pixels == 0) return;
+  float* row = to.rows + static_cast<int64_t>(id) * to.width;
+  add_row(row, values);
+  if (lane_index() == 0) atomicAdd(to.touched + id, __popc(pixels));
+  for (int column = kCudaRow; kChannels == 0 && column < to.width; column += kCudaRow) {
+#pragma unroll
+    for (int i = 0; i < kCudaRow; ++i) values[i] = up.of(column + i - kRowColor) * share;
+    add_row(row + column, values);
+  }
+}
+
+// Adds up what the pixels kept for the camera and gamma.
+template <bool kOrthogonal>
+__device__ void add_view(const Camera& camera, const TilePixel& place, const PixelSums& pixel,
+                         const float (&background)[2], double* sums) {
+  float values[4] = {pixel.ray_x, pixel.ray_y, 0.0f, 0.0f};
+  if (!kOrthogonal) {
+    values[2] = pixel.ray_x * (static_cast<float>(place.x) - static_cast<float>(camera.centre_x));
+    values[3] = pixel.ray_y * (static_cast<float>(place.y) - static_cast<float>(camera.centre_y));
+  }
+  add_block(values, sums + (kOrthogonal ? 16 : 12));
+  float rest[4] = {background[0], background[1], pixel.spread, 0.0f};
+  static_assert(kBackgroundMaximum == kBackgroundExponent + 1 && kPairExponent == kBackgroundExponent + 2);
+  add_block(rest, sums + kBackgroundExponent);
+}
+
+template <bool kOrthogonal, int kChannels>
+__global__ void __launch_bounds__(kTilePixels)
+    pairs_kernel(Camera camera, Settings settings, Scene scene, Upstream upstream, CudaPrepared prepared, CudaRows to) {
+  __shared__ SphereBatch batch;
+  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+  const int64_t index = static_cast<int64_t>(place.y) * camera.width + place.x;
+  const ExactView view = exact_view(camera, settings);
+  const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
+  PixelUpstream<kChannels> up(settings, scene, upstream, index, place.on_film);
+  float background[2];
+  add_background(view, scene, up, place.on_film, to.sums, background);
+  PixelSums sums;
+  const TileList list(prepared.lists);
+  for (int position = 0; position < list.length; position += kTilePixels) {
+    const int count = batch.fetch(prepared, list, position);
+    for (int begin = 0; begin < count; begin += kWarp) {
+      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
+        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
+        const bool looked = static_cast<int>(batch.ranks[i]) < up.stop && batch.reaches(i, place);
+        add_sphere<kOrthogonal, kChannels>(view, ray, scene, up, batch.record(i), batch.id(i), looked, to, sums);
+      }
+    }
+    const bool more = count == 0 || static_cast<int>(batch.ranks[count - 1]) < up.stop;
+    if (__syncthreads_and(!more)) break;
+  }
+  add_view<kOrthogonal>(camera, place, sums, background, to.sums);
+}
+
+using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows);
+
+PairsKernel choose(bool orthogonal, int channels) {
+  if (orthogonal) return channels == 3 ? &pairs_kernel<true, 3> : &pairs_kernel<true, 0>;
+  return channels == 3 ? &pairs_kernel<false, 3> : &pairs_kernel<false, 0>;
+}
+
+}  // namespace
+
+void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
+                      const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream) {
+  launch(choose(camera.orthogonal, scene.channels),
+         static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y), kTilePixels, 0, stream, camera,
+         settings, scene, upstream, prepared, to);
+}
+
+}  // namespace lumigrad::spheres

@@ -1,0 +1,182 @@
+// The forward pass on the device: tiles in parallel, a thread per pixel.
+#include "common/cuda/launch.h"
+#include "spheres/cuda/pixel.cuh"
+
+namespace lumigrad::spheres {
+namespace {
+
+// Not inline: it is rarely asked for, and would only cost registers.
+template <bool kExact, bool kOrthogonal>
+__device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x,
+                                            int y, float maximum, float low, float denominator) {
+  const auto px = static_cast<float>(x), py = static_cast<float>(y);
+  if constexpr (kExact) {
+    const ExactView view = exact_view(camera, settings);
+    const auto ray = exact_ray<float, kOrthogonal>(view, px, py);
+    return exact_share<float>(record, exact_geometry<float, kOrthogonal>(record, ray, view, true), maximum, low,
+                              denominator);
+  } else {
+    const CompatView view = compat_view(camera, settings);
+    const auto ray = compat_ray<float, kOrthogonal>(camera, px + static_cast<float>(camera.border_x),
+                                                    py + static_cast<float>(camera.border_y));
+    return compat_share<float>(record, compat_geometry<float, kOrthogonal>(record, ray, view), maximum, denominator);
+  }
+}
+
+// Ids are written as integers: as floats they are denormals and NaN.
+template <class Pixel>
+__device__ void write_info(const Pixel& pixel, float maximum, float* info) {
+  info[0] = maximum;
+  info[1] = pixel.denominator;
+  info[2] = pixel.max_near;
+  int* words = reinterpret_cast<int*>(info);
+  pixel.tracker.each([&](int t, int id, float depth) {
+    words[3 + 2 * t] = id;
+    info[4 + 2 * t] = depth;
+  });
+}
+
+template <bool kExact, bool kOrthogonal, class Pixel>
+__device__ void write_pixel(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& out,
+                            const CudaPrepared& prepared, const Pixel& pixel, int x, int y) {
+  const int64_t index = static_cast<int64_t>(y) * camera.width + x;
+  const int track = pixel.tracker.wanted;
+  const float denominator = pixel.denominator;
+  const float inverse = 1.0f / (kExact ? denominator : max(denominator, kFeps));
+  if (out.color != nullptr) pixel.color.write(scene, out.color + index * scene.channels, inverse);
+  if (out.alpha != nullptr) {
+    const float background =
+        kExact ? exact_background(exact_view(camera, settings), pixel.maximum, pixel.low) : pixel.low;
+    out.alpha[index] = 1.0f - background * inverse;
+  }
+  if (out.info != nullptr) {
+    write_info(pixel, kExact ? pixel.maximum + pixel.low : pixel.maximum, out.info + index * (3 + 2 * track));
+  }
+  const auto share = [&](int id) {
+    if (id < 0) return 0.0f;
+    const float* record = &prepared.records[4 * static_cast<int64_t>(id)].x;
+    return tracked_share<kExact, kOrthogonal>(camera, settings, record, x, y, pixel.maximum, pixel.low, denominator);
+  };
+  pixel.tracker.each([&](int t, int id, float depth) {
+    if (t == 0 && out.depth != nullptr) out.depth[index] = depth;
+    if (out.ids != nullptr) out.ids[index * track + t] = id;
+    if (out.weights != nullptr) out.weights[index * track + t] = share(id);
+  });
+  if (out.hits != nullptr) out.hits[index] = pixel.hits;
+  if (out.blend != nullptr) {
+    out.blend[index * 3] = pixel.maximum;
+    out.blend[index * 3 + 1] = pixel.low;
+    out.blend[index * 3 + 2] = denominator;
+  }
+  if (out.stop != nullptr) out.stop[index] = pixel.stop;
+}
+
+template <bool kOrthogonal, class Pixel>
+__device__ void draw_compat_tile(const Camera& camera, const Settings& settings, const Scene& scene,
+                                 const CudaPrepared& prepared, SphereBatch& batch, const TilePixel& place,
+                                 Pixel& pixel) {
+  const CompatView view = compat_view(camera, settings);
+  const auto ray = compat_ray<float, kOrthogonal>(camera, static_cast<float>(place.x + camera.border_x),
+                                                  static_cast<float>(place.y + camera.border_y));
+  const TileList list(prepared.lists);
+  for (int position = 0; position < list.length; position += kTilePixels) {
+    const int count = batch.fetch(prepared, list, position);
+    for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
+      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
+        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
+        if (!pixel.active || !batch.reaches(i, place)) continue;
+        draw_compat<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.id(i));
+      }
+    }
+    if (__syncthreads_and(!pixel.active)) break;
+  }
+}
+
+template <bool kOrthogonal, class Pixel>
+__device__ void draw_exact_tile(const Camera& camera, const Settings& settings, const Scene& scene,
+                                const CudaPrepared& prepared, SphereBatch& batch, const TilePixel& place,
+                                Pixel& pixel) {
+  const ExactView view = exact_view(camera, settings);
+  const auto ray = exact_ray<float, kOrthogonal>(view, static_cast<float>(place.x), static_cast<float>(place.y));
+  const TileList list(prepared.lists);
+  for (int position = 0; position < list.length; position += kTilePixels) {
+    const int count = batch.fetch(prepared, list, position);
+    for (int begin = 0; begin < count && __any_sync(kWholeWarp, pixel.active); begin += kWarp) {
+      for (unsigned rest = batch.reaching(begin, count, place); rest != 0; rest &= rest - 1) {
+        const int i = begin + __ffs(static_cast<int>(rest)) - 1;
+        if (!pixel.active || !batch.reaches(i, place)) continue;
+        draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.id(i), batch.ranks[i]);
+      }
+      // Whatever follows in the list is behind the last of these.
+      const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
+      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near<kOrthogonal>(batch.record(last)),
+                                                remaining, pixel.maximum, pixel.low, pixel.denominator)) {
+        pixel.stop = static_cast<int>(batch.ranks[last]) + 1;
+        pixel.active = false;
+      }
+    }
+    if (__syncthreads_and(!pixel.active)) break;
+  }
+}
+
+template <bool kExact, bool kOrthogonal, int kChannels, int kRoom>
+__global__ void __launch_bounds__(kTilePixels)
+    draw_kernel(const __grid_constant__ Camera camera, const __grid_constant__ Settings settings,
+                const __grid_constant__ Scene scene, const __grid_constant__ Outputs outputs,
+                const __grid_constant__ CudaPrepared prepared) {
+  __shared__ SphereBatch batch;
+  const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
+  float maximum = settings.background_depth / settings.gamma, low = 1.0f;
+  if constexpr (kExact) {
+    const ExactView view = exact_view(camera, settings);
+    maximum = view.background_high;
+    low = view.background_low;
+  }
+  float* image = outputs.color == nullptr || !place.on_film
+                     ? nullptr
+                     : outputs.color + (static_cast<int64_t>(place.y) * camera.width + place.x) * scene.channels;
+  CudaPixel<kChannels, kRoom> pixel(maximum, low, scene, settings, image, place.on_film);
+  if constexpr (kExact) {
+    draw_exact_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
+  } else {
+    draw_compat_tile<kOrthogonal>(camera, settings, scene, prepared, batch, place, pixel);
+  }
+  if (place.on_film) {
+    write_pixel<kExact, kOrthogonal>(camera, settings, scene, outputs, prepared, pixel, place.x, place.y);
+  }
+}
+
+using DrawKernel = void (*)(Camera, Settings, Scene, Outputs, CudaPrepared);
+
+template <bool kExact, bool kOrthogonal, int kChannels>
+DrawKernel choose(int track) {
+  if (track <= 1) return &draw_kernel<kExact, kOrthogonal, kChannels, 1>;
+  if (track <= 5) return &draw_kernel<kExact, kOrthogonal, kChannels, 5>;
+  return &draw_kernel<kExact, kOrthogonal, kChannels, kMaxTrack>;
+}
+
+template <bool kExact, bool kOrthogonal>
+DrawKernel choose(int channels, int track) {
+  return channels == 3 ? choose<kExact, kOrthogonal, 3>(track) : choose<kExact, kOrthogonal, 0>(track);
+}
+
+DrawKernel choose(const Camera& camera, const Settings& settings, const Scene& scene) {
+  const int k = scene.channels, track = settings.n_track;
+  if (settings.exact) return camera.orthogonal ? choose<true, true>(k, track) : choose<true, false>(k, track);
+  return camera.orthogonal ? choose<false, true>(k, track) : choose<false, false>(k, track);
+}
+
+}  // namespace
+
+DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
+                         CudaWorkspace& workspace, cudaStream_t stream) {
+  DeviceTimer timer(stream);
+  CudaBuffers buffers;
+  const CudaPrepared prepared = cuda_prepare(camera, settings, scene, workspace, stream, buffers, timer);
+  launch(choose(camera, settings, scene), static_cast<unsigned>(prepared.lists.tiles_x * prepared.lists.tiles_y),
+         kTilePixels, 0, stream, camera, settings, scene, outputs, prepared);
+  timer.mark("blend");
+  return timer;
+}
+
+}  // namespace lumigrad::spheres

@@ -1,0 +1,71 @@
+// What the CUDA kernels know of a scene and a view before they draw: records, depth order and tile lists; and what a
+// tile fetches of them.
+#pragma once
+
+#include "common/cuda/tile_batch.cuh"
+#include "common/cuda/tiles.h"
+#include "spheres/cuda/engine.h"
+#include "spheres/math/setup.h"
+
+namespace lumigrad::spheres {
+
+// Passed to kernels by value.
+struct CudaPrepared {
+  TileLists lists;          // Of ranks.
+  const float4* records;    // [N, 4] by sphere
+  const uint2* rectangles;  // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
+  const float* area;        // [N] as on the CPU: negative below 3 x 3
+};
+
+// Owns what CudaPrepared points to.
+struct CudaBuffers {
+  DeviceBuffer<float4> records;
+  DeviceBuffer<uint2> rectangles;
+  DeviceBuffer<float> area;
+  TileBuffers lists;
+};
+
+CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
+                          cudaStream_t stream, CudaBuffers& buffers, DeviceTimer& timer);
+
+// Whether a rectangle (see CudaPrepared) has pixels in [x, x + width) x [y, y + height).
+__device__ inline bool overlaps(uint2 r, int x, int y, int width, int height) {
+  return static_cast<int>(r.x & 0xFFFF)<x + width&& static_cast<int>(r.x >> 16)> x &&
+         static_cast<int>(r.y & 0xFFFF)<y + height&& static_cast<int>(r.y >> 16)> y;
+}
+
+// What a tile fetches of its spheres: records, ids and ranks, and the rectangles of their candidate pixels.
+struct SphereBatch {
+  TileBatch<4> batch;
+  SharedArray<uint2, kTilePixels> rectangles;
+  SharedArray<unsigned, kTilePixels> ranks;
+
+  // Fetches the spheres among the list's next ones, from `position` on, that reach the tile, in order; returns how
+  // many. The threads of the block call it together, and again only after a barrier.
+  __device__ int fetch(const CudaPrepared& prepared, const TileList& list, int position) {
+    const auto id_of = [&](unsigned rank) { return prepared.lists.order[rank]; };
+    const auto reaches = [&](unsigned id) {
+      return overlaps(prepared.rectangles[id], list.left, list.top, kDeviceTile, kDeviceTile);
+    };
+    const auto keep = [&](int place, unsigned id, unsigned rank, int) {
+      ranks[place] = rank;
+      rectangles[place] = prepared.rectangles[id];
+    };
+    return batch.fetch(prepared.lists, list, prepared.records, position, id_of, reaches, keep);
+  }
+
+  __device__ const float* record(int i) { return batch.record(i); }
+  __device__ unsigned id(int i) { return batch.items[i]; }
+
+  // Which of the 32 spheres from `begin` on reach into the warp's pixels, as bits. The whole warp calls it.
+  __device__ unsigned reaching(int begin, int count, const TilePixel& place) {
+    const int lane = lane_index(), i = begin + lane;
+    const int x = place.x - lane % kWarpWidth, y = place.y - lane / kWarpWidth;
+    return __ballot_sync(kWholeWarp, i < count && overlaps(rectangles[i], x, y, kWarpWidth, kWarpHeight));
+  }
+
+  // Whether the sphere has to be looked at in the pixel.
+  __device__ bool reaches(int i, const TilePixel& place) { return overlaps(rectangles[i], place.x, place.y, 1, 1); }
+};
+
+}  // namespace lumigrad::spheres

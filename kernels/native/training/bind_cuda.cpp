@@ -1,0 +1,63 @@
+// Training on CUDA devices as Python functions on arrays. The Python face checks every argument before it comes here;
+// settings are those of bind.cpp.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "common/cuda/launch.h"
+#include "training/bind_arrays.h"
+#include "training/cuda/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// In a namespace per build, so that the emulation's classes are not taken for those of a GPU.
+LG_BEGIN_ENGINE(training)
+
+// When a call's stages began and ended.
+struct CudaStages {
+  DeviceTimer timer;
+};
+
+namespace {
+
+using Doubles = nb::ndarray<double, nb::c_contig>;
+
+cudaStream_t stream_of(std::uintptr_t handle) { return reinterpret_cast<cudaStream_t>(handle); }
+
+CudaStages adam(int device, std::uintptr_t stream, const nb::list& groups, const AdamSettings& settings,
+                const Doubles& sums) {
+  const std::vector<AdamGroup> made = make_adam_groups(groups);
+  double* to = sums.data();
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(device);
+  return {cuda_adam(made.data(), static_cast<int>(made.size()), settings, to, stream_of(stream))};
+}
+
+CudaStages image_loss(int device, std::uintptr_t stream, const nb::kwargs& arrays) {
+  const ImageLoss loss = make_image_loss(arrays);
+  double* values = find<double>(arrays, "values");
+  nb::gil_scoped_release unlocked;
+  const DeviceGuard guard(device);
+  return {cuda_image_loss(loss, values, stream_of(stream))};
+}
+
+}  // namespace
+
+LG_END
+
+namespace lumigrad {
+
+void bind_cuda_training(nb::module_& m) {
+  using training::CudaStages;
+  nb::class_<CudaStages>(m, "TrainingCudaStages")
+      .def(
+          "milliseconds", [](const CudaStages& s) { return s.timer.milliseconds(); },
+          "(stage, milliseconds) of a call; empty while the device is still at work on it.");
+  m.def("training_cuda_adam", &training::adam, "device"_a, "stream"_a, "groups"_a, "settings"_a, "sums"_a);
+  m.def("training_cuda_image_loss", &training::image_loss, "device"_a, "stream"_a, "arrays"_a);
+}
+
+}  // namespace lumigrad

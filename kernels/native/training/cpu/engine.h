@@ -1,0 +1,27 @@
+// Training on the CPU: what each instruction set provides.
+#pragma once
+
+#include "common/isa.h"
+#include "common/pool.h"
+#include "common/stage_clock.h"
+#include "training/params.h"
+
+namespace lumigrad::training {
+
+// Scratch memory: grows to what the largest call needed and is reused; one call at a time.
+struct Workspace {
+  Buffer numbers, sums, scratch;
+  double milliseconds[kMaxStages] = {};  // Of the last call: the first stage is all there is.
+};
+
+// Each call sets Workspace::milliseconds.
+struct CpuEngine {
+  // Steps all groups; `sums` are kAdamSums for each.
+  void (*adam)(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums, Workspace& workspace);
+  // `values` are kLossValues for each view.
+  void (*image_loss)(const ImageLoss& loss, double* values, Workspace& workspace);
+};
+
+CpuEngine cpu_engine(Isa isa);
+
+}  // namespace lumigrad::training

@@ -1,0 +1,39 @@
+// Adam as torch.optim.Adam computes it, behind the activation of a parameter.
+#pragma once
+
+#include "common/math/exp.h"
+#include "training/params.h"
+
+LG_BEGIN_ENGINE(training)
+
+template <Activation kActivation, class F>
+LG_INLINE F activate(F raw) {
+  if constexpr (kActivation == Activation::exp) return exp_within(raw);
+  if constexpr (kActivation == Activation::sigmoid) return F(1.0f) / (F(1.0f) + exp_within(-raw));
+  return raw;
+}
+
+// The gradient with respect to the raw parameter, from that with respect to the value.
+template <Activation kActivation, class F>
+LG_INLINE F raw_gradient(F gradient, F raw) {
+  if constexpr (kActivation == Activation::identity) return gradient;
+  const F value = activate<kActivation>(raw);
+  if constexpr (kActivation == Activation::exp) return gradient * value;
+  return gradient * (F(1.0f) - value) * value;
+}
+
+// Anything but NaN and the infinities.
+template <class F>
+LG_INLINE auto is_finite(F a) {
+  return abs(a) <= F(3.40282347e38f);
+}
+
+template <class F>
+LG_INLINE void adam_update(const AdamSettings& s, F step_size, F gradient, F& raw, F& first, F& second) {
+  first = fma(F(s.first_weight), gradient - first, first);
+  second = fma(F(s.second_weight) * gradient, gradient, second * F(s.second_decay));
+  const F root = fma(sqrt(second), F(s.root_correction), F(s.epsilon));
+  raw = fnma(step_size, first / root, raw);
+}
+
+LG_END

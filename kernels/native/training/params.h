@@ -1,0 +1,63 @@
+// What a step of Adam and losses of images work on; plain data that is also passed to CUDA kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace lumigrad::training {
+
+// From the raw parameter, which is optimised, to the value that is rendered.
+enum class Activation : int32_t { identity, exp, sigmoid };
+
+enum class Real : int32_t { float32, float16, bfloat16 };
+
+// A parameter of `count` rows of `width` numbers each. Pointers are to the machine that runs the step.
+struct AdamGroup {
+  float* raw;
+  const void* gradient;  // With respect to the value; numbers of type `gradient_type`.
+  float* first;
+  float* second;
+  float* value;         // May be null: nobody wants it.
+  const uint8_t* rows;  // Which take part; null: all.
+  int64_t count;
+  int32_t width;
+  Real gradient_type;
+  Activation activation;
+  float step_size;  // The learning rate over the bias correction of the first moment.
+  int32_t head;     // So many numbers at the beginning of each row have another one.
+  float head_step_size;
+};
+
+struct AdamSettings {
+  float first_weight;     // Of a new gradient in the first moment.
+  float second_decay;     // Of the second moment.
+  float second_weight;    // Of a new square in the second moment.
+  float root_correction;  // Of the bias of the second moment's root: a factor.
+  float epsilon;
+  float gradient_scale;
+};
+
+// What a step tells of the gradients of a group, with respect to raw parameters; float64.
+enum AdamSum { kSquares, kLargest, kNotFinite, kSkipped, kUpdated, kAdamSums };
+
+// Numbers in memory: float32, or bytes. What a byte means is said where it is read.
+struct Plane {
+  const void* data;  // Null: there is none.
+  bool bytes;
+};
+
+// Pointers are to the machine that computes the loss.
+struct ImageLoss {
+  const float* image;  // [views, height, width, channels]
+  Plane target;        // The same; bytes are 255ths.
+  Plane mask;          // [views, height, width]; bytes count if they are not 0.
+  float* gradient;     // As the image.
+  int32_t views, height, width, channels;
+  float l1, l2, dssim;  // Weights.
+  bool valid;           // Windows lie within the image.
+  double view_weight;   // Of each view in the loss.
+};
+
+// What a loss tells of each view; float64. Means are 0 where nothing counts.
+enum LossValue { kWeight, kL1, kL2, kDssim, kLossValues };
+
+}  // namespace lumigrad::training

@@ -1,12 +1,10 @@
 """Density control: where a scene under training gets more primitives, and where it loses some."""
 
-from lumigrad.kernels.density.apply import Applied, apply
-from lumigrad.kernels.density.draw import STREAMS, Draw
+from lumigrad.kernels.density.apply import Applied, apply, reset_opacities
 from lumigrad.kernels.density.noise import add_noise, prepare_noise
-from lumigrad.kernels.density.opacities import reset_opacities
 from lumigrad.kernels.density.parameters import Parameters
 from lumigrad.kernels.density.plan import Plan, plan
-from lumigrad.kernels.density.random import normals, random_words
+from lumigrad.kernels.density.random import STREAMS, Draw, normals, random_words
 from lumigrad.kernels.density.relocation import Addition, Relocation, add_gaussians, relocate
 from lumigrad.kernels.density.statistics import Statistics, accumulate, accumulate_spheres
 from lumigrad.kernels.density.thresholds import Thresholds

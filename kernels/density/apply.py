@@ -1,16 +1,46 @@
-"""From one generation of rows to the next."""
+"""From one generation of rows to the next, and opacities that are reset."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumigrad.kernels.checks import check
-from lumigrad.kernels.density.draw import Draw, check_draw
+import torch
+
+from lumigrad.kernels.buffers import empty
+from lumigrad.kernels.checks import check, is_number
 from lumigrad.kernels.density.engine import engine_for
-from lumigrad.kernels.density.gather import gather
 from lumigrad.kernels.density.parameters import Parameters, check_parameters
 from lumigrad.kernels.density.plan import Plan
-from lumigrad.kernels.stages import Stages
+from lumigrad.kernels.density.random import Draw, check_draw
+from lumigrad.kernels.density.thresholds import logit
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.stages import Stages, StageTimes
+
+
+def gather(parameters: Parameters, sources: torch.Tensor, kept: int) -> tuple[Parameters, StageTimes]:
+    """The next generation, of copies.
+
+    Args:
+        parameters: Of this one; nothing is changed.
+        sources: i32 [M], of which row each of the next is a copy.
+        kept: Rows of the next that are old; moments of those behind them are 0.
+
+    Returns:
+        New tensors, and how long it took.
+    """
+    count, device = sources.shape[0], sources.device
+
+    def next_of(tensor: torch.Tensor) -> torch.Tensor:
+        return empty((count, *tensor.shape[1:]), torch.float32, device)
+
+    tensors = {name: next_of(tensor) for name, tensor in parameters.tensors.items()}
+    moments = {name: tuple(map(next_of, several)) for name, several in parameters.moments.items()}
+    before = [*parameters.tensors.values(), *(moment for several in parameters.moments.values() for moment in several)]
+    after = [*tensors.values(), *(moment for several in moments.values() for moment in several)]
+    fresh = [index >= len(tensors) for index in range(len(after))]
+    lists = kept, [tensor.detach() for tensor in before], after, fresh
+    times = engine_for(device).run("gather", *lists, sources=sources)
+    return Parameters(tensors, moments), times
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,3 +89,24 @@ def apply(plan: Plan, parameters: Parameters, draw: Draw) -> Applied:
     engine, first = engine_for(parameters.device), plan.kept + plan.cloned
     splitting = engine.run("split", *draws, first, plan.split, plan.revised_opacity, **arrays)
     return Applied(grown, Stages([copying, splitting]))
+
+
+def reset_opacities(parameters: Parameters, maximum: float = 0.01) -> None:
+    """Lowers opacities to at most `maximum`, in place, and starts their moments from 0 (Kerbl et al., SIGGRAPH 2023).
+
+    Args:
+        parameters: What is under training.
+        maximum: In (0, 1); gsplat takes twice the opacity below which it prunes.
+
+    Raises:
+        ArgumentError: An argument does not fit, or these are spheres without opacities.
+    """
+    check_parameters(parameters)
+    check(is_number(maximum) and 0.0 < float(maximum) < 1.0, "maximum", "a value in (0, 1)", maximum)
+    if "opacities" not in parameters.tensors:
+        raise ArgumentError("parameters", "some with 'opacities'", f"{sorted(parameters.tensors)}")
+    limit = logit(float(maximum)) if parameters.gaussians else float(maximum)
+    with torch.no_grad():
+        parameters.tensors["opacities"].clamp_(max=limit)
+        for moment in parameters.moments.get("opacities", ()):
+            moment.zero_()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lumigrad.kernels.checks import check, is_number
-from lumigrad.kernels.density.draw import Draw, check_draw
 from lumigrad.kernels.density.engine import engine_for
 from lumigrad.kernels.density.parameters import Parameters, check_parameters
+from lumigrad.kernels.density.random import Draw, check_draw
 from lumigrad.kernels.stages import Stages
 
 _MAX_RATE = 1e12

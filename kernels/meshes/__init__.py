@@ -3,14 +3,12 @@
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes.backward import GRADIENTS, Backward, backward
 from lumigrad.kernels.meshes.esdf import esdf, voxel_counts
-from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluation, evaluate
+from lumigrad.kernels.meshes.evaluate import COSTS, DISTANCES, OUTPUTS, Evaluation, State, evaluate
 from lumigrad.kernels.meshes.inputs import check_values
-from lumigrad.kernels.meshes.mesh import SIGNS, Mesh
+from lumigrad.kernels.meshes.mesh import SIGNS, Mesh, Report
 from lumigrad.kernels.meshes.pose import IDENTITY
-from lumigrad.kernels.meshes.report import Report
 from lumigrad.kernels.meshes.settings import REDUCTIONS, SEMANTICS, Settings
 from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
-from lumigrad.kernels.meshes.state import State
 from lumigrad.kernels.meshes.world import Instance, World
 
 __all__ = [

@@ -11,9 +11,8 @@ import torch
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import sphere_gradient
 from lumigrad.kernels.meshes.engine import engine_for
-from lumigrad.kernels.meshes.launches import BeforeLaunch, nothing
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, nothing
 from lumigrad.kernels.meshes.pose_sums import PoseSums, of_costs, of_distances
-from lumigrad.kernels.meshes.state import State
 from lumigrad.kernels.stages import Stages
 
 GRADIENTS = ("spheres", "poses", "weight")

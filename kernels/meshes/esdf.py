@@ -11,8 +11,7 @@ import torch
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.checks import check, is_number, is_whole
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.meshes.evaluate import evaluate
-from lumigrad.kernels.meshes.launches import BeforeLaunch
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, evaluate
 from lumigrad.kernels.meshes.pose import MAX_COORDINATE, Array, checked_pose, rotations
 from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.shapes import checked_size

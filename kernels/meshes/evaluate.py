@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +12,62 @@ from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes import sphere_gradient
 from lumigrad.kernels.meshes.engine import Engine, engine_for
 from lumigrad.kernels.meshes.inputs import check_environments, check_spheres, check_values
-from lumigrad.kernels.meshes.launches import BeforeLaunch, launches, nothing
 from lumigrad.kernels.meshes.settings import Settings
-from lumigrad.kernels.meshes.state import State
 from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages
+
+BeforeLaunch = Callable[[], object]
+# Rows times instances: about a second's work of one thread at the worst.
+_WORK_AT_ONCE = 2**22
+
+
+def nothing() -> None:
+    """Before a launch, when nobody wants to be asked."""
+
+
+def launches(spheres: torch.Tensor, world: World, before_launch: BeforeLaunch) -> Iterator[slice]:
+    """The trajectories of each launch, of spheres [B, H, S, 4]; sweeps tie the steps of one together."""
+    trajectories, horizon, count = spheres.shape[:3]
+    if spheres.numel() == 0:
+        return
+    step = max(1, _WORK_AT_ONCE // (horizon * count * max(1, len(world.instances))))
+    for first in range(0, trajectories, step):
+        before_launch()
+        yield slice(first, first + step)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Of an `evaluate` with `retain`.
+
+    Attributes:
+        spheres: f32 [B, H, S, 4].
+        world: The world.
+        settings: The settings.
+        environments: i32 [B] or None.
+        per_instance: Whether distances have a last axis I.
+        cost: f32 [B, H, S] without the weight; None: it was not asked for.
+        jacobian: f32 [B, H, S, 10], with it: d cost / d centre before (3), own centre (3), centre after (3), radius.
+        normal: f32 [B, H, S, 3] or [B, H, S, I, 3], d distance / d centre; None: distances were not asked for.
+        instance: i32 [B, H, S] or [B, H, S, I], with it: whose distance it is, -1: nobody's.
+    """
+
+    spheres: torch.Tensor
+    world: World
+    settings: Settings
+    environments: torch.Tensor | None
+    per_instance: bool
+    cost: torch.Tensor | None
+    jacobian: torch.Tensor | None
+    normal: torch.Tensor | None
+    instance: torch.Tensor | None
+
+    @property
+    def bytes(self) -> int:
+        """Memory it holds, without that of the world."""
+        tensors = (self.spheres, self.environments, self.cost, self.jacobian, self.normal, self.instance)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+
 
 COSTS = ("cost", "gradient", "exhausted")
 DISTANCES = ("distance", "normal", "closest", "face", "instance", "beyond")

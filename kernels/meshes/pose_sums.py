@@ -9,12 +9,32 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes.engine import Engine
-from lumigrad.kernels.meshes.launches import BeforeLaunch, launches
+from lumigrad.kernels.meshes.evaluate import BeforeLaunch, State, launches
 from lumigrad.kernels.meshes.pose import Array, pose_gradient, rotations
-from lumigrad.kernels.meshes.speed import speeds
-from lumigrad.kernels.meshes.state import State
+from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages
+
+# Below this speed, in m/s, costs are not scaled; as in native/meshes/math/cost.h.
+_LEAST = 1e-3
+
+
+def speeds(spheres: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """[B, H, S] of spheres [B, H, S, 4]: m/s, or 1 where costs are not scaled.
+
+    Those are the first and the last time step, spheres that hardly move and, in exact, neighbours of one that is off.
+    """
+    scale = torch.ones_like(spheres[..., 0])
+    if not settings.speed_metric or spheres.shape[1] < 3:
+        return scale
+    before, after = spheres[:, :-2], spheres[:, 2:]
+    speed = (after[..., :3] - before[..., :3]).norm(dim=-1) / (2.0 * float(settings.time_step_s or 1.0))
+    scaled = speed > _LEAST
+    if settings.exact:
+        scaled &= (before[..., 3] >= 0.0) & (after[..., 3] >= 0.0)
+    scale[:, 1:-1] = torch.where(scaled, speed, scale[:, 1:-1])
+    return scale
+
 
 _ROWS_AT_ONCE = 2**20  # 96 bytes each.
 

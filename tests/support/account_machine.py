@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -89,6 +90,11 @@ class Asked:
     stack: ExitStack = field(default_factory=ExitStack)
     training: Training | None = None
     count: int = 0
+    # Bytes on their way: of the call itself, and of its parts that are open.
+    own_bytes: int = 0
+    # What its training has beside its room.
+    waiting_bytes: int = 0
+    part_bytes: dict[Part, int] = field(default_factory=dict)
 
     @property
     def room(self) -> Room:
@@ -119,7 +125,8 @@ class AccountMachine(RuleBasedStateMachine):
     @rule(which=WHICH, size=SIZES)
     def reserve(self, which: int, size: int) -> None:
         asked = self._one(which)
-        _unless_busy(lambda: self._machine.transit.reserve(size, asked.call))
+        if _unless_busy(lambda: self._machine.transit.reserve(size, asked.call)):
+            asked.own_bytes += size
 
     @precondition(lambda self: self._calls)
     @rule(which=WHICH, size=SIZES)
@@ -127,7 +134,7 @@ class AccountMachine(RuleBasedStateMachine):
         asked = self._one(which)
         part = asked.parts.begin("step")
         asked.begun.append(part)
-        _unless_busy(lambda: self._machine.transit.reserve(size, part))
+        asked.part_bytes[part] = size if _unless_busy(lambda: self._machine.transit.reserve(size, part)) else 0
 
     @precondition(lambda self: any(asked.begun for asked in self._calls))
     @rule(which=WHICH, size=SIZES, again=st.booleans())
@@ -135,6 +142,7 @@ class AccountMachine(RuleBasedStateMachine):
         parts = [(asked, part) for asked in self._calls for part in asked.begun]
         asked, part = parts[which % len(parts)]
         asked.parts.close(part)
+        asked.part_bytes.pop(part, None)
         if again:
             # Whoever comes too late takes nothing.
             _unless_busy(lambda: self._machine.transit.reserve(size, part))
@@ -156,7 +164,8 @@ class AccountMachine(RuleBasedStateMachine):
             step()
         for part in asked.begun:
             asked.parts.close(part)
-        self._machine.transit.reserve(0, asked.call)
+        # What comes after the end is given back at once.
+        _unless_busy(lambda: self._machine.transit.reserve(1000, asked.call))
         try:
             asked.parts.begin("late")
         except CancelledError:
@@ -263,6 +272,9 @@ class AccountMachine(RuleBasedStateMachine):
 
         def reserve() -> None:
             waiting: Reservation = asked.runtime.trainings.reserve(size)
+            asked.waiting_bytes += size
+            # Whoever comes second gives nothing back.
+            asked.stack.callback(waiting.release)
             asked.stack.callback(waiting.release)
 
         _unless_busy(reserve)
@@ -284,6 +296,21 @@ class AccountMachine(RuleBasedStateMachine):
             taken = account.tenants()
             assert sum(taken.values()) == account.taken <= account.limit
             assert all(0 < amount <= account.share for amount in taken.values())
+
+    @invariant()
+    def each_tenant_has_what_its_calls_took(self) -> None:
+        expected: Counter[str] = Counter()
+        for asked in self._calls:
+            expected[asked.call.tenant] += asked.own_bytes + sum(asked.part_bytes.values())
+        assert self._machine.transit.account.tenants() == dict(+expected)
+
+    @invariant()
+    def each_tenant_has_what_its_trainings_took(self) -> None:
+        expected: Counter[str] = Counter()
+        for asked in self._calls:
+            expected[asked.call.tenant] += asked.waiting_bytes
+        (account,) = self._tenants.accounts.values()
+        assert all(account.taken_by(tenant) >= nbytes for tenant, nbytes in expected.items())
 
     def teardown(self) -> None:
         for asked in self._calls:
@@ -309,9 +336,12 @@ def _content(nbytes: int) -> Any:
     return SimpleNamespace(bytes=nbytes, needs=(), kind="spheres", count=1, describe=lambda info: None)
 
 
-def _unless_busy(reserve: Callable[[], None]) -> None:
+def _unless_busy(reserve: Callable[[], None]) -> bool:
+    """Whether it was reserved."""
     with suppress(BusyError):
         reserve()
+        return True
+    return False
 
 
 _MACHINE = _machine(dataclasses.replace(CONFIG, tokens_file="tokens"), torch.device("cpu"))

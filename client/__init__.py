@@ -1,9 +1,9 @@
 """The user's side: `Client` and its value types. Autograd operators are in `lumigrad.client.torch`."""
 
-from lumigrad.client.camera import Camera
+from lumigrad.client.base.extras import MissingPackage
+from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.client import Client
-from lumigrad.client.cuboid import Cuboid
-from lumigrad.client.distances import Distances
+from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import (
     Cancelled,
     ContextLost,
@@ -21,22 +21,18 @@ from lumigrad.client.errors import (
     VersionMismatch,
     Violation,
 )
-from lumigrad.client.extras import MissingPackage
-from lumigrad.client.frame import Frame
-from lumigrad.client.gaussian_settings import Transform
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.gradients import Gradients
-from lumigrad.client.mesh import Mesh
-from lumigrad.client.mesh_report import MeshReport
-from lumigrad.client.obstacle import Obstacle
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.spheres import Spheres
-from lumigrad.client.target import Target
-from lumigrad.client.timings import Timings
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.gaussians import Transform
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
-from lumigrad.client.voxel_grid import VoxelGrid
-from lumigrad.client.worker_info import WorkerInfo
-from lumigrad.client.world import World
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.mesh import Mesh, MeshReport
+from lumigrad.client.values.obstacle import Cuboid, Obstacle, VoxelGrid
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.values.target import Target
+from lumigrad.client.values.world import World
+from lumigrad.client.workers.info import WorkerInfo
 
 __all__ = [
     "AdaptiveDensity",

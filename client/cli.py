@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import found_commands, loaded, missing, parsers_of
-from lumigrad.client.shell.complaint import DEBUG_VARIABLE, complaint
+from lumigrad.client.shell.exits import DEBUG_VARIABLE, complaint
 from lumigrad.client.shell.files import naming
-from lumigrad.client.shell.guess import meant
+from lumigrad.client.shell.parser import meant
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,35 +6,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from lumigrad.client.access import Access
-from lumigrad.client.arguments import instance, names
-from lumigrad.client.camera import Camera
-from lumigrad.client.channel import Certificate, Tls
-from lumigrad.client.distance_calls import DistanceCalls
+from lumigrad.client.base.arguments import instance, names
+from lumigrad.client.calls.distances import DistanceCalls
+from lumigrad.client.calls.scenes import SceneCalls, on_each
+from lumigrad.client.distances.asker import RemoteDistances
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.frame import Frame
-from lumigrad.client.gaussian_settings import GaussianSemantics, Transform
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.image_format import ImageFormat, image_formats, jpeg_quality_of
-from lumigrad.client.lanes import LaneMode
-from lumigrad.client.pool import Pool
-from lumigrad.client.priority import Priority
-from lumigrad.client.remote import RemoteRenderer
-from lumigrad.client.remote_distances import RemoteDistances
-from lumigrad.client.render_settings import settings_of
-from lumigrad.client.request import RenderRequest
-from lumigrad.client.retry import Deadline
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.scene_calls import SceneCalls, on_each
-from lumigrad.client.settings import Semantics
-from lumigrad.client.spheres import Spheres
-from lumigrad.client.spread_frame import render_spread
-from lumigrad.client.targets import Targets, WorkerTargets
-from lumigrad.client.tracing import traced
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.renderer import RemoteRenderer
+from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.rendering.spread import render_spread
+from lumigrad.client.settings.gaussians import GaussianSemantics, Transform
+from lumigrad.client.settings.image_format import ImageFormat, image_formats, jpeg_quality_of
+from lumigrad.client.settings.render import settings_of
+from lumigrad.client.settings.spheres import Semantics
 from lumigrad.client.training.calls import TrainingCalls
-from lumigrad.client.worker import Worker
-from lumigrad.client.worker_info import WorkerInfo
-from lumigrad.client.workers import LoneWorker, Workers
+from lumigrad.client.transport.access import Access, Priority
+from lumigrad.client.transport.addresses import Targets, WorkerTargets
+from lumigrad.client.transport.channel import Certificate, Tls
+from lumigrad.client.transport.lanes import LaneMode
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.tracing import traced
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.workers.info import WorkerInfo
+from lumigrad.client.workers.pool import LoneWorker, Pool, Workers
+from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import RENDER_SERVICE, WORKER_SERVICE
 from lumigrad.v1 import worker_pb2
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from lumigrad.client import forks
+from lumigrad.client.base import forks
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.targets import resolve_target
+from lumigrad.client.transport.addresses import resolve_target
 
 
 class _Clients:

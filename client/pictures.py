@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.extras import require
-from lumigrad.client.frame import Frame
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.rendering.frame import Frame
 
 # Channels that a PNG can hold: grey, colour, colour with alpha.
 _PNG_CHANNELS = (1, 3, 4)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.arrays import Float32
+from lumigrad.client.base.arrays import Float32
 
 # Evenly spaced, sRGB.
 _STOPS = (

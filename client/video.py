@@ -11,9 +11,9 @@ from typing import IO
 
 import numpy as np
 
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.extras import require
 from lumigrad.client.errors import LumigradError
-from lumigrad.client.extras import require
-from lumigrad.client.named_arrays import Array
 
 # Visually without loss. An even size, as this kind of H.264 needs it, and the colours that players expect in HD.
 _FILTERS = (

@@ -18,7 +18,7 @@ import knot
 from local_worker import worker
 from lumigrad.client import Rate, SceneHandle, Spheres, VersionMismatch
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.pictures import write_image
 
 VIEWS, WIDTH, HEIGHT = 24, 200, 150

@@ -21,7 +21,7 @@ import obstacles
 from arm import arm
 from local_worker import worker
 from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, Loss, SceneHandle
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.pictures import write_image
 from lumigrad.client.ramp import ramp_colors
 from planner import GOAL, START

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 # Before anything imports the native module that is installed.
-from support import native  # noqa: F401
 
 # isort: split
-from support import engines, gaussian_engines, mesh_engines, training_engines
+from support.backends import engines, gaussian_engines, mesh_engines, training_engines
 
 pytest_plugins = ("support.covering", "support.turns")
 

@@ -6,21 +6,19 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from types import TracebackType
 from typing import Any
 
-from lumigrad.client.aio.beginning import begun
-from lumigrad.client.aio.calls import Calls
-from lumigrad.client.aio.in_order import in_order
-from lumigrad.client.aio.results import AsyncDistances, AsyncFrame
-from lumigrad.client.aio.verbs import Asynchronous, awaited, awaited_as
-from lumigrad.client.arguments import whole_number
-from lumigrad.client.camera import Camera
-from lumigrad.client.channel import Certificate, Tls
+from lumigrad.client.aio.calls import Asynchronous, Calls, awaited, awaited_as
+from lumigrad.client.aio.results import AsyncDistances, AsyncFrame, in_order
+from lumigrad.client.aio.trainer import begun
+from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.client import Client
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.lanes import LaneMode
-from lumigrad.client.priority import Priority
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.spheres import Spheres
-from lumigrad.client.targets import WorkerTargets
+from lumigrad.client.transport.access import Priority
+from lumigrad.client.transport.addresses import WorkerTargets
+from lumigrad.client.transport.channel import Certificate, Tls
+from lumigrad.client.transport.lanes import LaneMode
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.spheres import Spheres
 
 _MOST_CALLS = 1024
 

@@ -1,20 +1,117 @@
-"""What is measured: calls of each kind, one after the other."""
+"""Calls that `lumigrad bench` times: scenes, calls and statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from lumigrad.client.benchmark import scenes
-from lumigrad.client.benchmark.measure import Measurement, measure
-from lumigrad.client.camera import Camera
+from lumigrad.client.base.timings import Timings
 from lumigrad.client.client import Client
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.scene import Scene, SceneHandle
-from lumigrad.client.spheres import Spheres
-from lumigrad.client.timings import Timings
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import Scene, SceneHandle
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.spheres import Spheres
+
+_MOST = 200
+_LEAST = 3
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the result.
+
+    Attributes:
+        what: e.g. "render 512x512".
+        calls: that were timed.
+        median_ms: of a call, as the client waits for it.
+        p90_ms: likewise.
+        kernel_ms: median of what the worker's kernels took of it; None: it computes nothing.
+        rest_ms: median of all else: the network, queues, copies and conversions.
+        bytes: payload of a call, where that is what is measured.
+        mib_per_s: of that payload, at the median.
+    """
+
+    what: str
+    calls: int
+    median_ms: float
+    p90_ms: float
+    kernel_ms: float | None = None
+    rest_ms: float | None = None
+    bytes: int | None = None
+    mib_per_s: float | None = None
+
+
+def measure(what: str, call: Callable[[], Timings | None], seconds: float, nbytes: int | None = None) -> Measurement:
+    """Makes a call again and again.
+
+    Args:
+        what: the line's name.
+        call: makes one; returns what the worker says of it, if anything.
+        seconds: for how long; at least three calls, at most 200, after one that is not counted.
+        nbytes: payload of a call, if that is what is measured.
+    """
+    call()
+    waited: list[float] = []
+    kernels: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(waited) < _LEAST or (len(waited) < _MOST and time.perf_counter() < until):
+        began = time.perf_counter()
+        timings = call()
+        waited.append((time.perf_counter() - began) * 1e3)
+        if timings is not None:
+            kernels.append(timings.kernel_ms)
+    median, p90 = (float(value) for value in np.percentile(waited, (50, 90)))
+    rest = [whole - kernel for whole, kernel in zip(waited, kernels, strict=False)]
+    return Measurement(
+        what,
+        len(waited),
+        median,
+        p90,
+        float(np.median(kernels)) if kernels else None,
+        float(np.median(rest)) if kernels else None,
+        nbytes,
+        None if nbytes is None else nbytes / 2**20 / (median / 1e3),
+    )
+
+
+# Steps around the ring, and around its tube; each makes two triangles.
+_RING, _TUBE = 64, 40
+
+
+def cloud(count: int) -> Gaussians:
+    """So many Gaussians in a ball of radius 1, which together cover about as much of a picture as a trained scene."""
+    generator = np.random.default_rng(0)
+    means = generator.normal(size=(count, 3))
+    means *= np.cbrt(generator.random((count, 1))) / np.linalg.norm(means, axis=1, keepdims=True)
+    quats = generator.normal(size=(count, 4))
+    scales = 0.6 / np.cbrt(count) * np.exp(generator.normal(-1.0, 0.4, (count, 3)))
+    return Gaussians(means, quats, scales, generator.random(count), colors=generator.random((count, 3)))
+
+
+def ring() -> Mesh:
+    """A torus of radii 0.7 and 0.3 m and 5,120 triangles, in the same ball."""
+    around, across = np.meshgrid(np.arange(_RING), np.arange(_TUBE), indexing="ij")
+    angle, tilt = 2 * np.pi * around / _RING, 2 * np.pi * across / _TUBE
+    reach = 0.7 + 0.3 * np.cos(tilt)
+    vertices = np.stack([reach * np.cos(angle), reach * np.sin(angle), 0.3 * np.sin(tilt)], axis=-1)
+    first, second = around * _TUBE, (around + 1) % _RING * _TUBE
+    after = (across + 1) % _TUBE
+    corners = first + across, second + across, second + after, first + after
+    faces = np.stack([corners[index] for index in (0, 1, 2, 0, 2, 3)], axis=-1)
+    return Mesh(vertices.reshape(-1, 3), faces.reshape(-1, 3))
+
+
+def spheres(count: int) -> npt.NDArray[np.float32]:
+    """[count, 4] centres in and around the ring, and radii of 2 cm; metres."""
+    places = np.random.default_rng(0).uniform(-1.2, 1.2, (count, 3))
+    return np.concatenate([places, np.full((count, 1), 0.02)], axis=1).astype(np.float32)
+
 
 _QUERIED = 10_000
 _MIB = 1 << 20
@@ -39,12 +136,12 @@ def measurements(
     with _stored(client, scene) as handle:
         for name, camera in camera_of.items():
             yield from _rendering(client, handle, name, camera, seconds)
-    mesh, spheres = scenes.ring(), scenes.spheres(_QUERIED)
+    mesh, queried = ring(), spheres(_QUERIED)
     with _stored(client, mesh) as handle:
         for what, outputs in {"distance": ("distance",), "closest": ("distance", "normal", "closest")}.items():
 
             def query(outputs: Sequence[str] = outputs) -> Timings:
-                return client.query(handle, spheres, outputs=outputs).timings
+                return client.query(handle, queried, outputs=outputs).timings
 
             yield measure(f"query {what}, {_QUERIED:,} spheres", query, seconds)
 

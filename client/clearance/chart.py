@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.extras import require
 from lumigrad.client.clearance.clearances import Clearances, nearest_spheres
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.extras import require
 
 CHART_SUFFIXES = (".png", ".svg", ".pdf")
 _SIZE_INCHES, _DOTS_PER_INCH = (9.0, 4.8), 130

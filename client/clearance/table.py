@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.clearance.clearances import Clearances
-from lumigrad.client.clearance.records import record, summary
+from lumigrad.client.clearance.clearances import Clearances, record, summary
 
 
 def print_table(found: Clearances, limit: int) -> None:

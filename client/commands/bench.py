@@ -8,17 +8,15 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from lumigrad.client.benchmark import scenes
-from lumigrad.client.benchmark.calls import measurements, throughputs
-from lumigrad.client.benchmark.measure import Measurement
+from lumigrad.client.benchmark.calls import Measurement, cloud, measurements, throughputs
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES, add_connection, connect, count, picture_size, positive_number
 from lumigrad.client.formats import is_gaussian_scene
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.lanes import LaneMode
-from lumigrad.client.shell.json_text import json_text
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.shell.files import json_text
+from lumigrad.client.transport.lanes import LaneMode
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 _SIZES = ((512, 512), (1920, 1080))
 _DESCRIPTION = """\
@@ -105,7 +103,7 @@ class BenchCommand:
 
 def _scene(arguments: argparse.Namespace) -> Gaussians | Spheres:
     if arguments.scene is None:
-        return scenes.cloud(arguments.count)
+        return cloud(arguments.count)
     return Gaussians.load(arguments.scene) if is_gaussian_scene(arguments.scene) else Spheres.load(arguments.scene)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from lumigrad.client.extras import require
+from lumigrad.client.base.extras import require
 from lumigrad.client.shell.catalog import all_parsers
 from lumigrad.client.shell.parser import Parser
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lumigrad.client.commands.framing import depth_range
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.commands.aim import depth_range
 from lumigrad.client.commands.shots import Shot
-from lumigrad.client.frame import Frame
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.image_format import ImageFormats
-from lumigrad.client.named_arrays import Array
 from lumigrad.client.ramp import ramp_colors
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.image_format import ImageFormats
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 NAMES = ("color", "depth", "expected_depth", "alpha")
 

@@ -1,24 +1,65 @@
-"""Where pictures go: into one file, into a folder, or into a video."""
+"""Where pictures of `render` go: files, videos, standard output."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands.content import Content
 from lumigrad.client.commands.shots import Shot
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.frame import Frame
-from lumigrad.client.image_format import ImageFormats
-from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import check_suffix, levels_of, write_image
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.shell.files import naming
 from lumigrad.client.video import VideoWriter
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# One is computed, one is written, and one is on its way.
+_IN_FLIGHT = 3
+
+
+def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Results of a job for each item, in the items' order, computed a few at a time in threads.
+
+    The first error ends it; jobs that have not begun are dropped.
+    """
+    pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="render")
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            if len(waiting) == _IN_FLIGHT:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(job, item))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
+    """The same with a bar on standard error that shows rate and time left; without tqdm, or for one result, without."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return results
+    if count < 2:
+        return results
+    bar: Iterable[R] = tqdm(results, total=count, desc="rendering", unit="frame", file=sys.stderr)
+    return bar
+
 
 _SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from lumigrad.client.commands import aim
-from lumigrad.client.commands.framing import Extent, enclosing_ball
+from lumigrad.client.commands.aim import Extent, enclosing_ball
 from lumigrad.client.commands.shots import FOV_DEGREES, usual_up
 from lumigrad.client.datasets import Capture
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.rotations import unit
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.rotations import unit
+from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.viewer.lens import Viewpoint
 
 # What windows are like; how far away a scene fills one depends on it.

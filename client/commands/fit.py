@@ -15,18 +15,17 @@ from lumigrad.client.commands.options import add_connection, connect, count
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
-from lumigrad.client.fitting.checkpoint import Checkpoint
 from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
 from lumigrad.client.fitting.fit import fit, stop_on_interrupt
 from lumigrad.client.fitting.journal import Journal
-from lumigrad.client.fitting.recipe import Recipe
+from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.formats import is_gaussian_scene
-from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.pictures import write_image
-from lumigrad.client.shell.json_text import json_text
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.shell.files import json_text
 from lumigrad.client.training.trainer import Trainer
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 # Gaussians for each initial point, unless --cap says otherwise.
 _GROWTH = 3

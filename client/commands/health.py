@@ -7,10 +7,10 @@ import sys
 
 import grpc
 
-from lumigrad.client.channel import credentials_of, open_channel, resolve_tls
 from lumigrad.client.commands.options import add_connection, tls_of
 from lumigrad.client.shell import exits
-from lumigrad.client.targets import Address, Targets
+from lumigrad.client.transport.addresses import Address, Targets
+from lumigrad.client.transport.channel import credentials_of, open_channel, resolve_tls
 
 _METHOD = "/grpc.health.v1.Health/Check"
 # The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.

@@ -7,9 +7,9 @@ import dataclasses
 import sys
 
 from lumigrad.client.commands.options import add_connection, connect
-from lumigrad.client.shell.json_text import json_text
-from lumigrad.client.targets import Targets
-from lumigrad.client.worker_info import WorkerInfo
+from lumigrad.client.shell.files import json_text
+from lumigrad.client.transport.addresses import Targets
+from lumigrad.client.workers.info import WorkerInfo
 
 _EXAMPLES = """\
 examples:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lumigrad.client.channel import TOKEN_VARIABLE, Tls
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.lanes import LaneMode
 from lumigrad.client.shell.parser import number
-from lumigrad.client.targets import DEFAULT_TARGET, TARGET_VARIABLE
+from lumigrad.client.transport.addresses import DEFAULT_TARGET, TARGET_VARIABLE
+from lumigrad.client.transport.channel import TOKEN_VARIABLE, Tls
+from lumigrad.client.transport.lanes import LaneMode
 
 # At a prompt it is better to hear soon that there is no worker.
 _RETRY_S = 1.0

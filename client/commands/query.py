@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client.clearance.chart import CHART_SUFFIXES, check_chart, require_charts, write_chart
-from lumigrad.client.clearance.clearances import Clearances, Question
-from lumigrad.client.clearance.records import arrays_of, records, summary
+from lumigrad.client.clearance.clearances import Clearances, Question, arrays_of, records, summary
 from lumigrad.client.clearance.table import print_table, sentence
 from lumigrad.client.commands.options import add_connection, connect, positive_number
-from lumigrad.client.commands.robot_options import add_robot
-from lumigrad.client.commands.surroundings import add_surroundings, length_unit, world_of
-from lumigrad.client.motion import Motion
+from lumigrad.client.commands.surroundings import add_robot, add_surroundings, length_unit, world_of
+from lumigrad.client.robots.motion import Motion
 from lumigrad.client.shell import exits
-from lumigrad.client.shell.json_text import json_text
+from lumigrad.client.shell.files import json_text
 
 _DESCRIPTION = f"""\
 Measures how far spheres stay from obstacles: distances, closest points, normals, and on request collision costs with

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.content import NAMES, Content
-from lumigrad.client.commands.destination import destination_of, output_path
+from lumigrad.client.commands.destination import destination_of, in_order, output_path, with_progress
 from lumigrad.client.commands.options import (
     add_connection,
     connect,
@@ -16,15 +17,12 @@ from lumigrad.client.commands.options import (
     picture_size,
     positive_number,
 )
-from lumigrad.client.commands.pipeline import in_order, with_progress
 from lumigrad.client.commands.shots import Shot, shots_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.named_arrays import Array
 from lumigrad.client.pictures import write_depth
-from lumigrad.client.shell.files import naming
-from lumigrad.client.shell.json_text import json_text
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.shell.files import json_text, naming
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 _DESCRIPTION = """\
 Renders a scene file: Gaussians (.ply of Inria's trainer, .compressed.ply, .splat, .spz, .ksplat, .sog) or spheres (any

@@ -10,8 +10,8 @@ from typing import Any
 from lumigrad.client.commands.options import numbers, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_GAMMA = 1e-4
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lumigrad.client.camera import Camera
-from lumigrad.client.camera_models import OpenCVModel
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES
 from lumigrad.client.datasets import Capture, resized
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.rotations import axis_angle_rotation, unit
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.values.camera import Camera, OpenCVModel
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.rotations import axis_angle_rotation, unit
+from lumigrad.client.values.spheres import Spheres
 
 _SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
 FOV_DEGREES = 40.0

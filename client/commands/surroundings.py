@@ -1,17 +1,18 @@
-"""The obstacles that the options MESH, --scale, --pose and --sign describe."""
+"""Obstacles and robots that commands take."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from lumigrad.client.commands.options import numbers
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.obstacle import Sign
-from lumigrad.client.pose import IDENTITY
-from lumigrad.client.world import World
-from lumigrad.client.world_files import read_obstacles
+from lumigrad.client.formats.number_files import NUMBER_SUFFIXES
+from lumigrad.client.formats.world_files import read_obstacles
+from lumigrad.client.values.obstacle import Sign
+from lumigrad.client.values.pose import IDENTITY
+from lumigrad.client.values.world import World
 
 _UNITS = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
 
@@ -75,3 +76,22 @@ def pose(text: str) -> tuple[float, ...]:
     if len(values) not in (3, 7):
         raise argparse.ArgumentTypeError(f"expected X,Y,Z or X,Y,Z,QW,QX,QY,QZ, got {text}")
     return values
+
+
+def add_robot(group: argparse._ActionsContainer) -> None:
+    """Declares them."""
+    group.add_argument("--urdf", type=Path, metavar="FILE", help="of the robot")
+    group.add_argument(
+        "--joints",
+        type=_joints,
+        metavar="Q1,Q2,.. | FILE",
+        help="joint values, radians and metres, or a file of them: [J], or [T, J] along a trajectory "
+        "(default: where the robot's file says that it rests)",
+    )
+    group.add_argument(
+        "--base", type=pose, default=tuple(IDENTITY), metavar="X,Y,Z[,QW,QX,QY,QZ]", help="of the robot in the world"
+    )
+
+
+def _joints(text: str) -> Any:
+    return Path(text) if text.lower().endswith(NUMBER_SUFFIXES) else numbers(text)

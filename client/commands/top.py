@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
-from lumigrad.client.channel import resolve_tls
+from lumigrad.client.base.extras import require
 from lumigrad.client.commands.options import add_connection, connect_to, positive_number, tls_of
-from lumigrad.client.extras import require
-from lumigrad.client.shell.json_text import json_text
-from lumigrad.client.targets import Targets
+from lumigrad.client.shell.files import json_text
+from lumigrad.client.transport.addresses import Targets
+from lumigrad.client.transport.channel import resolve_tls
 
 _EXAMPLES = """\
 examples:

@@ -8,11 +8,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from lumigrad.client.base.extras import require
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.options import add_connection, direction, port_number, positive_number
-from lumigrad.client.commands.robot_options import add_robot
-from lumigrad.client.commands.surroundings import length_unit, pose
-from lumigrad.client.extras import require
+from lumigrad.client.commands.surroundings import add_robot, length_unit, pose
 
 _EXAMPLES = """\
 examples:

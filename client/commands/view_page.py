@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 import viser
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.client import Client
 from lumigrad.client.commands import scene_file
 from lumigrad.client.commands.first_view import capture_of, first_view, viewpoints
 from lumigrad.client.commands.options import AXES, connect
 from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.number_files import read_numbers
+from lumigrad.client.formats.number_files import read_numbers
 from lumigrad.client.robots import Robot
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.values.world import World
 from lumigrad.client.viewer.collisions import Collisions
-from lumigrad.client.viewer.obstacle_view import corners, show_world
+from lumigrad.client.viewer.obstacles import corners, show_world
 from lumigrad.client.viewer.painter import Painter
 from lumigrad.client.viewer.session import Session
 from lumigrad.client.viewer.viewer import Viewer
-from lumigrad.client.world import World
 
 # Of a robot's size, what is shown around it at first.
 _AROUND = 0.35

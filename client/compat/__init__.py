@@ -1,5 +1,5 @@
 """Drop-in replacements: the signatures of well-known renderers, the rendering on a worker. Needs the extra `torch`."""
 
-from lumigrad.client.extras import require
+from lumigrad.client.base.extras import require
 
 require("torch", "torch", "lumigrad.client.compat")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
-from lumigrad.client.camera_models import OpenCVModel
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.datasets.inria import points_beside, read_cameras_json
@@ -19,6 +18,7 @@ from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.camera import OpenCVModel
 
 
 @dataclass(frozen=True)

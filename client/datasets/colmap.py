@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import colmap_binary, colmap_text
-from lumigrad.client.datasets.colmap_image import ColmapImage
-from lumigrad.client.datasets.intrinsics import Intrinsics
+from lumigrad.client.datasets.fields import quaternion_rotation
 from lumigrad.client.datasets.photographs import Photographs
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.poses import quaternion_rotation
-from lumigrad.client.datasets.view import View, unique_names
+from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View, unique_names
 from lumigrad.client.formats.source import malformed
 
 # Where reconstructions lie in the folder of a data set.

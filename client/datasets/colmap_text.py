@@ -7,9 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from lumigrad.client.datasets.colmap_image import ColmapImage
-from lumigrad.client.datasets.intrinsics import PARAMETERS, READABLE, Intrinsics
 from lumigrad.client.datasets.points import LARGEST_POSITION, Points
+from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics
 from lumigrad.client.formats.source import malformed
 
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.datasets.fields import Fields
-from lumigrad.client.datasets.intrinsics import Intrinsics
+from lumigrad.client.datasets.fields import Fields, checked_rotation
 from lumigrad.client.datasets.photographs import Photographs
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.poses import checked_rotation
-from lumigrad.client.datasets.view import View, unique_names
+from lumigrad.client.datasets.view import Intrinsics, View, unique_names
 from lumigrad.client.formats.source import malformed
 
 

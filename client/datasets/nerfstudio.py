@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
-from lumigrad.client.datasets.fields import Fields
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.datasets.fields import Fields, checked_rotation
 from lumigrad.client.datasets.inria import whole
-from lumigrad.client.datasets.intrinsics import PARAMETERS, Intrinsics
 from lumigrad.client.datasets.photographs import Photographs, picture_size
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.poses import checked_rotation
-from lumigrad.client.datasets.view import View, unique_names
+from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, unique_names
 from lumigrad.client.formats.source import malformed
 
 # Cameras of OpenGL look along -z with y up.

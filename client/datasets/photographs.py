@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lumigrad.client.extras import require
+from lumigrad.client.base.extras import require
 from lumigrad.client.formats.source import malformed
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".JPG", ".PNG", ".JPEG", ".webp")

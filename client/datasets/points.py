@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float32, float32_array
+from lumigrad.client.base.arrays import Float32, float32_array
 from lumigrad.client.formats.ply_header import PlyHeader
 
 _COLORS = ("red", "green", "blue")

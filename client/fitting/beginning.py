@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.extras import require
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.extras import require
-from lumigrad.client.formats.activation import sh_from_colors
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.formats.scene import sh_from_colors
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 _OPACITY = 0.1
 # Their distances give a primitive its first size.

@@ -14,10 +14,10 @@ from lumigrad.client.client import Client
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.fitting.journal import Journal
 from lumigrad.client.fitting.shot import Shot
-from lumigrad.client.gaussians import Gaussians
 from lumigrad.client.shell.files import naming
-from lumigrad.client.spheres import Spheres
 from lumigrad.client.training.trainer import Trainer
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.spheres import Spheres
 
 # Held-out photographs in a preview.
 _SHOWN = 2

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.extras import require
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.extras import require
 from lumigrad.client.pictures import write_image
 from lumigrad.client.training.results import StepResult
 

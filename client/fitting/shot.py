@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.camera import Camera
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.extras import require
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.extras import require
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.target import Target
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.target import Target
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.arrays import Float32
-from lumigrad.client.formats.activation import scales_from_logarithms, sh_from_colors
+from lumigrad.client.base.arrays import Float32
 from lumigrad.client.formats.ply_header import PlyHeader
-from lumigrad.client.formats.quaternions import from_smallest_three
-from lumigrad.client.formats.scene import StoredScene
+from lumigrad.client.formats.scene import StoredScene, from_smallest_three, scales_from_logarithms, sh_from_colors
 
 Array = npt.NDArray[Any]
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float32
-from lumigrad.client.extras import require
-from lumigrad.client.formats.activation import (
+from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.extras import require
+from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.scene import (
+    StoredScene,
     logarithms_of_scales,
     logits_of_opacities,
     opacities_from_logits,
     scales_from_logarithms,
 )
-from lumigrad.client.formats.ply_header import PlyHeader
-from lumigrad.client.formats.scene import StoredScene
 
 _REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")

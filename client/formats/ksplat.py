@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.formats.activation import sh_from_colors
-from lumigrad.client.formats.scene import StoredScene
+from lumigrad.client.formats.scene import StoredScene, sh_from_colors
 from lumigrad.client.formats.source import Source
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,7 @@ from lumigrad.client.formats.sog import META_NAME, ZIP_MAGIC, read_sog
 from lumigrad.client.formats.source import Source, malformed
 from lumigrad.client.formats.splat import read_splat, write_splat
 from lumigrad.client.formats.spz import GZIP_MAGIC, MAGIC, read_spz, write_spz
-from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.values.gaussians import Gaussians
 
 _PLY_MAGIC = b"ply"
 _WRITERS: dict[str, Callable[[StoredScene, str | PathLike[str]], None]] = {

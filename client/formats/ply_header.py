@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.extras import require
 from lumigrad.client.formats.source import malformed
 
 _LONGEST_HEADER = 1 << 20

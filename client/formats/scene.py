@@ -1,19 +1,99 @@
-"""What every reader returns and every writer takes: Gaussians as arrays, and how they were trained."""
+"""Gaussians as files hold them: activations, quaternion order, axes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.arrays import Float32
-from lumigrad.client.formats.activation import sh_from_colors
-from lumigrad.client.formats.quaternions import unit_quats
+from lumigrad.client.base.arrays import Float32, Float64
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.gaussians import Gaussians
+from lumigrad.client.values.gaussians import Gaussians
+
+# The constant spherical harmonic, 1 / (2 sqrt(pi)).
+SH_0 = 0.28209479177387814
+# sigmoid(20) is 1 in float32; an opacity of 0 comes back as 2e-9.
+_LARGEST_LOGIT = 20.0
+
+Array = npt.NDArray[Any]
+
+
+def scales_from_logarithms(logarithms: Array) -> Float32:
+    """Exp."""
+    return np.exp(logarithms.astype(np.float64)).astype(np.float32)
+
+
+def logarithms_of_scales(scales: Array) -> Float32:
+    """Natural logarithm; of 0 that of the smallest float32."""
+    smallest = float(np.finfo(np.float32).tiny)
+    return np.log(np.maximum(scales.astype(np.float64), smallest)).astype(np.float32)
+
+
+def opacities_from_logits(logits: Array) -> Float32:
+    """Sigmoid."""
+    return np.asarray(1.0 / (1.0 + np.exp(-logits.astype(np.float64))), np.float32)
+
+
+def logits_of_opacities(opacities: Array) -> Float32:
+    """Inverse sigmoid, between -20 and 20."""
+    wide = opacities.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        logits = np.log(wide) - np.log1p(-wide)
+    return np.asarray(np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT), np.float32)
+
+
+def sh_from_colors(colors: Array) -> Float32:
+    """[N, 1, D] coefficients of degree 0 that show the colours [N, D]."""
+    return np.asarray((colors.astype(np.float64) - 0.5) / SH_0, np.float32)[:, None]
+
+
+def colors_of_sh(sh: Array) -> Float32:
+    """[N, D] the colours that the coefficients [N, K, D] of degree 0 stand for; may lie outside of 0 to 1."""
+    return np.asarray(0.5 + SH_0 * sh[:, 0].astype(np.float64), np.float32)
+
+
+def to_bytes(fractions: Array) -> npt.NDArray[np.uint8]:
+    """0..1 as 0..255, rounded; what lies outside is clipped."""
+    return np.rint(np.clip(fractions, 0.0, 1.0) * 255.0).astype(np.uint8)
+
+
+def unit_quats(quats: Array) -> Float64:
+    """[N, 4] (w, x, y, z) at length 1; of length 0: no rotation, which is what Inria's formula makes of it."""
+    wide = quats.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    return np.asarray(np.where(lengths > 0, wide / np.maximum(lengths, 1e-300), np.array([1.0, 0.0, 0.0, 0.0])))
+
+
+def from_smallest_three(largest: Array, others: Array) -> Float32:
+    """[N, 4] quaternions of length 1 in the file's order of components, the largest one positive.
+
+    Args:
+        largest: [N] which component was left out, 0 to 3.
+        others: [N, 3] the others in order.
+    """
+    rows = np.arange(len(others))
+    # Row k: where the three others go if component k was left out.
+    places = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])[largest]
+    wide = others.astype(np.float64)
+    quats = np.zeros((len(others), 4))
+    quats[rows[:, None], places] = wide
+    quats[rows, largest] = np.sqrt(np.maximum(0.0, 1.0 - np.square(wide).sum(axis=1)))
+    return quats.astype(np.float32)
+
+
+def smallest_three(quats: Float64) -> tuple[Array, Float64]:
+    """What `from_smallest_three` takes, from quaternions [N, 4] of length 1 in the file's order."""
+    rows = np.arange(len(quats))
+    largest = np.abs(quats).argmax(axis=1)
+    # q and -q are the same rotation.
+    positive = quats * np.where(quats[rows, largest] < 0, -1.0, 1.0)[:, None]
+    others = positive[np.arange(4)[None] != largest[:, None]].reshape(len(quats), 3)
+    return largest, others
+
 
 Mask = npt.NDArray[np.bool_]
 
@@ -88,3 +168,34 @@ class StoredScene:
             sh=self.sh[mask],
             skipped=self.skipped + int((~mask).sum()),
         )
+
+
+# For each harmonic up to degree 4 the axes in which it is odd: it changes its sign where an odd number of them does.
+_ODD_AXES = (
+    *("", "y", "z", "x"),
+    *("xy", "yz", "", "xz", ""),
+    *("y", "xyz", "y", "z", "x", "z", "x"),
+    *("xy", "yz", "xy", "yz", "", "xz", "", "xz", ""),
+)
+
+
+def flipped(scene: StoredScene, signs: tuple[int, int, int]) -> StoredScene:
+    """The scene with x, y and z times `signs`, each 1 or -1.
+
+    A rotation R becomes F R F, so that the vector part of its quaternion, an axis, gets the product of the two other
+    signs; the covariance of each Gaussian is then F Σ F exactly.
+    """
+    x, y, z = signs
+    sign = dict(zip("xyz", signs, strict=True))
+    parity = [int(np.prod([sign[axis] for axis in axes])) for axes in _ODD_AXES[: scene.sh.shape[1]]]
+    return replace(
+        scene,
+        means=_signed(scene.means, signs),
+        quats=_signed(scene.quats, (1, y * z, x * z, x * y)),
+        sh=_signed(scene.sh, [[sign] for sign in parity]),
+    )
+
+
+def _signed(values: Float32, signs: Any) -> Float32:
+    # Plus 0 leaves no zeros with a sign.
+    return np.asarray(values * np.array(signs, np.float32) + np.float32(0))

@@ -1,22 +1,247 @@
-"""Gaussians in PlayCanvas' .sog: pictures of attributes and a meta.json, in a zip file or in a folder. Read only."""
+"""SOG: Gaussians as a folder or archive of images with a meta.json."""
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import struct
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.arrays import Float32
-from lumigrad.client.formats.activation import opacities_from_logits, scales_from_logarithms
-from lumigrad.client.formats.quaternions import from_smallest_three
-from lumigrad.client.formats.scene import StoredScene
-from lumigrad.client.formats.sog_files import FolderFiles, SogFiles, ZipFiles
-from lumigrad.client.formats.sog_meta import SogMeta
+from lumigrad.client.base.arrays import Float32
+from lumigrad.client.base.extras import require
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.scene import (
+    StoredScene,
+    from_smallest_three,
+    opacities_from_logits,
+    scales_from_logarithms,
+)
+from lumigrad.client.formats.source import check_growth, malformed
 
 Array = npt.NDArray[Any]
+
+_LEVELS = 256
+# Bounds of version 1 that hold for all channels at once are repeated for each.
+_BOUND_COUNTS = {"means": 3, "scales": 3, "sh0": 4, "shN": 3}
+
+
+class SogMeta:
+    """Values by entry ("means", "scales", "quats", "sh0", "shN"). Version 1 has bounds where version 2 has code books.
+
+    Attributes:
+        version: 1 or 2.
+        count: number of Gaussians.
+        antialiased: trained with antialiasing.
+    """
+
+    def __init__(self, values: Any, fail: Callable[[str], InvalidArgument]) -> None:
+        self._fail = fail
+        if not isinstance(values, dict):
+            raise fail(f"expected an object in meta.json, got {type(values).__name__}")
+        self._values = values
+        self.version = values.get("version", 1)
+        if self.version not in (1, 2):
+            raise fail(f"expected version 1 or 2 in meta.json, got {self.version!r}")
+        shape = self._entry("means").get("shape") if self.version == 1 else [values.get("count")]
+        count = shape[0] if isinstance(shape, list) and shape else None
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise fail(f"expected a number of Gaussians >= 1 in meta.json, got {count!r}")
+        self.count = count
+        self.antialiased = values.get("model") == "antialiased" or values.get("antialias") is True
+
+    def has(self, entry: str) -> bool:
+        """Whether there is such an entry."""
+        return self._values.get(entry) is not None
+
+    def file(self, entry: str, place: int) -> str:
+        """The name of one of its pictures."""
+        files = self._entry(entry).get("files")
+        name = files[place] if isinstance(files, list) and len(files) > place else None
+        if not isinstance(name, str):
+            raise self._fail(f"expected at least {place + 1} file names in {entry}.files of meta.json, got {files!r}")
+        return name
+
+    def between(self, entry: str, channel: int, fractions: Array) -> Array:
+        """Fractions of the way from an entry's lower to its upper bound."""
+        low, high = (self._numbers(entry, name, _BOUND_COUNTS[entry])[channel] for name in ("mins", "maxs"))
+        return np.asarray(low + (high - low) * fractions)
+
+    def decode(self, entry: str, levels: Array) -> Array:
+        """What levels 0 to 255 [..., 3] of an entry stand for."""
+        if self.version == 1:
+            channels = [self.between(entry, channel, levels[..., channel] / 255.0) for channel in range(3)]
+            return np.stack(channels, axis=-1)
+        return np.asarray(self._numbers(entry, "codebook", _LEVELS)[levels])
+
+    def degree(self, coefficients: int) -> int:
+        """Of the harmonics: as the meta.json says, or in version 1 as many as a palette's entries have room for."""
+        bands = round(math.sqrt(coefficients + 1)) - 1 if self.version == 1 else self._entry("shN").get("bands")
+        if bands not in (1, 2, 3):
+            raise self._fail(f"expected shN.bands 1, 2 or 3 in meta.json, got {bands!r}")
+        return int(bands)
+
+    def palette_count(self, room: int) -> int:
+        """Entries of the palette of harmonics."""
+        count = room if self.version == 1 else self._entry("shN").get("count")
+        if not isinstance(count, int) or count < 1:
+            raise self._fail(f"expected shN.count >= 1 in meta.json, got {count!r}")
+        return count
+
+    def _entry(self, entry: str) -> dict[str, Any]:
+        values = self._values.get(entry)
+        if not isinstance(values, dict):
+            raise self._fail(f"expected an object {entry!r} in meta.json, got {type(values).__name__}")
+        return values
+
+    def _numbers(self, entry: str, name: str, count: int) -> Array:
+        values = self._entry(entry).get(name)
+        listed = values if isinstance(values, list) else [values] * count
+        # Code books of one early writer start with null, in place of the value that follows.
+        if name == "codebook" and len(listed) > 1 and listed[0] is None:
+            listed = [listed[1], *listed[1:]]
+        numbers = [value for value in listed[:count] if isinstance(value, (int, float))]
+        if len(numbers) < count:
+            raise self._fail(f"expected {count} numbers in {entry}.{name} of meta.json")
+        # An integer may be longer than any float.
+        return np.array([float(value) if abs(value) < 1e300 else math.inf for value in numbers])
+
+
+_LARGEST_META = 16 << 20
+# Five pictures of four channels for each Gaussian.
+_BYTES_PER_GAUSSIAN = 20
+# A palette of harmonics: 65,536 entries of 15 coefficients.
+_LARGEST_PALETTE = 65536 * 15
+# Members that an error names.
+_LISTED = 5
+_PICTURE_FORMATS = ("WEBP", "PNG")
+# What zipfile raises; names of members that are no text are a UnicodeDecodeError.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, UnicodeError, ValueError, RuntimeError, EOFError)
+
+
+class SogFiles(ABC):
+    """Reads the files of one scene by name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> SogFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fail(self, description: str) -> InvalidArgument:
+        """The error to raise about this scene."""
+        return malformed(self._path, description)
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+
+    @abstractmethod
+    def stored_bytes(self) -> int:
+        """The size of all files."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the use of the files."""
+
+    def check_growth(self, count: int) -> None:
+        """Raises InvalidArgument if so many Gaussians would be far too many for files of this size."""
+        check_growth(self._path, self.stored_bytes(), count * _BYTES_PER_GAUSSIAN)
+
+    def picture(self, name: str, count: int) -> npt.NDArray[Any]:
+        """[H, W, 4] levels of a picture of at least `count` pixels; 0: of a palette."""
+        images = require("PIL.Image", "io", "reading .sog files")
+        content = self.read(name)
+        try:
+            with images.open(io.BytesIO(content), formats=_PICTURE_FORMATS) as image:
+                pixels = image.width * image.height
+                # Before anything is decoded. Pictures may have some rows to spare, but not many.
+                most = 2 * count + 65536 if count else _LARGEST_PALETTE
+                if not count <= pixels <= most:
+                    raise self.fail(
+                        f"expected {count:,} to {most:,} pixels in {name}, got {image.width} x {image.height}"
+                    )
+                return np.asarray(image.convert("RGBA"))
+        except (OSError, ValueError, SyntaxError, EOFError, images.DecompressionBombError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise self.fail(f"expected a WebP or PNG picture in {name}: {error}") from error
+
+
+class FolderFiles(SogFiles):
+    """The folder in which a meta.json lies."""
+
+    def read(self, name: str) -> bytes:
+        """The content of a file, which must lie in the folder itself."""
+        if Path(name).name != name:
+            raise self.fail(f"expected the name of a file in the same folder, got {name!r}")
+        try:
+            return (self._path.parent / name).read_bytes()
+        except FileNotFoundError as error:
+            if name == self._path.name:
+                raise
+            raise self.fail(f"expected a file {name} beside it; there is none") from error
+
+    def stored_bytes(self) -> int:
+        """The size of all files beside the meta.json."""
+        return sum(file.stat().st_size for file in self._path.parent.iterdir() if file.is_file())
+
+    def close(self) -> None:
+        """Files are closed when they have been read."""
+
+
+class ZipFiles(SogFiles):
+    """Members of a zip file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except _DAMAGE as error:
+            raise self.fail(f"expected a zip file: {error}") from error
+
+    def read(self, name: str) -> bytes:
+        """The content of a member."""
+        try:
+            member = self._zip.getinfo(name)
+            if member.file_size > max(_LARGEST_META, self.stored_bytes()):
+                raise self.fail(
+                    f"expected no member larger than the file itself, {name} has {member.file_size:,} bytes"
+                )
+            return self._zip.read(member)
+        except InvalidArgument:
+            raise
+        except KeyError as error:
+            raise self.fail(f"expected a member {name} in the zip file, got {self._listed()}") from error
+        except (*_DAMAGE, OSError) as error:
+            raise self.fail(f"expected a whole member {name}: {error}") from error
+
+    def _listed(self) -> str:
+        names = self._zip.namelist()
+        return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} others" if len(names) > _LISTED else "")
+
+    def stored_bytes(self) -> int:
+        """The size of the zip file."""
+        return self._path.stat().st_size
+
+    def close(self) -> None:
+        """Closes the zip file."""
+        self._zip.close()
+
 
 META_NAME = "meta.json"
 ZIP_MAGIC = b"PK\x03\x04"

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumigrad.client.formats.activation import colors_of_sh, sh_from_colors, to_bytes
-from lumigrad.client.formats.quaternions import unit_quats
-from lumigrad.client.formats.scene import StoredScene
+from lumigrad.client.formats.scene import StoredScene, colors_of_sh, sh_from_colors, to_bytes, unit_quats
 from lumigrad.client.formats.source import Source, malformed
 
 _RECORD = np.dtype([("mean", "<f4", 3), ("scale", "<f4", 3), ("rgba", "u1", 4), ("quat", "u1", 4)])

@@ -1,6 +1,6 @@
 """JAX functions that compute on a worker, with their derivatives. Needs the extra `jax`."""
 
-from lumigrad.client.extras import require
+from lumigrad.client.base.extras import require
 
 require("jax", "jax", "lumigrad.client.jax")
 

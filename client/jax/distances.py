@@ -9,25 +9,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lumigrad.client.arguments import names, number
+from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
-from lumigrad.client.cuboid import Cuboid
 from lumigrad.client.default import client_of
-from lumigrad.client.distance_query import (
+from lumigrad.client.distances.answer import Distances
+from lumigrad.client.distances.query import (
     DistanceQuery,
     Surroundings,
     check_rows,
     check_surroundings,
     environment_numbers,
 )
-from lumigrad.client.distance_settings import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.distances import Distances
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, compute, refuse
 from lumigrad.client.jax.shapes import optional, shaped
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.obstacle import Obstacle, Shape
-from lumigrad.client.world import World
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.values.obstacle import Cuboid, Obstacle, Shape
+from lumigrad.client.values.world import World
 
 OUTPUTS = ("cost", "distance")
 
@@ -36,7 +35,7 @@ class MeshDistances(NamedTuple):
     """What came of a query. What was not asked for is None.
 
     Attributes:
-        cost: [B, H, S] collision costs; see `lumigrad.client.distance_settings.DistanceSettings`.
+        cost: [B, H, S] collision costs; see `lumigrad.client.settings.distances.DistanceSettings`.
         distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
             the sphere's own. Where there is nothing, and for spheres that are off: max_distance, or infinity.
     """

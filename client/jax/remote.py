@@ -1,22 +1,84 @@
-"""Remote computations as JAX functions: both passes are callbacks on the host, joined by a custom derivative."""
+"""Calls to a worker from JAX: callbacks, and forward states that live until their gradients are taken."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
+from jax.experimental.buffer_callback import buffer_callback
 
-from lumigrad.client.distances import Distances
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.frame import Frame
-from lumigrad.client.jax.host import on_host
-from lumigrad.client.jax.kept import Kept
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.rendering.frame import Frame
+
+
+def on_host(function: Callable[..., Any], expected: Any, *arguments: Any) -> Any:
+    """Calls a function of NumPy arrays on the host, whenever the compiled code comes there; under vmap one by one.
+
+    On the CPU `jax.pure_callback` would hand over JAX arrays, which threads copy that may all wait in such callbacks:
+    then nothing ever goes on. There the function is given the memory of the compiled code itself.
+
+    Args:
+        function: from pytrees of arrays, which it must not keep, to one of arrays; pure.
+        expected: the shapes and types of what it returns.
+        arguments: pytrees of JAX arrays.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.pure_callback(
+            lambda *given: function(*_copies(given)), expected, *arguments, vmap_method="sequential"
+        )
+
+    def fill(_: Any, results: Any, *given: Any) -> None:
+        jax.tree.map(_write, results, function(*_copies(given)))
+
+    return buffer_callback(fill, expected, vmap_method="sequential")(*arguments)
+
+
+def _copies(given: Any) -> Any:
+    """NumPy arrays that may be kept: the memory of compiled code is used again once the callback returns."""
+    return jax.tree.map(lambda array: np.array(np.asarray(array)), given)
+
+
+def _write(target: Any, values: Any) -> None:
+    np.asarray(target)[...] = values
+
+
+T = TypeVar("T")
+
+# A compiled function may be run forward and never backward; the oldest are forgotten.
+_MOST = 16
+
+
+class Kept(Generic[T]):
+    """The newest results, each to be taken once. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._results: OrderedDict[int, T] = OrderedDict()
+        self._next = 0
+
+    def put(self, result: T) -> int:
+        """Keeps a result; returns its number, which fits into int32."""
+        with self._lock:
+            self._next = (self._next + 1) % (1 << 31)
+            self._results[self._next] = result
+            if len(self._results) > _MOST:
+                self._results.popitem(last=False)
+            return self._next
+
+    def take(self, number: int) -> T | None:
+        """The result of that number; None if it was taken, or forgotten."""
+        with self._lock:
+            return self._results.pop(number, None)
+
 
 Inputs = dict[str, Any]
 Result = Frame | Distances

@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 
 import jax
 
-from lumigrad.client.arguments import names, number
-from lumigrad.client.camera import Camera
-from lumigrad.client.camera_models import PULSAR_LENGTHS
+from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.frame import Frame
 from lumigrad.client.jax.remote import Inputs, compute, refuse
 from lumigrad.client.jax.shapes import optional, shaped
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.request import RenderRequest
-from lumigrad.client.settings import Semantics, SphereSettings
-from lumigrad.client.spheres import Spheres
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.settings.spheres import Semantics, SphereSettings
+from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.values.spheres import Spheres
 
 OUTPUTS = ("color", "alpha", "depth", "info")
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.robots.chain import Chain
-from lumigrad.client.robots.numbers import like, module_of
+from lumigrad.client.robots.chain import Chain, like, module_of
 
 
 class Body:

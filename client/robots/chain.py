@@ -1,18 +1,212 @@
-"""Forward kinematics: where the links are, as matrix products on NumPy arrays or torch tensors."""
+"""Links and joints: forward kinematics of a chain."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.robots.joint import Drive, Drives, Joint
-from lumigrad.client.robots.numbers import like, module_of
-from lumigrad.client.robots.transforms import turns
+from lumigrad.client.values.pose import pose_array
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is torch's, which this module does not import for it."""
+    return type(value).__module__.partition(".")[0] == "torch" or hasattr(value, "requires_grad_")
+
+
+def module_of(value: Any) -> ModuleType:
+    """The module with the functions for it; sin, cos, stack and the like have the same names in both."""
+    return importlib.import_module("torch") if is_tensor(value) else np
+
+
+def floating(name: str, value: Any) -> Any:
+    """A torch tensor as it is; anything else as a NumPy array. What is not of a floating type becomes the default one.
+
+    Raises:
+        InvalidArgument: not real numbers.
+    """
+    if is_tensor(value):
+        if value.is_complex():
+            raise InvalidArgument.of(name, f"expected real numbers, got {value.dtype}; pass the real part")
+        return value if value.is_floating_point() else value.to(module_of(value).get_default_dtype())
+    array = to_numpy(name, value)
+    if array.dtype.kind not in "fiub":
+        raise InvalidArgument.of(name, f"expected numbers, got dtype {array.dtype}; pass a NumPy array or a tensor")
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def like(value: Any, constant: Any) -> Any:
+    """A NumPy array as what `value` is: module, floating type and device."""
+    if is_tensor(value):
+        return module_of(value).as_tensor(constant, dtype=value.dtype, device=value.device)
+    return np.asarray(constant, value.dtype)
+
+
+def matrix_of(name: str, pose: Any) -> Float64:
+    """[4, 4] of a pose [7]; the name is for the error of one that is none."""
+    values = pose_array(name, pose)
+    w, x, y, z = values[3:] / np.linalg.norm(values[3:])
+    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    matrix = np.eye(4)
+    matrix[:3, :3] += 2 * w * cross + 2 * cross @ cross
+    matrix[:3, 3] = values[:3]
+    return matrix
+
+
+def poses_of(rotation: Any, translation: Any) -> Any:
+    """[.., 7] x y z qw qx qy qz of rotation matrices [.., 3, 3] and translations [.., 3]; differentiable in torch."""
+    xp = module_of(rotation)
+    m = [[rotation[..., i, j] for j in range(3)] for i in range(3)]
+    x, y, z = m[2][1] - m[1][2], m[0][2] - m[2][0], m[1][0] - m[0][1]
+    xy, yz, zx = m[1][0] + m[0][1], m[2][1] + m[1][2], m[0][2] + m[2][0]
+    # 4 q qT: each row is a multiple of q, that with the largest diagonal is far from 0.
+    diagonal = [
+        1 + m[0][0] + m[1][1] + m[2][2],
+        1 + m[0][0] - m[1][1] - m[2][2],
+        1 - m[0][0] + m[1][1] - m[2][2],
+        1 - m[0][0] - m[1][1] + m[2][2],
+    ]
+    rows = [
+        xp.stack([diagonal[0], x, y, z], -1),
+        xp.stack([x, diagonal[1], xy, zx], -1),
+        xp.stack([y, xy, diagonal[2], yz], -1),
+        xp.stack([z, zx, yz, diagonal[3]], -1),
+    ]
+    largest = xp.stack(diagonal, -1).argmax(-1)[..., None]
+    chosen = xp.where(largest == 0, rows[0], xp.where(largest == 1, rows[1], xp.where(largest == 2, rows[2], rows[3])))
+    quaternion = chosen / (chosen * chosen).sum(-1)[..., None] ** 0.5
+    return xp.concatenate([translation, quaternion], -1)
+
+
+def turns(axes: Float64, angles: Any) -> Any:
+    """[.., K, 3, 3] rotations about K unit axes [K, 3] by angles [.., K], radians (Rodrigues); an axis 0: none."""
+    xp = module_of(angles)
+    x, y, z = axes.T
+    zero = np.zeros_like(x)
+    cross = np.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(-1, 3, 3)
+    sine, versine = xp.sin(angles)[..., None, None], 1 - xp.cos(angles)[..., None, None]
+    return like(angles, np.eye(3)) + sine * like(angles, cross) + versine * like(angles, cross @ cross)
+
+
+@dataclass(frozen=True)
+class Mimic:
+    """A joint that follows another: value = multiplier * other + offset."""
+
+    joint: str
+    multiplier: float
+    offset: float
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """How one link sits on another.
+
+    Attributes:
+        name: of the joint.
+        kind: "fixed", "revolute", "continuous", "prismatic" or one that nothing can be done with.
+        parent: link that carries it.
+        child: link that it carries.
+        origin: [4, 4] joint frame -> parent's frame, where the joint's value is 0; metres.
+        axis: [3] in the joint frame, unit length where the joint moves.
+        limits: lowest and highest value, radians or metres; infinite where there is none.
+        mimic: the joint that it follows, if it does.
+    """
+
+    name: str
+    kind: str
+    parent: str
+    child: str
+    origin: Float64
+    axis: Float64
+    limits: tuple[float, float]
+    mimic: Mimic | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether it has a value."""
+        return self.kind != "fixed"
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A joint's value = multiplier * q[column] + offset; without a column it stands at `offset`."""
+
+    column: int | None
+    multiplier: float
+    offset: float
+
+
+class Drives:
+    """Which number of q moves which joint."""
+
+    def __init__(self, joints: Sequence[Joint], columns: Sequence[str], locked: Mapping[str, float]) -> None:
+        """Checks the names.
+
+        Args:
+            joints: all joints of the robot.
+            columns: names of the joints that q sets, in the order of q.
+            locked: joints that stand still, and where: radians or metres.
+
+        Raises:
+            InvalidArgument: names that are not those of joints that move, or that come twice.
+        """
+        self._joints = {joint.name: joint for joint in joints if joint.moves}
+        self._columns = {name: index for index, name in enumerate(columns)}
+        self._locked = locked
+        moving = ", ".join(self._joints)
+        for argument, names in (("joints", columns), ("locked", locked)):
+            for name in names:
+                if name not in self._joints:
+                    raise InvalidArgument.of(argument, f"expected joints that move ({moving}), got {name!r}")
+        if len(self._columns) != len(columns):
+            raise InvalidArgument.of("joints", f"expected names that differ, got {', '.join(columns)}")
+        for name in columns:
+            mimic = self._joints[name].mimic
+            if mimic is not None:
+                raise InvalidArgument.of(
+                    "joints", f"expected joints with a value of their own, but {name!r} follows {mimic.joint!r}"
+                )
+
+    def of(self, name: str) -> Drive:
+        """What moves a joint.
+
+        Raises:
+            InvalidArgument: nothing does.
+        """
+        return self._of(name, ())
+
+    def _of(self, name: str, followers: tuple[str, ...]) -> Drive:
+        if name in followers:
+            raise InvalidArgument.of("urdf", f"expected joints that follow others, but {name!r} follows itself")
+        if name in self._locked:
+            return Drive(None, 0.0, float(self._locked[name]))
+        if name in self._columns:
+            return Drive(self._columns[name], 1.0, 0.0)
+        joint = self._joints.get(name)
+        if joint is None:
+            raise InvalidArgument.of(
+                "urdf",
+                f"expected joint {followers[-1]!r} to follow (mimic) a joint that moves, but it follows {name!r}",
+            )
+        if joint.mimic is None:
+            raise InvalidArgument.of(
+                "joints",
+                f"expected every joint that moves in joints or in locked, but {name!r} is in neither; "
+                f"pass e.g. locked={{{name!r}: 0.0}}",
+            )
+        other = self._of(joint.mimic.joint, (*followers, name))
+        factor = joint.mimic.multiplier
+        return Drive(other.column, factor * other.multiplier, factor * other.offset + joint.mimic.offset)
+
+    def limits(self) -> Float64:
+        """[dof, 2] lowest and highest value of each number of q."""
+        return np.array([self._joints[name].limits for name in self._columns], np.float64).reshape(-1, 2)
 
 
 @dataclass(frozen=True, eq=False)

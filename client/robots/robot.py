@@ -10,19 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arguments import names as checked_names
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arguments import names as checked_names
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.mesh import Mesh
-from lumigrad.client.pose import IDENTITY, pose_array
 from lumigrad.client.robots.body import Body
-from lumigrad.client.robots.chain import Chain
-from lumigrad.client.robots.joint import Drives, Joint
-from lumigrad.client.robots.link_meshes import mesh_of
-from lumigrad.client.robots.numbers import floating, like, module_of
+from lumigrad.client.robots.chain import Chain, Drives, Joint, floating, like, matrix_of, module_of, poses_of
 from lumigrad.client.robots.sphere_file import SphereFile
-from lumigrad.client.robots.transforms import matrix_of, poses_of
-from lumigrad.client.robots.urdf import Urdf
+from lumigrad.client.robots.urdf import Urdf, mesh_of
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.pose import IDENTITY, pose_array
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.arrays import Float64, to_numpy
+from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.robots.joint import Joint
-from lumigrad.client.robots.transforms import matrix_of
-from lumigrad.client.yaml_files import read_yaml
+from lumigrad.client.formats.world_files import read_yaml
+from lumigrad.client.robots.chain import Joint, matrix_of
 
 _LONGEST_DESCRIPTION = 300
 

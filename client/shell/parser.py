@@ -1,15 +1,15 @@
-"""The parser of the command line: help of at most 100 columns, and errors in two lines that guess what was meant."""
+"""The parser of the command line: help, groups, guesses at misspelt words."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn
 
 from lumigrad.client.shell.exits import USAGE
-from lumigrad.client.shell.guess import meant
 
 _COLUMNS = 100
 # Where the texts of options begin.
@@ -89,3 +89,9 @@ def number(text: str) -> float:
 def _plain(message: str) -> str:
     """Without argparse's own "argument ", which stands before the name of an option."""
     return " ".join(message.removeprefix("argument ").split())
+
+
+def meant(text: str, known: Iterable[str]) -> str:
+    """'; did you mean --target?', or nothing if none of those known is close."""
+    close = get_close_matches(text, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""

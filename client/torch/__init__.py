@@ -1,6 +1,6 @@
 """Autograd operators: PyTorch on this side, the computing on a worker. Needs the extra `torch`."""
 
-from lumigrad.client.extras import require
+from lumigrad.client.base.extras import require
 
 require("torch", "torch", "lumigrad.client.torch")
 

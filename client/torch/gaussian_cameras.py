@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lumigrad.client.arrays import Float64
-from lumigrad.client.camera import Camera
-from lumigrad.client.camera_models import Projection
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.timings import Gradients
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.gradients import Gradients
+from lumigrad.client.values.camera import Camera, Projection
 
 # The tensors that cameras are made of, named by what they are for.
 CAMERA_INPUTS = ("view", "projection", "position")

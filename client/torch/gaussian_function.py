@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from lumigrad.client.frame import Frame
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.torch.gaussian_call import INPUTS, GaussianCall, Inputs
 from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
 

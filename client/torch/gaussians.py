@@ -8,19 +8,18 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 
-from lumigrad.client.arguments import names
-from lumigrad.client.camera_models import Projection
+from lumigrad.client.base.arguments import names
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.frame import Frame
-from lumigrad.client.gaussian_settings import GaussianSemantics, GaussianSettings
-from lumigrad.client.request import WireFormat
-from lumigrad.client.torch.gaussian_call import GaussianCall
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.request import WireFormat
+from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
+from lumigrad.client.torch.gaussian_call import GaussianCall, Prepared, prepared
 from lumigrad.client.torch.gaussian_cameras import ViewMatrices, check_matrices, distortion_rows
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
-from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.graphs import outside_graphs
+from lumigrad.client.values.camera import Projection
 
 OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
 # On request; those after the first without a gradient, but for the projected centres.

@@ -1,16 +1,53 @@
-"""The graphs of autograd and of torch.compile around calls of a worker."""
+"""What the operators share: checks of tensors, gradients that are computed once, torch.compile."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from lumigrad.client.errors import LumigradError
-from lumigrad.client.torch.refusal import refuse_backward
+from lumigrad.client.errors import InvalidArgument, LumigradError
+
+
+def refuse_backward(result: torch.Tensor, inputs: Sequence[torch.Tensor], error: Exception) -> torch.Tensor:
+    """`result`, as if it depended on `inputs`, so that backward is reached and raises `error`."""
+    passed: torch.Tensor = RefuseBackward.apply(error, result, *inputs)  # type: ignore[no-untyped-call]
+    return passed
+
+
+class RefuseBackward(torch.autograd.Function):
+    """Passes a tensor through and raises in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, error: Exception, result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        """Returns `result`; `inputs` are what it would have gradients for."""
+        ctx.error = error
+        return result.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Raises what the caller chose."""
+        raise ctx.error
+
+
+def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """`value` on the CPU; autograd brings the gradient back to its type and device."""
+    try:
+        tensor = torch.as_tensor(value)
+        if tensor.is_complex():
+            # Their imaginary parts would be lost.
+            raise InvalidArgument.of(name, f"expected real numbers, got {tensor.dtype}; pass the real part")
+        if tensor.is_meta:
+            raise InvalidArgument.of(name, "expected a tensor with values, got one on the device meta, which has none")
+        return tensor.to("cpu", dtype)
+    except InvalidArgument:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument.of(name, f"expected a tensor, got {type(value).__name__} ({error})") from error
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lumigrad.client.arrays import float32_array
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.request import WireFormat
+from lumigrad.client.base.arrays import Array, float32_array
+from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter

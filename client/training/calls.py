@@ -6,25 +6,33 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from lumigrad.client import affinity
-from lumigrad.client.arguments import instance, number, whole_number
-from lumigrad.client.camera import Camera
+from lumigrad.client.base.arguments import instance, number, whole_number
+from lumigrad.client.calls.scenes import first_with, put
 from lumigrad.client.errors import InvalidArgument, SceneNotFound, TrainingLost
-from lumigrad.client.gaussian_settings import GaussianSettings
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.messages import gaussian_settings_message, sphere_settings_message
-from lumigrad.client.render_settings import settings_of
-from lumigrad.client.scene import SceneHandle, scene_facts
-from lumigrad.client.scene_calls import first_with, put
-from lumigrad.client.spheres import Spheres
-from lumigrad.client.tracing import traced
-from lumigrad.client.training.density import AdaptiveDensity, Mcmc
-from lumigrad.client.training.options import Loss, Rate, Rates, default_rates, extent_of, rates_message
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.render import settings_of
+from lumigrad.client.training.options import (
+    AdaptiveDensity,
+    Loss,
+    Mcmc,
+    Rate,
+    Rates,
+    default_rates,
+    extent_of,
+    rates_message,
+)
 from lumigrad.client.training.stream import TrainingStream
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.training.views import Targets, Views
-from lumigrad.client.worker import Worker
-from lumigrad.client.workers import Workers
+from lumigrad.client.transport import affinity
+from lumigrad.client.transport.tracing import traced
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle, scene_facts
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message
+from lumigrad.client.workers.pool import Workers
+from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import TRAINING_SERVICE
 from lumigrad.v1 import scene_pb2, training_pb2
 

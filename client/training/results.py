@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lumigrad.client.named_arrays import Array, NamedArrays
-from lumigrad.client.timings import Timings
+from lumigrad.client.base.arrays import Array, NamedArrays
+from lumigrad.client.base.timings import Timings
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.v1 import density_pb2, tensor_pb2, training_pb2

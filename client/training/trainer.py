@@ -8,19 +8,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from lumigrad.client import affinity
-from lumigrad.client.arguments import names, whole_number
+from lumigrad.client.base.arguments import names, whole_number
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.retry import Deadline
-from lumigrad.client.scene import Scene, SceneHandle
-from lumigrad.client.scene_store import SceneStore
-from lumigrad.client.timings import Timings
 from lumigrad.client.training.batch import Batch, LateResult
-from lumigrad.client.training.exchange import TrainReply
 from lumigrad.client.training.results import Images, StepResult
-from lumigrad.client.training.step_message import ImageFormat, step_message
-from lumigrad.client.training.stream import TrainingStream
+from lumigrad.client.training.stream import ImageFormat, TrainingStream, TrainReply, step_message
+from lumigrad.client.transport import affinity
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.values.handle import Scene, SceneHandle
+from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import training_pb2
 

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-from lumigrad.client.arguments import instance
-from lumigrad.client.camera import Camera
+from lumigrad.client.base.arguments import instance
 from lumigrad.client.errors import InvalidArgument, SceneNotFound
-from lumigrad.client.messages import camera_message
-from lumigrad.client.retry import Deadline
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.scene_store import SceneStore
-from lumigrad.client.target import Target
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.target import Target
+from lumigrad.client.wire.scenes import camera_message
+from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import training_pb2
 
 T = TypeVar("T")

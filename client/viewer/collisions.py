@@ -1,23 +1,135 @@
-"""A robot among obstacles: for each pose the worker is asked how far its spheres are, and they take the colours."""
+"""A robot with sliders before obstacles, its spheres coloured by distance."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from html import escape
+from typing import Any
 
 import numpy as np
+import trimesh
 import viser
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.client import Client
-from lumigrad.client.distances import Distances
+from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import LumigradError, Unavailable
 from lumigrad.client.robots import Robot
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.viewer.color_scale import DISTANCES
-from lumigrad.client.viewer.joint_panel import JointPanel
-from lumigrad.client.viewer.latest import Latest
-from lumigrad.client.viewer.sphere_view import SphereView
-from lumigrad.client.world import World
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.world import World
+from lumigrad.client.viewer.modes import DISTANCES, Levels
+from lumigrad.client.viewer.stream import Latest
+
+# Of joints without limits, radians or metres.
+_WIDEST = math.pi
+_STEPS = 200
+
+
+class JointPanel:
+    """Tells `changed` what the sliders say whenever one of them is moved."""
+
+    def __init__(
+        self, server: viser.ViserServer, robot: Robot, trajectory: Float64, changed: Callable[[Float64], None]
+    ) -> None:
+        """Builds it.
+
+        Args:
+            server: whose browsers show it.
+            robot: whose joints they are.
+            trajectory: [T, dof] joint values; sliders begin at the first.
+            changed: called with [dof] joint values.
+        """
+        self._changed, self._trajectory = changed, trajectory
+        # While the sliders follow the trajectory, each of them would tell.
+        self._is_following = False
+        gui = server.gui
+        if len(trajectory) > 1:
+            self._step = gui.add_slider("time step", 0, len(trajectory) - 1, 1, 0)
+            self._step.on_update(self._on_step)
+        with gui.add_folder("joints", expand_by_default=robot.dof <= 8):
+            self._sliders = [
+                _slider(gui, name, limits, float(value))
+                for name, limits, value in zip(robot.joint_names, robot.limits, trajectory[0], strict=True)
+            ]
+        for slider in self._sliders:
+            slider.on_update(self._on_joint)
+
+    @property
+    def values(self) -> Float64:
+        """[dof]."""
+        return np.array([slider.value for slider in self._sliders], np.float64)
+
+    def _on_joint(self, event: Any) -> None:
+        if not self._is_following:
+            self._changed(self.values)
+
+    def _on_step(self, event: Any) -> None:
+        values = self._trajectory[int(self._step.value)]
+        self._is_following = True
+        try:
+            for slider, value in zip(self._sliders, values, strict=True):
+                slider.value = min(max(float(value), slider.min), slider.max)  # type: ignore[misc]
+        finally:
+            self._is_following = False
+        self._changed(values)
+
+
+def _slider(gui: viser.GuiApi, name: str, limits: Float64, value: float) -> viser.GuiSliderHandle[float]:
+    low, high = map(float, np.where(np.isfinite(limits), limits, (-_WIDEST, _WIDEST)))
+    # Trajectories may leave the limits.
+    low, high = min(low, value), max(high, value, low + 1e-3)
+    return gui.add_slider(name, low, high, (high - low) / _STEPS, value)
+
+
+_SUBDIVISIONS = 3
+_UNKNOWN = (168, 174, 184)
+_LINE = (255, 255, 255)
+
+
+class SphereView:
+    """S balls that move and change their colours."""
+
+    def __init__(self, server: viser.ViserServer, spheres: Float64) -> None:
+        """Draws them.
+
+        Args:
+            server: whose browsers draw.
+            spheres: [S, 4] centres and radii at first, metres.
+        """
+        self._scene = server.scene
+        ball = trimesh.creation.icosphere(subdivisions=_SUBDIVISIONS)
+        turns = np.zeros((len(spheres), 4))
+        turns[:, 0] = 1.0
+        self._balls = server.scene.add_batched_meshes_simple(
+            "/robot", ball.vertices, ball.faces, turns, spheres[:, :3], batched_scales=spheres[:, 3],
+            batched_colors=np.tile(np.array(_UNKNOWN, np.uint8), (len(spheres), 1)), cast_shadow=False,
+        )  # fmt: skip
+        self._line: viser.LineSegmentsHandle | None = None
+
+    def move(self, spheres: Float64) -> None:
+        """[S, 4] elsewhere; their radii stay."""
+        self._balls.batched_positions = spheres[:, :3].astype(np.float32)
+
+    def paint(self, clearances: Float64, span: float) -> None:
+        """Colours: [S] distances of surfaces, metres; from `span` inside to as much outside."""
+        self._balls.batched_colors = colors_of(clearances, span)
+
+    def mark(self, start: Float64, end: Float64) -> None:
+        """Draws a line between two points [3], the only one."""
+        points = np.stack([start, end])[None].astype(np.float32)
+        if self._line is None:
+            self._line = self._scene.add_line_segments(
+                "/closest", points, _LINE, thickness=3.0, thickness_units="screen"
+            )
+        else:
+            self._line.points = points
+
+
+def colors_of(clearances: Float64, span: float) -> Levels:
+    """[S, 3] colours of distances [S], metres: those of the legend."""
+    return DISTANCES.levels(np.clip(clearances / span, -1.0, 1.0) / 2 + 0.5)
+
 
 _OUTPUTS = ("distance", "obstacle", "closest", "normal")
 _SPAN_M, _SPANS_M = 0.1, (0.02, 1.0)

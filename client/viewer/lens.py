@@ -1,17 +1,19 @@
-"""Between a browser's camera and one that the worker renders with. Both look along z, with x right and y down."""
+"""The camera of a browser as a `Camera`, and cameras drawn as frusta."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import viser
 
-from lumigrad.client.arrays import Float64
-from lumigrad.client.camera import Camera
-from lumigrad.client.camera_models import OpenCVModel
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.robots.transforms import matrix_of, poses_of
+from lumigrad.client.robots.chain import matrix_of, poses_of
+from lumigrad.client.values.camera import Camera, OpenCVModel
 
 
 @dataclass(frozen=True)
@@ -76,3 +78,50 @@ class Viewpoint:
             (camera.width / model.fx) / (camera.height / model.fy),
             np.asarray(poses_of(model.rotation.T, np.zeros(3))[3:], np.float64),
         )
+
+
+# Of the distance to what they look at.
+_SIZE, _LINE = 0.06, 0.0015
+_COLOR = (255, 176, 59)
+
+
+class Frusta:
+    """Of one browser; hidden at first."""
+
+    def __init__(
+        self, browser: viser.ClientHandle, views: Mapping[str, Viewpoint], jump: Callable[[Viewpoint], None]
+    ) -> None:
+        distance = float(np.median([np.linalg.norm(view.look_at - view.position) for view in views.values()]))
+        self._handles = [self._add(browser, index, view, distance, jump) for index, view in enumerate(views.values())]
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether they are shown."""
+        return self._handles[0].visible
+
+    def show(self, is_visible: bool) -> None:
+        """Shows or hides them."""
+        for handle in self._handles:
+            handle.visible = is_visible
+
+    @staticmethod
+    def _add(
+        browser: viser.ClientHandle, index: int, view: Viewpoint, distance: float, jump: Callable[[Viewpoint], None]
+    ) -> viser.CameraFrustumHandle:
+        handle = browser.scene.add_camera_frustum(
+            f"/cameras/{index}",
+            view.fov,
+            view.aspect,
+            scale=_SIZE * distance,
+            thickness=_LINE * distance,
+            color=_COLOR,
+            wxyz=view.wxyz,
+            position=view.position,
+            visible=False,
+        )
+
+        @handle.on_click
+        def _(event: Any) -> None:
+            jump(view)
+
+        return handle

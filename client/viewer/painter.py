@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
-from lumigrad.client.frame import Frame
-from lumigrad.client.gaussians import Gaussians
-from lumigrad.client.image_format import ImageFormats
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.spheres import Spheres
-from lumigrad.client.viewer.backdrop import depth_file
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.image_format import ImageFormats
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.viewer.lens import Lens
 from lumigrad.client.viewer.modes import Look, modes_of
-from lumigrad.client.viewer.picture import COARSE_QUALITY, SHARP_QUALITY, Picture
+from lumigrad.client.viewer.picture import COARSE_QUALITY, SHARP_QUALITY, Picture, depth_file
 from lumigrad.client.viewer.stream import Order
 
 

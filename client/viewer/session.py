@@ -10,16 +10,11 @@ from contextlib import suppress
 import viser
 
 from lumigrad.client.errors import LumigradError, Unavailable
-from lumigrad.client.viewer import backdrop
-from lumigrad.client.viewer.frusta import Frusta
-from lumigrad.client.viewer.lens import Lens, Viewpoint
-from lumigrad.client.viewer.notice import Notice
-from lumigrad.client.viewer.pace import Pace
+from lumigrad.client.viewer.lens import Frusta, Lens, Viewpoint
 from lumigrad.client.viewer.painter import Painter, View
-from lumigrad.client.viewer.panel import Panel
-from lumigrad.client.viewer.picture import Picture
-from lumigrad.client.viewer.statistics import Statistics
-from lumigrad.client.viewer.stream import Shown, Stream
+from lumigrad.client.viewer.panel import Notice, Panel, Statistics
+from lumigrad.client.viewer.picture import Picture, show
+from lumigrad.client.viewer.stream import Pace, Shown, Stream
 
 # A browser that says nothing for so long shows something else, or sleeps.
 _PATIENCE_S = 5.0
@@ -109,7 +104,7 @@ class Session:
     def _deliver(self, picture: Picture) -> None:
         if self._is_over.is_set():
             return
-        backdrop.show(self._browser, picture)
+        show(self._browser, picture)
         # Unless it has left, sleeps, or has no such storage, which is an answer too.
         with suppress(RuntimeError, TimeoutError):
             self._browser.local_storage.get_item(_KEY, timeout=_PATIENCE_S)

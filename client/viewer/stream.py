@@ -1,7 +1,8 @@
-"""Pictures for one browser: the newest wish wins, coarse while it moves and sharp at rest; old ones never queue."""
+"""Renders for one browser: the newest pose first, at a size that keeps the pace."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -9,9 +10,152 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from lumigrad.client.cancellation import Cancellation
 from lumigrad.client.errors import Cancelled, LumigradError
-from lumigrad.client.viewer.pace import Pace
+from lumigrad.client.transport.cancellation import Cancellation
+
+# What a new measurement leaves of the one before, of that size; and of the weight of those of other sizes.
+_MEMORY, _WEIGHT_KEPT = 0.6, 0.97
+_LEAST_WEIGHT = 0.05
+# One slow picture, of a busy machine, counts as so many times what was expected at the most.
+_LARGEST_SURPRISE = 4.0
+# Where a picture of any size is late, since the worker is far away, what pixels may cost of the time between pictures.
+_LEAST_SHARE_OF_TIME = 0.3
+# Before there were pictures of two sizes: the share of the time that does not depend on it.
+_FIXED_SHARE = 0.5
+# Sizes are halved in so many steps, and stay until another one fits better by more than this.
+_STEPS = 4
+_INERTIA_STEPS = 0.75
+
+
+@dataclass
+class _Size:
+    """What pictures of one size took lately; seconds."""
+
+    seconds: float
+    weight: float = 1.0
+
+
+class Pace:
+    """Learns what a picture costs, a part whatever its size and a part for each pixel, and chooses sizes.
+
+    Attributes:
+        target_s: wanted between pictures.
+    """
+
+    def __init__(self, target_s: float, smallest: float = 0.25) -> None:
+        """Begins without experience.
+
+        Args:
+            target_s: wanted between pictures, seconds.
+            smallest: share of the full width and height below which pictures never fall.
+        """
+        self.target_s = target_s
+        self._lowest_step = -_STEPS * math.log2(smallest)
+        self._step = float(_STEPS)
+        # By their pixels.
+        self._sizes: dict[int, _Size] = {}
+
+    def observe(self, pixels: int, seconds: float) -> None:
+        """Learns from a picture.
+
+        Args:
+            pixels: its size.
+            seconds: from one such picture to the next.
+        """
+        if self._sizes:
+            seconds = min(seconds, _LARGEST_SURPRISE * max(self.expected_s(pixels), 1e-3))
+        for size in self._sizes.values():
+            size.weight *= _WEIGHT_KEPT
+        known = self._sizes.get(pixels)
+        mixed = seconds if known is None else _MEMORY * known.seconds + (1 - _MEMORY) * seconds
+        self._sizes = {
+            count: size for count, size in self._sizes.items() if size.weight > _LEAST_WEIGHT and count != pixels
+        }
+        self._sizes[pixels] = _Size(mixed)
+
+    def expected_s(self, pixels: int) -> float:
+        """Seconds that a picture takes; 0 without experience."""
+        fixed, slope = self._costs()
+        return fixed + slope * pixels
+
+    def size(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height of the next picture while the camera moves, in a window of this size; pixels."""
+        if self._sizes:
+            ideal = min(max(self._ideal_step(width * height), 0.0), self._lowest_step)
+            if abs(ideal - self._step) > _INERTIA_STEPS:
+                self._step = min(float(round(ideal)), self._lowest_step)
+        share = 2.0 ** (-self._step / _STEPS)
+        return max(1, round(width * share)), max(1, round(height * share))
+
+    def _ideal_step(self, pixels: int) -> float:
+        """How many steps below the full size pictures take the time they may take."""
+        fixed, slope = self._costs()
+        spare = max(self.target_s - fixed, _LEAST_SHARE_OF_TIME * max(self.target_s, fixed))
+        return _STEPS / 2 * math.log2(max(slope * pixels, 1e-9) / spare)
+
+    def _costs(self) -> tuple[float, float]:
+        """Seconds for any picture, and for a pixel: weighted least squares, neither of them negative."""
+        if not self._sizes:
+            return 0.0, 0.0
+        total = sum(size.weight for size in self._sizes.values())
+        pixels = sum(size.weight * count for count, size in self._sizes.items()) / total
+        seconds = sum(size.weight * size.seconds for size in self._sizes.values()) / total
+        spread = sum(size.weight * (count - pixels) ** 2 for count, size in self._sizes.items())
+        if spread == 0.0:
+            return _FIXED_SHARE * seconds, (1 - _FIXED_SHARE) * seconds / pixels
+        covariance = sum(
+            size.weight * (count - pixels) * (size.seconds - seconds) for count, size in self._sizes.items()
+        )
+        slope = max(covariance / spread, 0.0)
+        fixed = seconds - slope * pixels
+        return (fixed, slope) if fixed >= 0.0 else (0.0, seconds / pixels)
+
+
+T = TypeVar("T")
+
+
+class Latest(Generic[T]):
+    """One piece of work at a time."""
+
+    def __init__(self, work: Callable[[T], None]) -> None:
+        self._work = work
+        self._changed = threading.Condition()
+        self._values: list[T] = []
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def put(self, value: T) -> None:
+        """Work on this as soon as what is under way is done. Returns at once."""
+        with self._changed:
+            self._values[:] = [value]
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """No more of it; what is under way goes on."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """For the work: waits until there is another value, or it is closed, but not longer than this."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._values) or self._is_closed, seconds)
+
+    def again(self, value: T) -> None:
+        """For the work: the same once more, unless there is another value by now."""
+        with self._changed:
+            self._values = self._values or [value]
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._values) or self._is_closed)
+                if self._is_closed:
+                    return
+                value = self._values.pop()
+            self._work(value)
+
 
 # A camera that did not move for so long rests.
 _REST_S = 0.18

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from lumigrad.server.accounts import Reservation
-from lumigrad.server.arrivals import Shapes
-from lumigrad.server.errors import DeviceMemoryError
-from lumigrad.server.training.density_state import DensityState
-from lumigrad.server.training.parameters import Parameters
-from lumigrad.server.training.refinement import Refinement
+from lumigrad.server.core.accounts import Reservation
+from lumigrad.server.core.errors import DeviceMemoryError
+from lumigrad.server.engines.content import Shapes
+from lumigrad.server.training.density import DensityState
+from lumigrad.server.training.parameters import Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
 
 if TYPE_CHECKING:

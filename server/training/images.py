@@ -1,4 +1,4 @@
-"""Forward and backward passes of a step, and the loss between them, on the device's thread."""
+"""Losses between renders and photographs, and gradients of poses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,31 @@ from typing import Any
 import torch
 
 from lumigrad.kernels import training
-from lumigrad.server.arrivals import shapes_of
-from lumigrad.server.call import Call
-from lumigrad.server.engines import ENGINES
-from lumigrad.server.limits import Limits, arguments_of, require
-from lumigrad.server.training.pose_gradients import pose_gradients
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.limits import Limits, arguments_of, require
+from lumigrad.server.engines.content import Tensors, shapes_of
+from lumigrad.server.scenes.kinds import ENGINES
 from lumigrad.server.training.spec import Loss
 from lumigrad.server.training.state import TrainingState
-from lumigrad.v1 import render_pb2
+from lumigrad.v1 import camera_pb2, render_pb2
+
+
+def pose_gradients(gradients: Tensors, cameras: Sequence[camera_pb2.Camera]) -> torch.Tensor:
+    """[C, 6], of exp(xi) on the left of world-to-camera matrices, xi = (translation, rotation).
+
+    With x' = x + w: the gradient of t gives that of the translation; of the rotation w, t x g_t and the sum over the
+    columns r of R of r x g_r.
+    """
+    if "camera_pose" in gradients:
+        return gradients["camera_pose"]
+    of_rotation, of_translation = gradients["camera_rotation"].double(), gradients["camera_translation"].double()
+    device = of_rotation.device
+    rotation = torch.tensor([list(c.opencv.rotation) for c in cameras], dtype=torch.float64, device=device)
+    translation = torch.tensor([list(c.opencv.translation) for c in cameras], dtype=torch.float64, device=device)
+    columns = rotation.reshape(-1, 3, 3)
+    turning = torch.linalg.cross(columns, of_rotation, dim=1).sum(dim=2)
+    turning = turning + torch.linalg.cross(translation, of_translation)
+    return torch.cat([of_translation, turning], dim=1).float()
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,127 @@
-"""The parameters of a training: raw values that are optimised, the scene's values, and the optimiser's moments."""
+"""Parameters of a training: learning rates, Adam, poses and exposures that are refined."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 
 import torch
 
 from lumigrad.kernels import training
-from lumigrad.server.arrivals import Shapes
-from lumigrad.server.content import Tensors
-from lumigrad.server.training.rates import Optimizer
+from lumigrad.server.core.limits import require
+from lumigrad.server.engines.content import Shapes, Tensors
+from lumigrad.v1 import training_pb2
+
+_BETA1 = 0.9
+_BETA2 = 0.999
+_EPSILON = 1e-15
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One learning rate: `initial` falls, or rises, log-linearly to `final` within `steps`."""
+
+    initial: float
+    final: float
+    steps: int
+
+    @staticmethod
+    def of(message: training_pb2.Rate, field: str) -> Rate:
+        """Check what a request says."""
+        require(_is_size(message.initial), f"{field}.initial", "a finite rate >= 0", message.initial)
+        require(_is_size(message.final), f"{field}.final", "a finite rate >= 0", message.final)
+        falls = message.final > 0
+        require(not falls or message.initial > 0, f"{field}.initial", "a rate > 0 with a final one", message.initial)
+        require(not falls or message.steps > 0, f"{field}.steps", "at least 1 with a final rate", message.steps)
+        return Rate(message.initial, message.final, message.steps)
+
+    def at(self, step: int) -> float:
+        """The rate of a step, counted from 0."""
+        if not self.final:
+            return self.initial
+        share = min(step / self.steps, 1.0)
+        return float(self.initial * (self.final / self.initial) ** share) if share < 1.0 else self.final
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Adam's settings."""
+
+    rates: Mapping[str, Rate]
+    betas: tuple[float, float]
+    epsilon: float
+    visible_only: bool
+
+    @staticmethod
+    def of(message: training_pb2.Optimizer, known: Collection[str], field: str) -> Optimizer:
+        """Check what a request says; `known` are the names of all parameters that there are."""
+        for name in message.rates:
+            require(name in known, f"{field}.rates", f"names out of {', '.join(known)}", name)
+        require(bool(message.rates), f"{field}.rates", f"at least one of {', '.join(known)}", "none")
+        rates = {
+            name: Rate.of(message.rates[name], f"{field}.rates[{name}]") for name in known if name in message.rates
+        }
+        beta1 = message.beta1 if message.HasField("beta1") else _BETA1
+        beta2 = message.beta2 if message.HasField("beta2") else _BETA2
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            require(0.0 <= beta < 1.0, f"{field}.{name}", "a value in [0, 1)", beta)
+        epsilon = message.epsilon if message.HasField("epsilon") else _EPSILON
+        require(isfinite(epsilon) and epsilon > 0, f"{field}.epsilon", "a finite value > 0", epsilon)
+        return Optimizer(rates, (beta1, beta2), epsilon, message.visible_only)
+
+
+def _is_size(value: float) -> bool:
+    return isfinite(value) and value >= 0
+
+
+class Refinement:
+    """One tensor with a row per view, its moments, and how many steps each row has made."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+        self._first = torch.zeros_like(values)
+        self._second = torch.zeros_like(values)
+        self._steps = torch.zeros(len(values), dtype=torch.int64)
+
+    @staticmethod
+    def row_bytes(width: int) -> int:
+        """Memory that each view takes, of so many values: those, their moments, and the number of steps."""
+        return 3 * 4 * width + 8
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What makes it up, by name."""
+        return {"values": self.values, "first": self._first, "second": self._second, "steps": self._steps}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `tensors` gave."""
+        self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
+        self._steps = tensors["steps"].cpu()
+
+    def stepped(self, views: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
+        """What a step of Adam for some views makes of it; `gradient` has a row for each of them. This one stays."""
+        stepped = Refinement.__new__(Refinement)
+        stepped.restore({name: tensor.clone() for name, tensor in self.tensors.items()})
+        for row, view in enumerate(views):
+            stepped._steps[view] += 1
+            parameter = training.Parameter(
+                raw=stepped.values[view : view + 1],
+                gradient=gradient[row : row + 1].contiguous(),
+                first=stepped._first[view : view + 1],
+                second=stepped._second[view : view + 1],
+                learning_rate=rate,
+            )
+            number = int(stepped._steps[view])
+            training.adam_step({"row": parameter}, betas=optimizer.betas, epsilon=optimizer.epsilon, step=number)
+        return stepped
+
+    def clear(self, view: int) -> torch.Tensor:
+        """Take a view's values out: what they stood for was applied."""
+        taken = self.values[view].clone()
+        self.values[view] = 0.0
+        return taken
+
 
 # The tensors of a scene whose raw values are others: logarithms and logits.
 _ACTIVATIONS = {"scales": "exp", "radii": "exp", "opacities": "sigmoid"}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from lumigrad.server.call import Call
-from lumigrad.server.cloud import CloudContent
-from lumigrad.server.errors import SceneNotFoundError
-from lumigrad.server.estimates import Cost
-from lumigrad.server.kept_tensors import KeptTensors
-from lumigrad.server.recall import stored_scene
-from lumigrad.server.runtime import Runtime
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import SceneNotFoundError
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
+from lumigrad.server.scenes.lookup import stored_scene
+from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import scene_pb2
 

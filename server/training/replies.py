@@ -12,8 +12,8 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server.limits import require
-from lumigrad.server.replies import named_tensors
+from lumigrad.server.core.limits import require
+from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.training.requests import Request
 from lumigrad.server.training.step import Done
 from lumigrad.v1 import training_pb2

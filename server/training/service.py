@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from lumigrad.protos.wire import Frame
-from lumigrad.server.call import Call
-from lumigrad.server.errors import TrainingLostError
-from lumigrad.server.estimates import Cost
-from lumigrad.server.limits import require
-from lumigrad.server.recall import stored_scene
-from lumigrad.server.runtime import Runtime
-from lumigrad.server.tenants import Tenants
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import TrainingLostError
+from lumigrad.server.core.limits import require
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.scenes.lookup import stored_scene
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.tenants import Tenants
 from lumigrad.server.training import snapshots
-from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.footprint import Footprint
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.replies import framed

@@ -13,14 +13,14 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server import logs
-from lumigrad.server.accounts import Reservation
-from lumigrad.server.arrivals import Shapes, shapes_of, uploader
-from lumigrad.server.errors import BusyError, DeviceMemoryError, StepMismatchError
-from lumigrad.server.estimates import Cost
-from lumigrad.server.limits import require
-from lumigrad.server.output_gradients import checked_gradients
-from lumigrad.server.runtime import Runtime
+from lumigrad.server.core import logs
+from lumigrad.server.core.accounts import Reservation
+from lumigrad.server.core.errors import BusyError, DeviceMemoryError, StepMismatchError
+from lumigrad.server.core.limits import require
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.content import Shapes, shapes_of, uploader
+from lumigrad.server.engines.requests import checked_gradients
+from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.training import replies, snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
 from lumigrad.server.training.publication import publish

@@ -10,14 +10,14 @@ import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server import logs
-from lumigrad.server.call import Call
-from lumigrad.server.errors import TrainingHeldError, TrainingLostError
-from lumigrad.server.estimates import Cost
-from lumigrad.server.replies import named_tensors
-from lumigrad.server.runtime import Runtime
-from lumigrad.server.spool_index import LASTING
-from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.core import logs
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import TrainingHeldError, TrainingLostError
+from lumigrad.server.core.streams import named_tensors
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.spool_index import LASTING
+from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.footprint import Footprint, Room
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan

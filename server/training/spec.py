@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from lumigrad.server.arrivals import Shapes
-from lumigrad.server.limits import Limits, require
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.engines.content import Shapes
 from lumigrad.server.training.density import Density, density_of
-from lumigrad.server.training.parameters import parameters_of
-from lumigrad.server.training.rates import Optimizer
+from lumigrad.server.training.parameters import Optimizer, parameters_of
 from lumigrad.v1 import training_pb2
 
 POSES = "poses"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lumigrad.server.training.density_state import DensityState
-from lumigrad.server.training.parameters import Parameter, Parameters
-from lumigrad.server.training.refinement import Refinement
+from lumigrad.server.training.density import DensityState
+from lumigrad.server.training.parameters import Parameter, Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposures
 from lumigrad.v1 import training_pb2

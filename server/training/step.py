@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import torch
 
 from lumigrad.kernels.training import AdamStep, GradientStatistics, PreparedStep
-from lumigrad.server.call import Call
-from lumigrad.server.training.density_state import DensityState, has_changed_rows
+from lumigrad.server.core.call import Call
+from lumigrad.server.training.density import DensityState, has_changed_rows
 from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered, differentiate, losses, render
-from lumigrad.server.training.parameters import Parameters
-from lumigrad.server.training.refinement import Refinement
+from lumigrad.server.training.parameters import Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import density_pb2, training_pb2

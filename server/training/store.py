@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumigrad.server.accounts import Account, Reservation
-from lumigrad.server.call import Call
-from lumigrad.server.errors import DeviceMemoryError, TrainingHeldError, TrainingLostError
-from lumigrad.server.estimates import Cost
+from lumigrad.server.core.accounts import Account, Reservation
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import DeviceMemoryError, TrainingHeldError, TrainingLostError
+from lumigrad.server.device.memory import Cost
 from lumigrad.server.training.footprint import Footprint, Room
 
 if TYPE_CHECKING:
-    from lumigrad.server.device_memory import DeviceMemory
+    from lumigrad.server.device.memory import DeviceMemory
     from lumigrad.server.training.state import TrainingState
 
 # A client whose connection broke has so long to come back before another may train the scene.

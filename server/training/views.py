@@ -10,13 +10,13 @@ from functools import lru_cache
 import torch
 
 from lumigrad.kernels import training
-from lumigrad.server.call import Call
-from lumigrad.server.content import Content
-from lumigrad.server.errors import SceneNotFoundError
-from lumigrad.server.limits import require
-from lumigrad.server.recall import stored_content
-from lumigrad.server.runtime import Runtime
-from lumigrad.server.target_scene import KIND, image_size
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import SceneNotFoundError
+from lumigrad.server.core.limits import require
+from lumigrad.server.engines.content import Content
+from lumigrad.server.scenes.lookup import stored_content
+from lumigrad.server.scenes.target import KIND, image_size
+from lumigrad.server.storage.runtime import Runtime
 from lumigrad.v1 import camera_pb2, training_pb2
 
 # Of a view without its target.

@@ -6,7 +6,7 @@ from lumigrad.client import Camera, Client, Gaussians
 from tests.benchmarks.gaussian_kernels import SEMANTICS
 from tests.benchmarks.gaussian_scene import Scene
 from tests.benchmarks.measure import Measured, measure
-from tests.support.worker import worker
+from tests.support.workers.worker import worker
 
 
 def remote_render(case: str, scene: Scene) -> Measured:

@@ -21,7 +21,7 @@ from tests.benchmarks.lane_references import References
 from tests.benchmarks.lane_tables import Row, tables
 from tests.benchmarks.measure import write
 from tests.benchmarks.readme import insert
-from tests.support.worker import LUMIGRAD, worker
+from tests.support.workers.worker import LUMIGRAD, worker
 
 RESULTS = Path("build/bench/lanes.json")
 PAGE = Path("docs/performance.md")

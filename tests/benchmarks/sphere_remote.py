@@ -8,7 +8,7 @@ import threading
 from lumigrad.client import Camera, Client, Spheres
 from tests.benchmarks.measure import Measured, measure
 from tests.benchmarks.scene import CAMERA, GAMMA, MAX_DEPTH, N_TRACK, Scene
-from tests.support.worker import worker
+from tests.support.workers.worker import worker
 
 
 def remote_render(case: str, scene: Scene, width: int, height: int) -> list[Measured]:

@@ -24,7 +24,7 @@ from tests.benchmarks.measure import write
 from tests.benchmarks.readme import insert
 from tests.benchmarks.training_here import InProcess, WithRemoteGradients
 from tests.support.fault_proxy import FaultProxy
-from tests.support.worker import worker
+from tests.support.workers.worker import worker
 
 CASES = {
     f"{count // 1000}k@{width}x{height}": (count, width, height)

@@ -10,10 +10,10 @@ import pytest
 
 from lumigrad.client import Client, Mesh
 from lumigrad.client.cli import main
-from support.gaussian_clouds import post
-from support.mesh_shapes import box
-from support.query_files import SIZE, Query
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.files.query_files import SIZE, Query
+from support.gaussians.clouds import post
+from support.meshes.shapes import box
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres
-from lumigrad.client.arrays import float32_array, to_numpy
+from lumigrad.client.base.arrays import float32_array, to_numpy
 
 VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -12,9 +12,9 @@ import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, InvalidArgument, LumigradError, Obstacle, SceneNotFound, World
 from lumigrad.client.aio import AsyncClient, AsyncFrame
-from lumigrad.client.frame import Frame
-from support.client_load import CAMERA, cloud
-from support.worker import WorkerProcess
+from lumigrad.client.rendering.frame import Frame
+from support.workers.client_load import CAMERA, cloud
+from support.workers.worker import WorkerProcess
 
 CAMERAS = [Camera.orbit((0, 0, 0), 5.0, angle, 10.0, width=64, height=48) for angle in range(0, 360, 15)]
 

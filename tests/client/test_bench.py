@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lumigrad.client import Client
-from lumigrad.client.benchmark import scenes
-from lumigrad.client.benchmark.measure import measure
-from lumigrad.client.timings import Timings
-from support.worker import LUMIGRAD, WorkerProcess
+from lumigrad.client.base.timings import Timings
+from lumigrad.client.benchmark import calls as scenes
+from lumigrad.client.benchmark.calls import measure
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 SHORT = ("--size", "32x24", "--size", "16x16", "--count", "50", "--payload-mib", "1", "--seconds", "0.001")
 

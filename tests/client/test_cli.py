@@ -16,7 +16,7 @@ from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import add_connection, connect, tls_of, token_of
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.parser import Parser
-from support.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 
 def lumigrad(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

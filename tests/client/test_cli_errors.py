@@ -24,10 +24,10 @@ from lumigrad.client import Spheres
 from lumigrad.client.cli import main
 from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, ResourceExhausted
 from lumigrad.client.shell import exits
-from support.certificates import Authority
-from support.dataset_files import shots, transforms
-from support.gaussian_clouds import post
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.deploy.certificates import Authority
+from support.files.dataset_files import shots, transforms
+from support.gaussians.clouds import post
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 ROOT = Path(__file__).parents[2]
 TRANSCRIPT = Path(__file__).with_name("cli_errors.txt")

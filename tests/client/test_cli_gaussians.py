@@ -13,8 +13,8 @@ from PIL import Image
 from lumigrad.client import Camera, Client, Gaussians, Spheres
 from lumigrad.client.datasets import Capture
 from lumigrad.client.formats import save_gaussians
-from support.dataset_files import shots, transforms, write_cameras_json, write_colmap
-from support.gaussian_clouds import post
+from support.files.dataset_files import shots, transforms, write_cameras_json, write_colmap
+from support.gaussians.clouds import post
 
 TOP = {"camera_model": "PINHOLE", "w": 64, "h": 48, "fl_x": 60, "fl_y": 60, "cx": 32, "cy": 24}
 

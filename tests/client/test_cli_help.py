@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from lumigrad.client.shell.catalog import all_parsers, found_commands
-from support.worker import LUMIGRAD
+from support.workers.worker import LUMIGRAD
 
 COMMANDS = sorted(found_commands())
 WITHOUT_WORKER = ("serve", "completion", "convert")

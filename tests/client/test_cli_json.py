@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from lumigrad.client.shell.json_text import json_text
-from support.worker import LUMIGRAD, WorkerProcess
+from lumigrad.client.shell.files import json_text
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command_line.md"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.dataset_files import shots, transforms
-from support.worker import LUMIGRAD
+from support.files.dataset_files import shots, transforms
+from support.workers.worker import LUMIGRAD
 
 REFUSED = [
     (("--orbit", "3", "-o", "out.png"), "--output: expected a folder or an .mp4 file for 3 pictures, got out.png"),

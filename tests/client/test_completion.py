@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lumigrad.client.shell.catalog import found_commands
-from support.worker import LUMIGRAD
+from support.workers.worker import LUMIGRAD
 
 pytest.importorskip("shtab", reason="needs the extra completion")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client.formats import load_gaussians, read_scene, save_gaussians
-from support.gaussian_clouds import Cloud, assert_close, cloud, gaussians_of
-from support.worker import LUMIGRAD
+from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
+from support.workers.worker import LUMIGRAD
 
 
 @pytest.fixture

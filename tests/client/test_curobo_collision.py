@@ -23,8 +23,8 @@ from lumigrad.client.compat.curobo import (
     WorldConfig,
     WorldMeshCollision,
 )
-from support import mesh_shapes
-from support.worker import WorkerProcess
+from support.meshes import shapes as mesh_shapes
+from support.workers.worker import WorkerProcess
 
 CPU = TensorDeviceType(torch.device("cpu"))
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lumigrad.client.compat.curobo import CuroboArgumentError, SdfMeshWarpPy, register_mesh, unregister_mesh
-from support import mesh_shapes
-from support.curobo_calls import IDENTITY, Slots, Term
-from support.worker import WorkerProcess
+from support.calls.curobo_calls import IDENTITY, Slots, Term
+from support.meshes import shapes as mesh_shapes
+from support.workers.worker import WorkerProcess
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 HEAD_ON = (1.0, 0.0, 0.0)

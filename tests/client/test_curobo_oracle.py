@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from support.curobo_calls import ABSENT, files, oracle_term
-from support.worker import WorkerProcess
+from support.calls.curobo_calls import ABSENT, files, oracle_term
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture(autouse=True)

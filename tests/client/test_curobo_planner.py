@@ -16,8 +16,8 @@ from lumigrad.client.compat.curobo import (
     WorldConfig,
     WorldMeshCollision,
 )
-from support import mesh_shapes
-from support.worker import WorkerProcess
+from support.meshes import shapes as mesh_shapes
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from PIL import Image
 from lumigrad.client import InvalidArgument
 from lumigrad.client.datasets import Capture, Points
 from lumigrad.client.datasets.colmap_binary import read_cameras
-from support.dataset_files import shots, transforms, write_cameras_json, write_colmap
+from support.files.dataset_files import shots, transforms, write_cameras_json, write_colmap
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
 SIZE, FOCAL = (640, 480), (500.0, 510.0)

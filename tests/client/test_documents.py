@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client.shell.catalog import GROUP
-from support.documents import (
+from support.files.documents import (
     DOCUMENTS,
     ROOT,
     anchors_of,
@@ -26,7 +26,7 @@ from support.documents import (
     prose_of,
     run_code_of,
 )
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 

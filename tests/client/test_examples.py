@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 
 from lumigrad.client import Gaussians
-from support.dataset_files import shots, write_cameras_json
-from support.documents import ROOT, run_code_of
-from support.robot_files import ZOO, write_urdf
-from support.worker import WorkerProcess
+from support.files.dataset_files import shots, write_cameras_json
+from support.files.documents import ROOT, run_code_of
+from support.files.robot_files import ZOO, write_urdf
+from support.workers.worker import WorkerProcess
 
 PICTURES = {"target.png", "initial.png", "fit.png", "demo.png", "loss.png", "plan.png", "plan_scene.png"}
 

@@ -19,10 +19,10 @@ import pytest
 
 from lumigrad.client import Client, Gaussians, LumigradError
 from lumigrad.client.aio import AsyncClient
+from lumigrad.client.base.forks import is_in_grpc
 from lumigrad.client.default import default_client
-from lumigrad.client.forks import is_in_grpc
-from support.client_load import CAMERA, cloud
-from support.worker import WorkerProcess, worker
+from support.workers.client_load import CAMERA, cloud
+from support.workers.worker import WorkerProcess, worker
 
 SECONDS = 60
 

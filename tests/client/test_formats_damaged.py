@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from lumigrad.client import InvalidArgument
 from lumigrad.client.formats import read_scene
-from support.gaussian_clouds import cloud
-from support.gaussian_files import sog_files
-from support.scene_files import FORMATS, good, read
+from support.files.scene_files import FORMATS, good, read
+from support.gaussians.clouds import cloud
+from support.gaussians.files import sog_files
 
 pytestmark = pytest.mark.filterwarnings("error")
 

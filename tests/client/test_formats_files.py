@@ -11,8 +11,8 @@ import pytest
 
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, load_gaussians, read_scene
-from support.gaussian_clouds import Cloud, assert_close, cloud, gaussians_of, same_rotations
-from support.gaussian_files import sog_files, write_compressed_ply, write_ksplat, write_sog
+from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of, same_rotations
+from support.gaussians.files import sog_files, write_compressed_ply, write_ksplat, write_sog
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="set LUMIGRAD_TEST_DATA to the folder that holds scenes/formats")

@@ -17,9 +17,9 @@ import zstandard
 
 from lumigrad.client import InvalidArgument
 from lumigrad.client.formats import read_scene
-from support.gaussian_clouds import cloud
-from support.gaussian_files import sog_files, webp
-from support.scene_files import good, read
+from support.files.scene_files import good, read
+from support.gaussians.clouds import cloud
+from support.gaussians.files import sog_files, webp
 
 pytestmark = pytest.mark.filterwarnings("error")
 

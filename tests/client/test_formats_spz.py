@@ -13,8 +13,8 @@ import zstandard
 from lumigrad.client import Gaussians, InvalidArgument
 from lumigrad.client.formats import load_gaussians, read_scene, save_gaussians
 from lumigrad.client.formats.spz import write_spz
-from support.gaussian_clouds import Cloud, assert_close, cloud, gaussians_of
-from support.gaussian_files import spz_content
+from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
+from support.gaussians.files import spz_content
 
 
 @pytest.mark.parametrize("version", [3, 4])

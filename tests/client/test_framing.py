@@ -7,8 +7,8 @@ import pytest
 
 from lumigrad.client import Camera, Gaussians, Spheres
 from lumigrad.client.commands import aim
+from lumigrad.client.commands.aim import Extent, depth_range
 from lumigrad.client.commands.content import Content
-from lumigrad.client.commands.framing import Extent, depth_range
 from lumigrad.client.commands.shots import Shot
 from lumigrad.client.ramp import ramp_colors
 

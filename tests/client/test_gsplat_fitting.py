@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lumigrad.client.compat.gsplat import rasterization
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 SIZE = 32
 Rasterize = Callable[..., tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]

@@ -10,8 +10,7 @@ import torch
 
 from lumigrad.client import InvalidArgument
 from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization
-from lumigrad.client.compat.gsplat.meta import Meta
-from lumigrad.client.compat.gsplat.tiles import Projected, intersect
+from lumigrad.client.compat.gsplat.meta import Meta, Projected, intersect
 
 # gsplat 1.6's, in order.
 PARAMETERS = (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lumigrad.client.compat.gsplat import rasterization
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, CAMERAS = 40, 30, 50, 2
 KEYS = (

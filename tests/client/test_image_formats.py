@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from lumigrad.client import Camera, Client, InvalidArgument, Spheres
-from support.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 WIDTH, HEIGHT = 40, 30
 

@@ -8,7 +8,7 @@ import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument
 from lumigrad.client.compat.diff_gaussian_rasterization import GaussianRasterizationSettings, GaussianRasterizer
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT = 36, 28, 40
 TANGENTS = (0.5, 0.5 * HEIGHT / WIDTH)

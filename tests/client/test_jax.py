@@ -16,8 +16,7 @@ import torch
 
 from lumigrad.client import Client, Cuboid, Obstacle, World
 from lumigrad.client import torch as operators
-from support.documents import ROOT, run_code_of
-from support.jax_cases import (
+from support.calls.jax_cases import (
     CAMERAS,
     COSTS,
     COUNT,
@@ -31,7 +30,8 @@ from support.jax_cases import (
     spheres,
     world,
 )
-from support.worker import WorkerProcess
+from support.files.documents import ROOT, run_code_of
+from support.workers.worker import WorkerProcess
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, InvalidArgument
-from support.jax_cases import GAUSSIANS, SPHERES, gaussians, rows, spheres, world
+from support.calls.jax_cases import GAUSSIANS, SPHERES, gaussians, rows, spheres, world
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
 

@@ -17,11 +17,10 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres, World
-from lumigrad.client.obstacle import Obstacle
-from lumigrad.client.voxel_grid import VoxelGrid
-from support.gaussian_clouds import post
-from support.mesh_shapes import torus
-from support.worker import WorkerProcess, worker
+from lumigrad.client.values.obstacle import Obstacle, VoxelGrid
+from support.gaussians.clouds import post
+from support.meshes.shapes import torus
+from support.workers.worker import WorkerProcess, worker
 
 CAMERA = Camera.orbit((0, 0, 0), distance=4, azimuth_degrees=30, elevation_degrees=20, width=320, height=240)
 # What CAMERA's colours take.

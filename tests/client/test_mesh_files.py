@@ -11,7 +11,7 @@ import pytest
 import trimesh
 
 from lumigrad.client import InvalidArgument, Mesh
-from support import mesh_shapes
+from support.meshes import shapes as mesh_shapes
 
 FORMATS = ("stl", "obj", "ply", "glb")
 

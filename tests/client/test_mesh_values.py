@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lumigrad.client import Cuboid, InvalidArgument, Mesh, Obstacle, SceneHandle, VoxelGrid, World
-from lumigrad.client.pose import inverse_pose, rotated
-from support import mesh_shapes
+from lumigrad.client.values.pose import inverse_pose, rotated
+from support.meshes import shapes as mesh_shapes
 
 SHAPE = mesh_shapes.tetrahedron()
 HALF_TURN = (1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 2.0)

@@ -13,7 +13,7 @@ import torch
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Spheres
 from lumigrad.client.compat.gsplat import rasterization
 from lumigrad.client.formats import load_gaussians
-from lumigrad.client.motion import Motion
+from lumigrad.client.robots.motion import Motion
 from lumigrad.client.torch import render_gaussians
 
 CAMERA = Camera.look_at((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), width=8, height=6)

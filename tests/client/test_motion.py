@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client import InvalidArgument
-from lumigrad.client.motion import Motion
-from support.robot_files import ZOO, write_urdf
+from lumigrad.client.robots.motion import Motion
+from support.files.robot_files import ZOO, write_urdf
 
 POINTS = np.arange(12.0).reshape(4, 3)
 SPHERES = np.arange(16.0).reshape(4, 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import LumigradError
-from lumigrad.client.commands.pipeline import in_order
+from lumigrad.client.commands.destination import in_order
 from lumigrad.client.video import VideoWriter
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import InvalidArgument, Spheres
-from lumigrad.client.neighbours import mean_neighbour_distance
+from lumigrad.client.formats.points_ply import mean_neighbour_distance
 
 HEADER = "ply\nformat ascii 1.0\nelement vertex {count}\n{properties}\nend_header\n{rows}\n"
 

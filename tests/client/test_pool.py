@@ -15,10 +15,10 @@ import pytest
 
 from lumigrad.client import Client, LumigradError, ResourceExhausted, SceneNotFound, Unavailable
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.connection import Connection
-from lumigrad.client.ring import ranked
-from support.fleet import CAMERA, SETTINGS, cloud, fleet, homes, puts, targets
-from support.worker import LUMIGRAD, WorkerProcess
+from lumigrad.client.transport.connection import Connection
+from lumigrad.client.workers.routing import ranked
+from support.workers.fleet import CAMERA, SETTINGS, cloud, fleet, homes, puts, targets
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lumigrad.client.compat.pulsar import Renderer
-from support.points_renderer import PointsCamera, PointsRenderer
-from support.pulsar_camera import camera_vectors
-from support.worker import WorkerProcess
+from support.spheres.points_renderer import PointsCamera, PointsRenderer
+from support.spheres.pulsar_camera import camera_vectors
+from support.workers.worker import WorkerProcess
 
 SIZE = 48
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Spheres
-from lumigrad.client.compat.pulsar import MAX_UINT, PulsarArgumentError, Renderer, notices
-from support.worker import WorkerProcess
+from lumigrad.client.compat.pulsar import MAX_UINT, PulsarArgumentError, Renderer
+from lumigrad.client.compat.pulsar import checks as notices
+from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, BATCH = 26, 18, 30, 3
 FOCAL = (1.0, 0.5, 2.0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.query_files import Query, some_spheres, swing, to_box
-from support.robot_files import ZOO, write_urdf
-from support.worker import LUMIGRAD, WorkerProcess
+from support.files.query_files import Query, some_spheres, swing, to_box
+from support.files.robot_files import ZOO, write_urdf
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 pytest.importorskip("trimesh", reason="needs the extra mesh")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.query_files import Query, to_box
+from support.files.query_files import Query, to_box
 
 pytest.importorskip("trimesh", reason="needs the extra mesh")
 

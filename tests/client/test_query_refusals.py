@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.query_files import Query, some_spheres
-from support.worker import LUMIGRAD
+from support.files.query_files import Query, some_spheres
+from support.workers.worker import LUMIGRAD
 
 pytest.importorskip("trimesh", reason="needs the extra mesh")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, LumigradError, Mesh, Obstacle, SceneNotFound, Spheres, World
-from lumigrad.client.named_arrays import Array
+from lumigrad.client.base.arrays import Array
 from support.fault_proxy import FaultProxy
-from support.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 SETTINGS = {"gamma": 0.1, "max_depth": 8.0}
 

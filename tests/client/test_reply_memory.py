@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumigrad.client import Camera, Client, Gaussians
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 
 def test_gradients_of_one_call_outlive_the_next(worker_process: WorkerProcess) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumigrad.client.ring import ranked
+from lumigrad.client.workers.routing import ranked
 
 KEYS = [f"{number:064x}" for number in range(3000)]
 FIVE = [f"10.0.0.{number}:50051" for number in range(5)]

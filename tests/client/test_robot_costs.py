@@ -12,7 +12,7 @@ import torch
 
 from lumigrad.client import Client, Cuboid, Mesh, Obstacle, World
 from lumigrad.client.torch import mesh_distance
-from support.robot_files import ZOO, ZOO_SPHERES, write_urdf
+from support.files.robot_files import ZOO, ZOO_SPHERES, write_urdf
 
 pytest.importorskip("yourdfpy", reason="needs the extra robot")
 

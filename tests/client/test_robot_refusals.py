@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lumigrad.client import InvalidArgument
-from support.robot_files import ZOO, ZOO_SPHERES, JointLine, write_urdf
+from support.files.robot_files import ZOO, ZOO_SPHERES, JointLine, write_urdf
 
 pytest.importorskip("yourdfpy", reason="needs the extra robot")
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from support.robot_files import UR10E, ZOO, ZOO_SPHERES, JointLine, write_urdf
+from support.files.robot_files import UR10E, ZOO, ZOO_SPHERES, JointLine, write_urdf
 
 yourdfpy = pytest.importorskip("yourdfpy", reason="needs the extra robot")
 
 from lumigrad.client import InvalidArgument  # noqa: E402
 from lumigrad.client.robots import Robot  # noqa: E402 - after the helpful skip
-from lumigrad.client.robots.transforms import matrix_of  # noqa: E402
+from lumigrad.client.robots.chain import matrix_of  # noqa: E402
 
 DATA = os.environ.get("LUMIGRAD_TEST_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="set LUMIGRAD_TEST_DATA to the folder that holds meshes/robot_configs")

@@ -14,7 +14,7 @@ from lumigrad.client import (
     Spheres,
     VersionMismatch,
 )
-from support.worker import worker
+from support.workers.worker import worker
 
 CAMERA = Camera.look_at((0, 0, 4), (0, 0, 0), width=32, height=24)
 

@@ -10,10 +10,10 @@ import torch
 
 from lumigrad.client import Camera, Client, Cuboid, Gaussians, Mesh, Obstacle, World
 from lumigrad.client.torch import mesh_distance, render_gaussians
-from support.documents import ROOT, run_code_of
-from support.fleet import cloud, fleet, targets
-from support.mixed_load import FACES, VERTICES
-from support.worker import WorkerProcess
+from support.files.documents import ROOT, run_code_of
+from support.workers.fleet import cloud, fleet, targets
+from support.workers.mixed_load import FACES, VERTICES
+from support.workers.worker import WorkerProcess
 
 # Sums of gradients differ in the order of their terms.
 TOLERANCE = {"rtol": 2e-4, "atol": 1e-5}

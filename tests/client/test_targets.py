@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from lumigrad.client import Client, InvalidArgument, Unavailable
-from lumigrad.client import targets as targets_module
-from lumigrad.client.targets import Address, Targets
+from lumigrad.client.transport import addresses as targets_module
+from lumigrad.client.transport.addresses import Address, Targets
 
 
 def addresses(named) -> list[str]:

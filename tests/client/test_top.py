@@ -22,10 +22,10 @@ import grpc
 import pytest
 
 from lumigrad.client import Client
-from support.certificates import Authority
-from support.client_load import load
-from support.mixed_load import CAMERA, spheres
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.deploy.certificates import Authority
+from support.workers.client_load import load
+from support.workers.mixed_load import CAMERA, spheres
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 ONCE = ("--once", "--interval", "1")
 PLAIN = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "LUMIGRAD_TARGET")}

@@ -11,8 +11,8 @@ import torch
 from lumigrad.client import Mesh
 from lumigrad.client.compat import curobo, diff_gaussian_rasterization, gsplat, pulsar
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_spheres
-from support import mesh_shapes
-from support.worker import WorkerProcess
+from support.meshes import shapes as mesh_shapes
+from support.workers.worker import WorkerProcess
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 CAMERA = torch.tensor([0.0, 0.0, -4.0, 0.0, 0.0, 0.0, 1.0, 1.0])

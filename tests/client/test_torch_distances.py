@@ -8,8 +8,8 @@ import torch
 
 from lumigrad.client import Cuboid, InvalidArgument, LumigradError, Mesh, Obstacle, VoxelGrid, World
 from lumigrad.client.torch import MeshDistances, mesh_distance
-from support import mesh_shapes
-from support.worker import WorkerProcess
+from support.meshes import shapes as mesh_shapes
+from support.workers.worker import WorkerProcess
 
 TORUS = mesh_shapes.torus(24, 12)
 MESH = Mesh(TORUS.vertices, TORUS.faces, "torus")

@@ -10,7 +10,7 @@ import torch
 
 from lumigrad.client import InvalidArgument
 from lumigrad.client.torch import RenderedGaussians, render_gaussians
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, CAMERAS = 24, 20, 30, 2
 

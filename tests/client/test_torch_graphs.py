@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client import Client, Cuboid, LumigradError, Obstacle, World
 from lumigrad.client.torch import mesh_distance, render_gaussians, render_spheres
-from support.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 Loss = Callable[[Client | str], tuple[torch.Tensor, torch.Tensor]]
 CAMERA = torch.tensor([0.1, -0.05, -4.0, 0.05, -0.1, 0.02, 1.0, 0.8, 0.6, -0.7])

@@ -8,7 +8,7 @@ import torch
 
 from lumigrad.client import Camera, InvalidArgument
 from lumigrad.client.torch import RenderedSpheres, render_spheres
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT, COUNT, CHANNELS = 24, 20, 8, 2
 CAMERA = torch.tensor([0.1, -0.05, -4.0, 0.05, -0.1, 0.02, 1.0, 0.8, 0.6, -0.7])

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lumigrad.client import Client
-from support.collector import Collector, ReceivedSpan, grpc_collector
-from support.worker import WorkerProcess, worker
+from support.deploy.collector import Collector, ReceivedSpan, grpc_collector
+from support.workers.worker import WorkerProcess, worker
 
 PROGRAM = Path(__file__).parents[1] / "support" / "traced_program.py"
 RENDER, BACKWARD = (f"lumigrad.v1.RenderService/{name}" for name in ("Render", "Backward"))
@@ -144,7 +144,7 @@ camera = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=
 with Client({process.target!r}) as client:
     frame = client.render(client.put(Spheres([[0, 0, 0]], [[1, 1, 1]], [1])), camera, retain=True)
     frame.backward(frame.color)
-print("lumigrad.client.spans" in sys.modules, "opentelemetry" in sys.modules)
+print("lumigrad.client.transport.tracing" in sys.modules, "opentelemetry" in sys.modules)
 """
     before = len(collector.spans)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lumigrad.client import InvalidArgument, Spheres
-from lumigrad.client.arrays import float32_array
+from lumigrad.client.base.arrays import float32_array
 
 
 class OnlyDLPack:

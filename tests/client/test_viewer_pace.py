@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lumigrad.client.viewer.pace import Pace
+from lumigrad.client.viewer.stream import Pace
 
 TARGET_S = 1 / 30
 FULL = (1280, 720)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lumigrad.client import cancellation
 from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, Unavailable
-from lumigrad.client.viewer.pace import Pace
-from lumigrad.client.viewer.stream import Order, Shown, Stream
+from lumigrad.client.transport import cancellation
+from lumigrad.client.viewer.stream import Order, Pace, Shown, Stream
 
 pytestmark = pytest.mark.alone
 SECONDS = 30.0

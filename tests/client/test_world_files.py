@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, InvalidArgument, World
-from lumigrad.client.pose import composed, pose_array, quaternion_between, rotated
-from lumigrad.client.world_files import read_obstacles
+from lumigrad.client.formats.world_files import read_obstacles
+from lumigrad.client.values.pose import composed, pose_array, quaternion_between, rotated
 
 pytest.importorskip("yaml", reason="needs the extra robot")
 pytest.importorskip("trimesh", reason="needs the extra mesh")

@@ -17,8 +17,8 @@ from lumigrad.client import (
     VoxelGrid,
     World,
 )
-from support import mesh_shapes
-from support.worker import worker
+from support.meshes import shapes as mesh_shapes
+from support.workers.worker import worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

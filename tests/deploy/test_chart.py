@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 from lumigrad.client import Client
-from lumigrad.server.config import Config
-from support.certificates import Authority
-from support.chart import CHART, Rendered, described, install, table
-from support.helm import HelmError
-from support.metrics_table import documented
-from support.mixed_load import CAMERA, spheres
-from support.serve_options import SUPERVISOR_SECONDS, config_of
-from support.worker import LUMIGRAD, WorkerProcess
+from lumigrad.server.core.config import Config
+from support.calls.metrics_table import documented
+from support.deploy.certificates import Authority
+from support.deploy.chart import CHART, Rendered, described, install, table
+from support.deploy.helm import HelmError
+from support.deploy.serve_options import SUPERVISOR_SECONDS, config_of
+from support.workers.mixed_load import CAMERA, spheres
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 TOKENS = {"enabled": True, "tokens": {"lab": "0123456789abcdef0123"}}
 TLS = {"enabled": True, "existingSecret": "worker-tls"}

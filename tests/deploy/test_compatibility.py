@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, LumigradError, Mesh
-from support.history import client_of, run_with, that_added, tree
-from support.mixed_load import CAMERA, FACES, VERTICES, gaussians, spheres
-from support.old_contract import old_worker
-from support.worker import WorkerProcess, worker
+from support.deploy.history import client_of, run_with, that_added, tree
+from support.deploy.old_contract import old_worker
+from support.workers.mixed_load import CAMERA, FACES, VERTICES, gaussians, spheres
+from support.workers.worker import WorkerProcess, worker
 
 # The contract had spheres and Gaussians before this file, and neither distances, trainings nor shared memory.
 BEFORE = "protos/lumigrad/v1/training.proto"
 # The first client that asked for distances.
-DISTANCES = "client/distance_query.py"
+DISTANCES = "client/distances/query.py"
 
 RENDER = """
 import json, sys

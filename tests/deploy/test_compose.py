@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.prometheus import DEPLOY
-from support.serve_options import SUPERVISOR_SECONDS, config_of
-from support.tools import need_module
+from support.deploy.prometheus import DEPLOY
+from support.deploy.serve_options import SUPERVISOR_SECONDS, config_of
+from support.deploy.tools import need_module
 
 FILE = DEPLOY / "compose" / "compose.yaml"
 COMPOSE = yaml.safe_load(FILE.read_text())

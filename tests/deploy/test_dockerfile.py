@@ -18,9 +18,9 @@ if sys.version_info >= (3, 11):
 else:
     tomllib = pytest.importorskip("tomli")
 
-from support.chart import CHART
-from support.dockerfile import chain, stages_of
-from support.tools import miss
+from support.deploy.chart import CHART
+from support.deploy.dockerfile import chain, stages_of
+from support.deploy.tools import miss
 
 ROOT = Path(__file__).parents[2]
 STAGES = stages_of(ROOT / "Dockerfile")

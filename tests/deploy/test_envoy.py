@@ -16,11 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from lumigrad.client import Camera, Client, Mesh, Obstacle, SceneHandle, Spheres, World
-from support.certificates import Authority
-from support.client_load import CAMERA
-from support.envoy import Envoy, envoy
-from support.load import Load
-from support.worker import WorkerProcess, worker
+from support.deploy.certificates import Authority
+from support.deploy.envoy import Envoy, envoy
+from support.workers.client_load import CAMERA
+from support.workers.load import Load
+from support.workers.worker import WorkerProcess, worker
 
 SCENES = 12
 LARGE = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=1920, height=1080)

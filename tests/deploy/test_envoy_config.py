@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.certificates import Authority
-from support.envoy import configuration, validate
+from support.deploy.certificates import Authority
+from support.deploy.envoy import configuration, validate
 
 TARGETS = ["127.0.0.1:50051", "127.0.0.1:50052"]
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from lumigrad.client import Client
-from support.dockerfile import Image, chain, stages_of
-from support.mixed_load import CAMERA, spheres
-from support.tools import need
-from support.worker import WorkerProcess
+from support.deploy.dockerfile import Image, chain, stages_of
+from support.deploy.tools import need
+from support.workers.mixed_load import CAMERA, spheres
+from support.workers.worker import WorkerProcess
 
 pytestmark = [
     pytest.mark.slow,

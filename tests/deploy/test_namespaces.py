@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lumigrad.client import Client
-from support.client_load import renders
-from support.load import Load
-from support.namespaces import Network, network, obstacle
-from support.worker import WorkerProcess
+from support.workers.client_load import renders
+from support.workers.load import Load
+from support.workers.namespaces import Network, network, obstacle
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture(scope="module")

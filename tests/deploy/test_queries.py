@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from lumigrad.client import Client
-from support.metrics_table import OPEN, documented
-from support.mixed_load import CAMERA, spheres, use_everything
-from support.prometheus import DEPLOY, Prometheus, prometheus
-from support.tools import need
-from support.worker import WorkerProcess, worker
+from support.calls.metrics_table import OPEN, documented
+from support.deploy.prometheus import DEPLOY, Prometheus, prometheus
+from support.deploy.tools import need
+from support.workers.mixed_load import CAMERA, spheres, use_everything
+from support.workers.worker import WorkerProcess, worker
 
 TOKEN = "a-token-for-the-tests"
 SECONDS = 150

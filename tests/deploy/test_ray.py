@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lumigrad.client import Camera, Client, LumigradError
-from support.client_load import cloud, renders
-from support.load import Load
-from support.ray_cluster import RayCluster, ray_cluster, require_ray
+from support.deploy.ray_cluster import RayCluster, ray_cluster, require_ray
+from support.workers.client_load import cloud, renders
+from support.workers.load import Load
 
 fleet = require_ray("lumigrad.ray")
 ray = require_ray("ray")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.ray_cluster import require_ray
+from support.deploy.ray_cluster import require_ray
 
 Options = require_ray("lumigrad.ray.options").Options
 Scaling = require_ray("lumigrad.ray.scaling").Scaling

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from lumigrad.client import Client
-from support.chart import CHART
-from support.worker import LUMIGRAD, worker
+from support.deploy.chart import CHART
+from support.workers.worker import LUMIGRAD, worker
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

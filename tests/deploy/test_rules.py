@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from support.prometheus import DEPLOY, RULES
-from support.tools import need
+from support.deploy.prometheus import DEPLOY, RULES
+from support.deploy.tools import need
 
 FOLDER = DEPLOY / "prometheus"
 UNIT_TESTS = Path(__file__).with_name("alerts_test.yml")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lumigrad.client import Client
-from support.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,13 @@ import torch
 
 from lumigrad.client import Client
 from lumigrad.client.torch import mesh_distance
-from support import mesh_oracle, oracle
+from support.backends.mesh_engines import cpu
 from support.closeness import assert_image
-from support.mesh_engines import cpu
-from support.mesh_oracle import Found
-from support.mesh_remote import remote_settings, remote_world
-from support.mesh_runs import run, with_options
+from support.meshes import oracle as mesh_oracle
+from support.meshes.oracle import Found
+from support.meshes.remote import remote_settings, remote_world
+from support.meshes.runs import run, with_options
+from support.spheres import oracle
 
 FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)

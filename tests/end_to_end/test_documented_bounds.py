@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres
 from lumigrad.client.compat.pulsar import Renderer
-from support.worker import WorkerProcess
+from support.workers.worker import WorkerProcess
 
 CAMERA = Camera.look_at((0.0, 0.0, -4.0), (0.0, 0.0, 0.0), width=8, height=6)
 PULSAR = Camera.pulsar([0.0, 0.0, -4.0, 0.0, 0.0, 0.0, 0.5, 0.5], 8, 6)

@@ -16,8 +16,8 @@ from PIL import Image
 
 from lumigrad.client import Camera, Client, Gaussians, Spheres
 from lumigrad.client.pictures import write_image
-from support.dataset_files import shots, transforms
-from support.worker import LUMIGRAD, WorkerProcess
+from support.files.dataset_files import shots, transforms
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 WIDTH, HEIGHT, FOCAL = 72, 56, 70.0
 VIEWS, COUNT = 17, 600

@@ -11,8 +11,8 @@ import torch
 from lumigrad.client.compat.diff_gaussian_rasterization import GaussianRasterizationSettings, GaussianRasterizer
 from lumigrad.client.compat.gsplat import rasterization
 from support.closeness import assert_image, assert_relative
-from support.gaussian_drop_ins import ABSENT, Archive, files, run_gsplat, run_inria
-from support.worker import WorkerProcess
+from support.gaussians.drop_ins import ABSENT, Archive, files, run_gsplat, run_inria
+from support.workers.worker import WorkerProcess
 
 GSPLAT, INRIA = files("g*"), files("i*")
 

@@ -9,12 +9,12 @@ import pytest
 
 from lumigrad.client import Client
 from support.closeness import assert_image, assert_relative
-from support.gaussian_case import Doubles
-from support.gaussian_cases import gsplat_cases, upstream_of
-from support.gaussian_drop_ins import ABSENT, files
-from support.gaussian_operator import operate
-from support.gaussian_oracle import load
-from support.gaussian_reference_runs import ReferenceScene
+from support.gaussians.case import Doubles
+from support.gaussians.cases import gsplat_cases, upstream_of
+from support.gaussians.drop_ins import ABSENT, files
+from support.gaussians.operator import operate
+from support.gaussians.oracle import load
+from support.gaussians.reference_runs import ReferenceScene
 
 CASES = {case.name: case for case in gsplat_cases()}
 # Those in which the operator has something to do; the kernels are tested with all.

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lumigrad.client import Client
-from support.metrics_table import OPEN, Entry, documented, kernel_stages
-from support.mixed_load import CAMERA, spheres, use_everything
-from support.worker import worker
+from support.calls.metrics_table import OPEN, Entry, documented, kernel_stages
+from support.workers.mixed_load import CAMERA, spheres, use_everything
+from support.workers.worker import worker
 
 TOKEN = "a-token-for-the-tests"
 

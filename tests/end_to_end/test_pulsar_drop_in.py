@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from lumigrad.client.compat.pulsar import Renderer
-from support import compat_backward, compat_reference, oracle
 from support.closeness import assert_image, assert_of_maximum
-from support.drop_in import Dropped, render_dropped_in, renderer_of
-from support.sphere_case import Expected, SphereCase, sphere_ids
-from support.sphere_cases import compat_cases
-from support.worker import WorkerProcess
+from support.spheres import compat_backward, compat_reference, oracle
+from support.spheres.case import Expected, SphereCase, sphere_ids
+from support.spheres.cases import compat_cases
+from support.spheres.drop_in import Dropped, render_dropped_in, renderer_of
+from support.workers.worker import WorkerProcess
 
 CASES = {case.name: case for case in compat_cases()}
 FILES = oracle.files()

@@ -11,11 +11,11 @@ import torch
 from lumigrad.client import Camera, Client, Frame, Spheres
 from lumigrad.client.torch import render_spheres
 from lumigrad.kernels import spheres
-from support.engines import ENGINES
-from support.rotation import turned
-from support.sphere_case import Floats, SphereCase
-from support.sphere_cases import ORTHOGONAL_POSE, POSE, SIX_D_RAW, Cloud, build
-from support.sphere_runs import Run, Semantics, camera_of, run, wanted_of
+from support.backends.engines import ENGINES
+from support.gaussians.rotation import turned
+from support.spheres.case import Floats, SphereCase
+from support.spheres.cases import ORTHOGONAL_POSE, POSE, SIX_D_RAW, Cloud, build
+from support.spheres.runs import Run, Semantics, camera_of, run, wanted_of
 
 ALL_OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # Settings travel as float32: these are such numbers.

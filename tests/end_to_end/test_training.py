@@ -11,8 +11,8 @@ import torch
 from lumigrad.client import Client, Gaussians, InvalidArgument, Spheres, TrainingHeld
 from lumigrad.client.training import Loss, Rate
 from support.closeness import assert_relative
-from support.local_training import LocalTraining, loss_of
-from support.training_scenes import Lesson, gaussian_lesson, sphere_lesson
+from support.training.local_training import LocalTraining, loss_of
+from support.training.scenes import Lesson, gaussian_lesson, sphere_lesson
 
 STEPS = {"gaussians": 50, "colors": 50, "still spheres": 50, "spheres": 8}
 # Gradients of what is hardly seen are rounding errors: none of them should make a step of full size.

@@ -13,8 +13,8 @@ import pytest
 from lumigrad.client import Client, Gaussians, InvalidArgument, TrainingHeld
 from lumigrad.client.aio import AsyncBatch, AsyncClient, AsyncTrainer
 from lumigrad.client.training import Batch, Trainer
-from support.training_scenes import Lesson, gaussian_lesson
-from support.worker import WorkerProcess
+from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.worker import WorkerProcess
 
 LESSON: Lesson = gaussian_lesson()
 RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 5e-3, "sh_rest": 2e-4}

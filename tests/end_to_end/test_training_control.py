@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, InvalidArgument, Loss, Mcmc, Rate, Target
-from support.training_scenes import Lesson, gaussian_lesson, sphere_lesson
+from support.training.scenes import Lesson, gaussian_lesson, sphere_lesson
 
 LESSON: Lesson = gaussian_lesson()
 COUNT = len(LESSON.scene.means)

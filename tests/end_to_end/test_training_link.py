@@ -11,8 +11,8 @@ import pytest
 from lumigrad.client import Client
 from lumigrad.client.training import Trainer
 from support.fault_proxy import FaultProxy
-from support.training_scenes import gaussian_lesson
-from support.worker import WorkerProcess
+from support.training.scenes import gaussian_lesson
+from support.workers.worker import WorkerProcess
 
 LESSON = gaussian_lesson(2000, degree=3)
 RATES = {"means": 1e-4, "sh0": 1e-3}

@@ -15,8 +15,8 @@ from lumigrad.client import Client, TrainingLost
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.training import Trainer
 from support.fault_proxy import FaultProxy
-from support.training_scenes import Lesson, gaussian_lesson
-from support.worker import WorkerProcess, worker
+from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.worker import WorkerProcess, worker
 
 LESSON: Lesson = gaussian_lesson()
 RATES = {"means": 2e-3, "opacities": 2e-2, "sh0": 5e-3}

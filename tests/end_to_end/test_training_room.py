@@ -7,8 +7,8 @@ import pytest
 
 from lumigrad.client import Camera, Client, SceneNotFound
 from lumigrad.client.errors import ResourceExhausted
-from support.training_scenes import Lesson, gaussian_lesson
-from support.worker import worker
+from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.worker import worker
 
 # Half a mebibyte each.
 LESSONS = [gaussian_lesson(2000, degree=3, seed=seed) for seed in range(5)]

@@ -16,13 +16,13 @@ import pytest
 
 from lumigrad.client import Client, Gaussians, Spheres
 from support.chromium import canvas_pixels, chromium, opened_page
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 
 from lumigrad.client.commands.view_page import opened
-from lumigrad.client.viewer.color_scale import DEPTHS
 from lumigrad.client.viewer.lens import Lens
+from lumigrad.client.viewer.modes import DEPTHS
 from lumigrad.client.viewer.viewer import Viewer
 from support.viewing import SECONDS, options, wait_for
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from lumigrad.client import Client, Gaussians
+from lumigrad.client.formats.world_files import read_obstacles
 from lumigrad.client.robots import Robot
-from lumigrad.client.world import World
-from lumigrad.client.world_files import read_obstacles
+from lumigrad.client.values.world import World
 from support.chromium import canvas_pixels, chromium, opened_page
-from support.robot_files import JointLine, write_urdf
-from support.worker import WorkerProcess, worker
+from support.files.robot_files import JointLine, write_urdf
+from support.workers.worker import WorkerProcess, worker
 
 pytest.importorskip("viser", reason="no viser: pip install 'lumigrad[viewer]'")
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.balance import nothing_is_left
-from support.lane_calls import lane_people
-from support.raw_calls import RawClient
-from support.worker import WorkerProcess
+from support.calls.lane_calls import lane_people
+from support.calls.raw_calls import RawClient
+from support.workers.balance import nothing_is_left
+from support.workers.worker import WorkerProcess
 
 # For each test of this folder.
 __all__ = ["nothing_is_left"]

@@ -16,12 +16,12 @@ import pytest
 
 from lumigrad.client import Cancelled, Client, SceneHandle, Spheres, Unavailable
 from lumigrad.client.aio import AsyncClient
-from support.client_load import CAMERA, cloud
 from support.fault_proxy import FaultProxy
-from support.slow_render import wait_for
-from support.slow_scene import CAMERAS, SETTINGS, slow_spheres
-from support.training_scenes import gaussian_lesson
-from support.worker import WorkerProcess, worker
+from support.training.scenes import gaussian_lesson
+from support.workers.client_load import CAMERA, cloud
+from support.workers.slow_render import wait_for
+from support.workers.slow_scene import CAMERAS, SETTINGS, slow_spheres
+from support.workers.worker import WorkerProcess, worker
 
 CALLS = 4
 

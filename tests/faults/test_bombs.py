@@ -12,8 +12,8 @@ import pytest
 from lumigrad.protos.service import SCENE_SERVICE, WORKER_SERVICE, Stub
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, worker_pb2
-from support.raw_calls import RawClient, failure, sphere_cloud
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, failure, sphere_cloud
+from support.workers.worker import WorkerProcess, worker
 
 MIB = 1 << 20
 

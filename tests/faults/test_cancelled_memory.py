@@ -9,9 +9,9 @@ import pytest
 
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
-from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import WorkerProcess, worker
 
 BYTES = ("lumigrad_transit_bytes", "lumigrad_context_bytes")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
 from support.fault_proxy import FaultProxy
-from support.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for
 from support.wall_clock import WallClock
-from support.worker import worker
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import worker
 
 HOURS = 3600
 
@@ -65,7 +65,7 @@ def test_a_worker_whose_clock_is_set_goes_on(clock: WallClock, hours: int) -> No
 CALLS = """
 import sys
 from lumigrad.client import Client, DeadlineExceeded
-from support.client_load import CAMERA, cloud
+from support.workers.client_load import CAMERA, cloud
 
 client = Client(sys.argv[1])
 for line in sys.stdin:

@@ -7,9 +7,9 @@ import signal
 import socket
 import time
 
-from support.collector import grpc_collector
-from support.raw_calls import RawClient, spec_of, sphere_cloud
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
+from support.deploy.collector import grpc_collector
+from support.workers.worker import WorkerProcess, worker
 
 RENDER = "lumigrad.v1.RenderService/Render"
 BATCH = 64

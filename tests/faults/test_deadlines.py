@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.errors import DeadlineExceeded
 from lumigrad.protos import details
-from lumigrad.server.errors import TooLateError
-from lumigrad.server.estimates import Cost, Estimates
-from lumigrad.server.job import Job
-from lumigrad.server.joint import Joint
-from lumigrad.server.launch import Launch
-from lumigrad.server.priority import Priority
-from lumigrad.server.schedule import Schedule
+from lumigrad.server.core.call import Priority
+from lumigrad.server.core.errors import TooLateError
+from lumigrad.server.device.jobs import Job, Joint
+from lumigrad.server.device.launch import Launch
+from lumigrad.server.device.memory import Cost, Estimates
+from lumigrad.server.device.queue import Schedule
 from lumigrad.v1 import errors_pb2
-from support.held_device import StandInCall
-from support.raw_calls import RawClient, detail, failure, sphere_cloud
-from support.slow_render import SlowRender, wait_for
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
+from support.workers.held_device import StandInCall
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import WorkerProcess, worker
 
 pytestmark = pytest.mark.alone
 VIEWS = 4

@@ -16,11 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lumigrad.client import Client
 from lumigrad.client.errors import Internal
-from support.client_load import CAMERA, cloud
-from support.faults import Faults, faulty_worker
-from support.raw_calls import RawClient, spec_of, sphere_cloud
-from support.slow_render import wait_for
-from support.worker import WorkerProcess
+from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
+from support.workers.client_load import CAMERA, cloud
+from support.workers.faults import Faults, faulty_worker
+from support.workers.slow_render import wait_for
+from support.workers.worker import WorkerProcess
 
 
 class Calls:

@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2
-from support.load import Load
-from support.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for
-from support.worker import WorkerProcess
+from support.calls.raw_calls import RawClient, failure, opencv_camera, spec_of, sphere_cloud
+from support.workers.load import Load
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import WorkerProcess
 
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from lumigrad.client import Client, DeadlineExceeded, Unavailable
-from support.client_load import CAMERA, cloud
-from support.faults import faulty_worker
-from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.workers.client_load import CAMERA, cloud
+from support.workers.faults import faulty_worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 
 @contextmanager

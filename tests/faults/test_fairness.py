@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client
-from support.client_load import CAMERA, cloud
-from support.raw_calls import failure, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for
-from support.tenant import tenant_client
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import failure, opencv_camera, spec_of, sphere_cloud
+from support.workers.client_load import CAMERA, cloud
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 ALICE, BOB = (f"{name}-0123456789abcdef" for name in ("alice", "bob"))
 QUEUE = 16

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 # As a container's engine does: process 1 is what is named, and /proc shows what it sees.
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")

@@ -13,12 +13,12 @@ import pytest
 
 from lumigrad.client import Client, Cuboid, DeadlineExceeded, Mesh, Obstacle, ResourceExhausted, World
 from lumigrad.client.aio import AsyncClient
-from support.client_load import CAMERA, cloud
-from support.mesh_shapes import box
-from support.raw_calls import RawClient
-from support.slow_render import SlowRender, wait_for
-from support.training_scenes import gaussian_lesson
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient
+from support.meshes.shapes import box
+from support.training.scenes import gaussian_lesson
+from support.workers.client_load import CAMERA, cloud
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import WorkerProcess, worker
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from support.certificates import Authority
-from support.worker import LUMIGRAD, worker
+from support.deploy.certificates import Authority
+from support.workers.worker import LUMIGRAD, worker
 
 
 def health(*arguments: str) -> tuple[int, str, str]:

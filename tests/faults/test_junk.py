@@ -19,8 +19,8 @@ from lumigrad.v1 import (
     scene_pb2,
     worker_pb2,
 )
-from support.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.raw_calls import (
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import (
     RawClient,
     color_gradient,
     detail,
@@ -31,10 +31,10 @@ from support.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.raw_messages import CALLERS_FAULT, status_of
-from support.unharmed import unharmed_after
-from support.valid_requests import ALL_METHODS, FRAME_OF, valid_distance_requests, valid_requests
-from support.worker import WorkerProcess, worker
+from support.calls.raw_messages import CALLERS_FAULT, status_of
+from support.calls.valid_requests import ALL_METHODS, FRAME_OF, valid_distance_requests, valid_requests
+from support.workers.unharmed import unharmed_after
+from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -13,7 +13,7 @@ from lumigrad.protos.lanes import LANE_METADATA
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2
-from support.lane_calls import (
+from support.calls.lane_calls import (
     GRADIENT,
     HUGE,
     MIB,
@@ -25,7 +25,7 @@ from support.lane_calls import (
     spanned,
     wait_for,
 )
-from support.raw_calls import (
+from support.calls.raw_calls import (
     RawClient,
     detail,
     failure,
@@ -33,8 +33,8 @@ from support.raw_calls import (
     violation,
     with_scene,
 )
-from support.raw_lane import RawLane
-from support.worker import WorkerProcess, worker
+from support.calls.raw_lane import RawLane
+from support.workers.worker import WorkerProcess, worker
 
 
 @pytest.fixture(scope="module")

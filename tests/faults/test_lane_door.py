@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from lumigrad.protos.lanes import PACKET_BYTES, ToCaller, ToWorker, pack_hello
-from support.lane_calls import (
+from support.calls.lane_calls import (
     ALICE,
     MIB,
     SPEC,
@@ -26,12 +26,12 @@ from support.lane_calls import (
     render,
     wait_for,
 )
-from support.raw_calls import (
+from support.calls.raw_calls import (
     failure,
     sphere_cloud,
 )
-from support.raw_lane import RawLane, connect, is_closed, offer_of
-from support.worker import WorkerProcess
+from support.calls.raw_lane import RawLane, connect, is_closed, offer_of
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture(scope="module")

@@ -22,22 +22,22 @@ from lumigrad.protos.lanes import ToWorker
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import scene_pb2
-from support.distance_calls import mesh_arrays
-from support.lane_calls import (
+from support.calls.distance_calls import mesh_arrays
+from support.calls.lane_calls import (
     GRADIENT,
     MIB,
     SPEC,
     backward,
     lane_worker,
 )
-from support.mesh_shapes import torus
-from support.raw_calls import (
+from support.calls.raw_calls import (
     Array,
     RawClient,
     sphere_cloud,
 )
-from support.raw_lane import RawLane
-from support.worker import WorkerProcess
+from support.calls.raw_lane import RawLane
+from support.meshes.shapes import torus
+from support.workers.worker import WorkerProcess
 
 # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE.
 _PUNCH_HOLE = 1 | 2

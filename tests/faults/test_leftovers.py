@@ -15,10 +15,9 @@ from lumigrad.kernels import gaussians, meshes, spheres
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2
-from support.distance_calls import DistanceClient, mesh_arrays
-from support.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.mesh_shapes import torus
-from support.raw_calls import (
+from support.calls.distance_calls import DistanceClient, mesh_arrays
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import (
     Array,
     RawClient,
     Reply,
@@ -30,8 +29,9 @@ from support.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.tenant import tenant_client
-from support.worker import WorkerProcess, worker
+from support.meshes.shapes import torus
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
 # A colour that no other call has, and its bytes.

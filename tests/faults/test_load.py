@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from support.histogram import Histogram
-from support.load import Load
+from support.workers.load import Load
 
 pytestmark = pytest.mark.alone
 

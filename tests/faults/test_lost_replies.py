@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
-from support import mesh_shapes
-from support.client_load import CAMERA, cloud
 from support.fault_proxy import FaultProxy
-from support.worker import WorkerProcess, worker
+from support.meshes import shapes as mesh_shapes
+from support.workers.client_load import CAMERA, cloud
+from support.workers.worker import WorkerProcess, worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

@@ -15,11 +15,11 @@ import torch
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
 from lumigrad.client import torch as operators
-from support import mesh_shapes
-from support.client_load import CAMERA, cloud
-from support.gaussian_clouds import post
-from support.spooling import kill, wait_until_written
-from support.worker import WorkerProcess, worker
+from support.gaussians.clouds import post
+from support.meshes import shapes as mesh_shapes
+from support.workers.client_load import CAMERA, cloud
+from support.workers.spooling import kill, wait_until_written
+from support.workers.worker import WorkerProcess, worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 PROBES = np.random.default_rng(0).normal(size=(50, 4)) * (2.0, 2.0, 2.0, 0.0) + (0.0, 0.0, 0.0, 0.1)

@@ -18,18 +18,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from lumigrad.protos.service import Method
 from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
-from support.message_strategies import changed, messages
-from support.raw_calls import RawClient, sphere_cloud
-from support.raw_messages import CALLERS_FAULT, status_of
-from support.unharmed import unharmed_after
-from support.valid_requests import (
+from support.calls.message_strategies import changed, messages
+from support.calls.raw_calls import RawClient, sphere_cloud
+from support.calls.raw_messages import CALLERS_FAULT, status_of
+from support.calls.valid_requests import (
     ALL_METHODS,
     FRAME_OF,
     valid_distance_requests,
     valid_requests,
     valid_training_requests,
 )
-from support.worker import WorkerProcess, worker
+from support.workers.unharmed import unharmed_after
+from support.workers.worker import WorkerProcess, worker
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "1"))
 # As many at a time, until the time is up: hypothesis itself counts examples only.

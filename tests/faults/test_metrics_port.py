@@ -16,10 +16,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lumigrad.client import Client
-from lumigrad.server import metrics_port
-from lumigrad.server.config import Config, ConfigError
-from support.certificates import Authority, Identity
-from support.worker import WorkerProcess, worker
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.process import metrics_port
+from support.deploy.certificates import Authority, Identity
+from support.workers.worker import WorkerProcess, worker
 
 TIMEOUT = 10
 

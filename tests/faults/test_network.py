@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from lumigrad.client import Client, DeadlineExceeded, channel
+from lumigrad.client import Client, DeadlineExceeded
+from lumigrad.client.transport import channel
+from support.calls.verbs import Results, Verb, same, verbs
 from support.fault_proxy import End, FaultProxy, Way
-from support.slow_render import wait_for
-from support.verbs import Results, Verb, same, verbs
-from support.worker import WorkerProcess, worker
+from support.workers.slow_render import wait_for
+from support.workers.worker import WorkerProcess, worker
 
 NAMES = [
     *("info", "put", "update", "get", "list", "delete", "render", "render_inline", "backward", "backward_anew"),

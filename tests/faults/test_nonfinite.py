@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Camera, Client, Cuboid, Gradients, Obstacle, World
-from support.verbs import gaussians, spheres
-from support.worker import WorkerProcess, worker
+from support.calls.verbs import gaussians, spheres
+from support.workers.worker import WorkerProcess, worker
 
 SIZE = 64
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=SIZE, height=SIZE)

@@ -19,11 +19,11 @@ from lumigrad.protos import details
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2
-from support.client_load import CAMERA, cloud
-from support.faults import Faults, faulty_worker
-from support.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for, wait_until
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
+from support.workers.client_load import CAMERA, cloud
+from support.workers.faults import Faults, faulty_worker
+from support.workers.slow_render import SlowRender, wait_for, wait_until
+from support.workers.worker import WorkerProcess, worker
 
 Faulty = tuple[WorkerProcess, Faults]
 MIB = 1 << 20

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, DeadlineExceeded
-from lumigrad.client.ring import ranked
+from lumigrad.client.workers.routing import ranked
 from support.fault_proxy import FaultProxy
-from support.fleet import CAMERA, SETTINGS, cloud, fleet, homes, puts, right, targets
-from support.load import Load
-from support.worker import WorkerProcess
+from support.workers.fleet import CAMERA, SETTINGS, cloud, fleet, homes, puts, right, targets
+from support.workers.load import Load
+from support.workers.worker import WorkerProcess
 
 SCENES = 18
 

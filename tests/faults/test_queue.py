@@ -10,9 +10,9 @@ import pytest
 from google.rpc import error_details_pb2
 
 from lumigrad.v1 import worker_pb2
-from support.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
-from support.slow_render import VIEWS, SlowRender, wait_for
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, detail, failure, spec_of, sphere_cloud
+from support.workers.slow_render import VIEWS, SlowRender, wait_for
+from support.workers.worker import WorkerProcess, worker
 
 pytestmark = pytest.mark.alone
 QUEUE = 2

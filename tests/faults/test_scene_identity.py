@@ -11,9 +11,9 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
-from support import mesh_shapes
-from support.client_load import CAMERA, cloud
-from support.worker import WorkerProcess, worker
+from support.meshes import shapes as mesh_shapes
+from support.workers.client_load import CAMERA, cloud
+from support.workers.worker import WorkerProcess, worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 PROBE = np.array([[0.0, 0.0, 1.5, 0.1]])

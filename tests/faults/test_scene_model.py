@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from support.handle_machine import HandleMachine
-from support.model_worker import ModelWorker, model_worker
-from support.scene_machine import SceneMachine
+from support.models.handle_machine import HandleMachine
+from support.models.scene_machine import SceneMachine
+from support.workers.model_worker import ModelWorker, model_worker
 
 SECONDS = float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "7"))
 # As many at a time, until the time is up: hypothesis itself counts examples only, and begins with the simplest.

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, tensor_pb2
-from support.distance_calls import cuboid, world_of
-from support.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.raw_messages import status_of
-from support.unharmed import unharmed_after
-from support.valid_requests import METHODS
-from support.worker import WorkerProcess, worker
+from support.calls.distance_calls import cuboid, world_of
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_messages import status_of
+from support.calls.valid_requests import METHODS
+from support.workers.unharmed import unharmed_after
+from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 Shape = Sequence[int]

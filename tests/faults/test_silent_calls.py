@@ -12,10 +12,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from support.raw_calls import RawClient, spec_of, sphere_cloud
-from support.tenant import tenant_client
-from support.valid_requests import ALL_METHODS
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
+from support.calls.valid_requests import ALL_METHODS
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 TOKEN = "0123456789abcdef"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
-from support.tenant import tenant_client
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 ANNA, BEN = (f"{name}-0123456789abcdef" for name in ("anna", "ben"))
 LIMITS = ("--max-payload-mib", "1", "--scene-mib", "2", "--context-mib", "2", "--max-scenes", "64")

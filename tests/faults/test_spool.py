@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, Gaussians, Mesh, Obstacle, SceneHandle, SceneNotFound, VersionMismatch, World
-from support import mesh_shapes
-from support.client_load import CAMERA, cloud
-from support.gaussian_clouds import post
-from support.spooling import PROBES, files, kill, shown, spooling, wait_until_written, without_copy
-from support.worker import WorkerProcess, worker
+from support.gaussians.clouds import post
+from support.meshes import shapes as mesh_shapes
+from support.workers.client_load import CAMERA, cloud
+from support.workers.spooling import PROBES, files, kill, shown, spooling, wait_until_written, without_copy
+from support.workers.worker import WorkerProcess, worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 ASIDE = (3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

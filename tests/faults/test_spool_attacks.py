@@ -14,14 +14,14 @@ from google.rpc import error_details_pb2
 
 from lumigrad.client import Client, SceneHandle
 from lumigrad.client.training import Trainer
-from support.client_load import cloud
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import RawClient, detail, failure
-from support.raw_training import RawTraining, start_of
-from support.spooling import elsewhere, files, kill, shown, spooling, wait_until_written, without_copy
-from support.tenant import tenant_client
-from support.training_scenes import gaussian_lesson
-from support.worker import WorkerProcess
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import RawClient, detail, failure
+from support.calls.raw_training import RawTraining, start_of
+from support.training.scenes import gaussian_lesson
+from support.workers.client_load import cloud
+from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written, without_copy
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess
 
 ANNA, BEN = (f"{name}-0123456789abcdef" for name in ("anna", "ben"))
 # Two MiB for each tenant.

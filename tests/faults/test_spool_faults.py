@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, SceneHandle, SceneNotFound
-from support.client_load import CAMERA, cloud
-from support.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
-from support.worker import LUMIGRAD
+from support.workers.client_load import CAMERA, cloud
+from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
+from support.workers.worker import LUMIGRAD
 
 
 def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ import pytest
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2
+from support.calls.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
 from support.fault_proxy import FaultProxy
-from support.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
-from support.reader import Reader
-from support.slow_render import wait_for
-from support.worker import WorkerProcess, worker
+from support.workers.reader import Reader
+from support.workers.slow_render import wait_for
+from support.workers.worker import WorkerProcess, worker
 
 MIB = 1 << 20
 WIDTH, HEIGHT = 1920, 1080

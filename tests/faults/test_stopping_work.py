@@ -14,10 +14,10 @@ import pytest
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2, render_pb2
-from support.distance_calls import DistanceClient, cuboid, world_of
-from support.raw_calls import RawClient, failure
-from support.slow_render import SlowRender, wait_for
-from support.worker import WorkerProcess, worker
+from support.calls.distance_calls import DistanceClient, cuboid, world_of
+from support.calls.raw_calls import RawClient, failure
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import WorkerProcess, worker
 
 pytestmark = pytest.mark.alone
 SECONDS = 0.05

@@ -15,11 +15,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, training_pb2
-from support.gaussian_calls import camera_of, gaussian_cloud
-from support.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
-from support.tenant import tenant_client
-from support.valid_requests import METHODS
-from support.worker import WorkerProcess, worker
+from support.calls.gaussian_calls import camera_of, gaussian_cloud
+from support.calls.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.calls.valid_requests import METHODS
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}

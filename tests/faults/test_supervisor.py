@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from lumigrad.client import Client, Unavailable
-from support.client_load import CAMERA, cloud, load
-from support.faults import FOLDER, POISON, SERVE, faulty_worker
-from support.spares import wait_for_spare
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.client_load import CAMERA, cloud, load
+from support.workers.faults import FOLDER, POISON, SERVE, faulty_worker
+from support.workers.spares import wait_for_spare
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 RECOVERY_SECONDS = 3.0
 
@@ -163,7 +163,7 @@ def test_sigquit_writes_the_stacks_down_and_ends_nothing() -> None:
 
 
 def test_the_supervisor_is_light() -> None:
-    script = "import sys; import lumigrad.server.command; sys.exit('torch' in sys.modules)"
+    script = "import sys; import lumigrad.server.process.command; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
 
 

@@ -15,12 +15,12 @@ from lumigrad.protos.service import TRAINING_SERVICE, Stub
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2, training_pb2
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import RawClient, detail, failure, opencv_camera, scene_of, spec_of, sphere_cloud
-from support.raw_training import RawTraining, start_of
-from support.slow_render import wait_for
-from support.tenant import tenant_client
-from support.worker import WorkerProcess, worker
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import RawClient, detail, failure, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.calls.raw_training import RawTraining, start_of
+from support.workers.slow_render import wait_for
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 MIB = 1 << 20

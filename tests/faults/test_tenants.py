@@ -16,9 +16,8 @@ from lumigrad import client as lumigrad
 from lumigrad.client import Client
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, worker_pb2, world_pb2
-from support.distance_calls import mesh_arrays
-from support.mesh_shapes import torus
-from support.raw_calls import (
+from support.calls.distance_calls import mesh_arrays
+from support.calls.raw_calls import (
     RawClient,
     color_gradient,
     detail,
@@ -27,10 +26,11 @@ from support.raw_calls import (
     spec_of,
     sphere_cloud,
 )
-from support.raw_messages import send
-from support.tenant import tenant_client
-from support.valid_requests import ALL_METHODS
-from support.worker import WorkerProcess, worker
+from support.calls.raw_messages import send
+from support.calls.valid_requests import ALL_METHODS
+from support.meshes.shapes import torus
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 Code = grpc.StatusCode
 ALICE, BOB, CAROL = (f"{name}-0123456789abcdef" for name in ("alice", "bob", "carol"))

@@ -13,11 +13,12 @@ import grpc
 import pytest
 
 from lumigrad import client as lumigrad
-from lumigrad.client import Client, targets
+from lumigrad.client import Client
 from lumigrad.client.default import default_client
-from support.certificates import Authority, Identity
-from support.raw_calls import sphere_cloud
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from lumigrad.client.transport import addresses as targets
+from support.calls.raw_calls import sphere_cloud
+from support.deploy.certificates import Authority, Identity
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 TOKEN = "0123456789abcdef"
 

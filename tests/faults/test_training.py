@@ -13,12 +13,12 @@ import pytest
 
 from lumigrad.client import Client, Gaussians, TrainingHeld, TrainingLost, Unavailable
 from lumigrad.client.training import StepResult, Trainer, stream
-from lumigrad.client.training.exchange import TrainReply
+from lumigrad.client.training.stream import TrainReply
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import training_pb2
 from support.fault_proxy import FaultProxy
-from support.training_scenes import Lesson, gaussian_lesson
-from support.worker import WorkerProcess, worker
+from support.training.scenes import Lesson, gaussian_lesson
+from support.workers.worker import WorkerProcess, worker
 
 RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 2e-3, "sh_rest": 1e-4}
 STEPS = 40

@@ -18,7 +18,7 @@ from google.rpc import error_details_pb2
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2
-from support.raw_calls import (
+from support.calls.raw_calls import (
     RawClient,
     color_gradient,
     detail,
@@ -28,8 +28,8 @@ from support.raw_calls import (
     spec_of,
     sphere_cloud,
 )
-from support.slow_render import wait_for
-from support.worker import WorkerProcess, worker
+from support.workers.slow_render import wait_for
+from support.workers.worker import WorkerProcess, worker
 
 MIB = 1 << 20
 # About 7 MiB.
@@ -106,7 +106,7 @@ def request_id(value: str) -> tuple[tuple[str, str]]:
 
 VANISH_HALF_WAY = """
 import sys, threading
-from support.raw_calls import RawClient, scene_of, sphere_cloud
+from support.calls.raw_calls import RawClient, scene_of, sphere_cloud
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2

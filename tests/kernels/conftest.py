@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from support import cuda_devices
-from support.cuda_devices import CudaDevice
-from support.density_machines import MACHINES
+from support.backends import cuda_devices
+from support.backends.cuda_devices import CudaDevice
+from support.backends.density_machines import MACHINES
 
 
 @pytest.fixture

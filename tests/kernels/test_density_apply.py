@@ -18,8 +18,8 @@ from lumigrad.kernels.density import (
     plan,
     reset_opacities,
 )
-from support import density_growth, density_reference
-from support.density_clouds import copy_of, gaussians, spheres
+from support.training import density_growth, density_reference
+from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=17, step=500)
 THRESHOLDS = {False: Thresholds(), True: Thresholds(revised_opacity=True)}

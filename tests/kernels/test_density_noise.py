@@ -10,8 +10,8 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import STREAMS, Draw, Parameters, add_noise
-from support import density_random, density_reference
-from support.density_clouds import copy_of, gaussians, spheres
+from support.training import density_random, density_reference
+from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=5, step=700)
 STREAM = STREAMS.index("noise")

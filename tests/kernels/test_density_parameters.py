@@ -9,7 +9,7 @@ import torch
 
 from lumigrad.kernels import ArgumentError
 from lumigrad.kernels.density import Parameters
-from support.density_clouds import gaussians, spheres
+from support.training.density_clouds import gaussians, spheres
 
 NAN = float("nan")
 GAUSSIANS, SPHERES = gaussians(5), spheres(5)

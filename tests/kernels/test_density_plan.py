@@ -11,10 +11,10 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Parameters, Plan, Statistics, Thresholds, plan
-from support import density_growth
-from support.cuda_devices import CudaDevice
-from support.density_clouds import gaussians, spheres
-from support.density_machines import MACHINES
+from support.backends.cuda_devices import CudaDevice
+from support.backends.density_machines import MACHINES
+from support.training import density_growth
+from support.training.density_clouds import gaussians, spheres
 
 EXTENT = 2.5
 CASES: dict[str, tuple[Thresholds, bool]] = {

@@ -11,9 +11,9 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, normals, random_words
-from support import density_random
-from support.chi_square import assert_distributed
-from support.density_machines import MACHINES
+from support.backends.density_machines import MACHINES
+from support.training import density_random
+from support.training.chi_square import assert_distributed
 
 CPU = torch.device("cpu")
 ONES = 2**32 - 1

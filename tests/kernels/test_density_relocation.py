@@ -11,10 +11,10 @@ import torch
 
 from lumigrad.kernels import ArgumentError, _native
 from lumigrad.kernels.density import Draw, Parameters, add_gaussians, relocate
-from support import density_relocation
-from support.chi_square import assert_distributed
-from support.density_clouds import copy_of, gaussians, spheres
-from support.density_machines import MACHINES
+from support.backends.density_machines import MACHINES
+from support.training import density_relocation
+from support.training.chi_square import assert_distributed
+from support.training.density_clouds import copy_of, gaussians, spheres
 
 DRAW = Draw(seed=23, step=900)
 MIN_OPACITY = 0.05

@@ -10,8 +10,8 @@ import torch
 
 from lumigrad.kernels import gaussians as engine
 from lumigrad.kernels.density import Draw, Parameters, relocate
-from support.density_clouds import gaussians
-from support.density_relocation import MOST_SHARES, share_of
+from support.training.density_clouds import gaussians
+from support.training.density_relocation import MOST_SHARES, share_of
 
 OPACITIES = (0.01, 0.2, 0.7, 0.99, 0.999999)
 

@@ -9,8 +9,8 @@ import torch
 
 from lumigrad.kernels import ArgumentError
 from lumigrad.kernels.density import Statistics, accumulate, accumulate_spheres
-from support import density_growth
-from support.density_clouds import gaussians, spheres
+from support.training import density_growth
+from support.training.density_clouds import gaussians, spheres
 
 WIDTH, HEIGHT = 640, 480
 

@@ -12,7 +12,7 @@ from lumigrad.kernels import density
 from lumigrad.kernels import gaussians as engine
 from lumigrad.kernels.density import Draw, Parameters, Statistics, Thresholds
 from lumigrad.kernels.training import Parameter, adam_step
-from support.density_clouds import gaussians
+from support.training.density_clouds import gaussians
 
 WIDTH, HEIGHT, STEPS = 80, 60, 160
 RATES = {"means": 5e-3, "quats": 1e-2, "scales": 1e-2, "opacities": 5e-2, "sh": 2e-2}

@@ -6,7 +6,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from support import emulation
+from support.backends import emulation
 
 THREADS = 128
 

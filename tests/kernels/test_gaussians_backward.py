@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_relative
-from support.gaussian_case import Doubles, GaussianCase
-from support.gaussian_cases import build, gsplat_cases, inria_cases, random_of, upstream_of
-from support.gaussian_engines import Engine
-from support.gaussian_reference_runs import IMAGES, Reference, ReferenceScene
-from support.gaussian_runs import run
+from support.gaussians.case import Doubles, GaussianCase
+from support.gaussians.cases import build, gsplat_cases, inria_cases, random_of, upstream_of
+from support.gaussians.reference_runs import IMAGES, Reference, ReferenceScene
+from support.gaussians.runs import run
 
 CASES = {case.name: case for case in [*gsplat_cases(), *inria_cases()]}
 LOSSES = {

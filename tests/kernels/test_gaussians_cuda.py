@@ -11,13 +11,13 @@ import torch
 
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians.engine import CudaEngine
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import emulated
+from support.backends.gaussian_engines import Engine, cpu
 from support.closeness import assert_image, assert_relative
-from support.cuda_devices import CudaDevice
-from support.engines import emulated
-from support.gaussian_case import GaussianCase
-from support.gaussian_cases import Cloud, build, inria, opencv, random_of, upstream_of
-from support.gaussian_engines import Engine, cpu
-from support.gaussian_runs import OUTPUTS, Run, cameras_of, run, scene_of
+from support.gaussians.case import GaussianCase
+from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
+from support.gaussians.runs import OUTPUTS, Run, cameras_of, run, scene_of
 
 LOSS = ("color", "alpha", "depth")
 TURN = opencv(67, 45, rotation=np.eye(3), translation=np.array([0.2, 0.1, 0.4]))

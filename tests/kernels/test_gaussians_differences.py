@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.gaussian_case import Doubles, GaussianCase, InriaView, OpenCVView, Slice
-from support.gaussian_cases import ROTATION, TRANSLATION, Cloud, build, inria, opencv, random_of
-from support.gaussian_engines import Engine
-from support.gaussian_runs import run
-from support.rotation import turned
+from support.backends.gaussian_engines import Engine
+from support.gaussians.case import Doubles, GaussianCase, InriaView, OpenCVView, Slice
+from support.gaussians.cases import ROTATION, TRANSLATION, Cloud, build, inria, opencv, random_of
+from support.gaussians.rotation import turned
+from support.gaussians.runs import run
 
 # Gaussians so large that every pixel sees all of them, far from every limit: the picture is smooth.
 CLOUD = Cloud(count=5, scales=(1.6, 3.2), opacities=(0.3, 0.7), degree=2)

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image
-from support.gaussian_case import GaussianCase
-from support.gaussian_cases import gsplat_cases, inria_cases
-from support.gaussian_engines import Engine
-from support.gaussian_reference_runs import IMAGES, Reference, ReferenceScene
-from support.gaussian_runs import OUTPUTS, run
+from support.gaussians.case import GaussianCase
+from support.gaussians.cases import gsplat_cases, inria_cases
+from support.gaussians.reference_runs import IMAGES, Reference, ReferenceScene
+from support.gaussians.runs import OUTPUTS, run
 
 CASES = {case.name: case for case in [*gsplat_cases(), *inria_cases()]}
 

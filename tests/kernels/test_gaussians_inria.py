@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussian_case import GaussianCase, InriaView
-from support.gaussian_cases import Cloud, build, inria, inria_cases, opencv, upstream_of
-from support.gaussian_engines import Engine
-from support.gaussian_reference_runs import ReferenceScene
-from support.gaussian_runs import OUTPUTS, run
+from support.gaussians.case import GaussianCase, InriaView
+from support.gaussians.cases import Cloud, build, inria, inria_cases, opencv, upstream_of
+from support.gaussians.reference_runs import ReferenceScene
+from support.gaussians.runs import OUTPUTS, run
 
 CASES = {case.name: case for case in inria_cases()}
 LOSS = ("color", "transmittance", "depth")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussian_case import GaussianCase
-from support.gaussian_cases import Cloud, build, inria, opencv, random_of, upstream_of
-from support.gaussian_engines import Engine
-from support.gaussian_reference_runs import IMAGES, ReferenceScene
-from support.gaussian_runs import OUTPUTS, run, wanted_of
+from support.gaussians.case import GaussianCase
+from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
+from support.gaussians.reference_runs import IMAGES, ReferenceScene
+from support.gaussians.runs import OUTPUTS, run, wanted_of
 
 LEVEL = opencv(9, 7, rotation=np.eye(3), translation=np.zeros(3), intrinsics=np.array([8.0, 8.0, 4.5, 3.5]))
 SMALL = {"width": 9, "height": 7, "cameras": (LEVEL,)}

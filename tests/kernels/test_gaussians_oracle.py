@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support import gaussian_oracle, oracle
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussian_engines import Engine
-from support.gaussian_runs import run
+from support.gaussians import oracle as gaussian_oracle
+from support.gaussians.runs import run
+from support.spheres import oracle
 
 FILES = oracle.files("gaussians")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)

@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussian_case import GaussianCase, Options
-from support.gaussian_cases import Cloud, build, inria, opencv, random_of, upstream_of
-from support.gaussian_engines import Engine
-from support.gaussian_reference_runs import IMAGES
-from support.gaussian_runs import OUTPUTS, run
-from support.rotation import turned
+from support.gaussians.case import GaussianCase, Options
+from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
+from support.gaussians.reference_runs import IMAGES
+from support.gaussians.rotation import turned
+from support.gaussians.runs import OUTPUTS, run
 
 BLANK = build("blank", Cloud(count=0, degree=1), width=9, height=7)
 numbers = st.floats(-1, 1, width=32)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from support import gaussian_oracle, oracle
 from support.closeness import assert_image, assert_relative
-from support.gaussian_case import Doubles, GaussianCase, InriaView, OpenCVView
-from support.gaussian_cases import (
+from support.gaussians import oracle as gaussian_oracle
+from support.gaussians.case import Doubles, GaussianCase, InriaView, OpenCVView
+from support.gaussians.cases import (
     DISTORTION,
     RATIONAL,
     Cloud,
@@ -25,9 +25,10 @@ from support.gaussian_cases import (
     random_of,
     upstream_of,
 )
-from support.gaussian_colors import harmonics
-from support.gaussian_projection import covariances_of, distorted, unfolded_radius_squared
-from support.gaussian_reference_runs import IMAGES, INRIA, OPENCV, ReferenceScene
+from support.gaussians.colors import harmonics
+from support.gaussians.projection import covariances_of, distorted, unfolded_radius_squared
+from support.gaussians.reference_runs import IMAGES, INRIA, OPENCV, ReferenceScene
+from support.spheres import oracle
 
 ORACLE_FILES = oracle.files("gaussians")
 needs_oracle = pytest.mark.skipif(not ORACLE_FILES, reason=oracle.ABSENT)

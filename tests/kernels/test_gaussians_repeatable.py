@@ -11,11 +11,11 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import Settings
+from support.backends.gaussian_engines import Engine, cpu, instruction_set
 from support.closeness import assert_image, assert_relative
-from support.gaussian_case import GaussianCase
-from support.gaussian_cases import Cloud, build, opencv, upstream_of
-from support.gaussian_engines import Engine, cpu, instruction_set
-from support.gaussian_runs import OUTPUTS, Run, cameras_of, run, scene_of
+from support.gaussians.case import GaussianCase
+from support.gaussians.cases import Cloud, build, opencv, upstream_of
+from support.gaussians.runs import OUTPUTS, Run, cameras_of, run, scene_of
 
 LOSS = ("color", "alpha", "depth")
 CROWD = Cloud(count=4000, slope=0.6, scales=(0.005, 0.2), degree=3)

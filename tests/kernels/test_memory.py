@@ -6,7 +6,7 @@ import torch
 
 from lumigrad.kernels import _native, gaussians, meshes, spheres
 from lumigrad.kernels.memory import trim
-from support.gaussian_calls import gaussian_cloud
+from support.calls.gaussian_calls import gaussian_cloud
 
 CPU = torch.device("cpu")
 LENS = (256, 256, 128, 128)

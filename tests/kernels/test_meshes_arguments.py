@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lumigrad.kernels.meshes import Cuboid, Grid, Instance, Settings, World
-from support.mesh_query import FACES, VERTICES, refused, tetrahedron, world
+from support.meshes.query import FACES, VERTICES, refused, tetrahedron, world
 
 NAN, INF = float("nan"), float("inf")
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from lumigrad.kernels.meshes import Instance, Mesh, World
-from support import mesh_files
-from support import mesh_shapes as shapes
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image
-from support.mesh_case import Doubles, MeshCase, MeshShape, Placed
-from support.mesh_cases import TURNED, case_of
-from support.mesh_engines import Engine
-from support.mesh_obstacles import Obstacle, Sight, survey
-from support.mesh_runs import mesh_of, run
-from support.mesh_spheres import Crowd, random_of
+from support.meshes import files as mesh_files
+from support.meshes import shapes
+from support.meshes.case import Doubles, MeshCase, MeshShape, Placed
+from support.meshes.cases import TURNED, case_of
+from support.meshes.obstacles import Obstacle, Sight, survey
+from support.meshes.runs import mesh_of, run
+from support.meshes.spheres import Crowd, random_of
 
 OUTPUTS = ("cost", "distance", "normal", "closest")
 SHAPES = {

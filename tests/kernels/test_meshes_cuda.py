@@ -11,14 +11,14 @@ import torch
 
 from lumigrad.kernels.meshes import Instance, Settings, World
 from lumigrad.kernels.meshes.engine import CudaEngine
-from support import mesh_shapes as shapes
+from support.backends.cuda_devices import CudaDevice
+from support.backends.mesh_engines import Engine, cpu, on_cuda
 from support.closeness import assert_image, assert_relative
-from support.cuda_devices import CudaDevice
-from support.mesh_case import MeshCase, Placed
-from support.mesh_cases import TURNED, as_curobo, case_of, kinds, three, worlds
-from support.mesh_engines import Engine, cpu, on_cuda
-from support.mesh_runs import DISTANCES, OUTPUTS, Run, mesh_of, run, world_of
-from support.mesh_spheres import Crowd, random_of, tensor
+from support.meshes import shapes
+from support.meshes.case import MeshCase, Placed
+from support.meshes.cases import TURNED, as_curobo, case_of, kinds, three, worlds
+from support.meshes.runs import DISTANCES, OUTPUTS, Run, mesh_of, run, world_of
+from support.meshes.spheres import Crowd, random_of, tensor
 
 PATH = Crowd(batches=2, horizon=5, count=9, step=0.25)
 # Three levels of nodes, none of them full.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import GridShape, MeshCase, Placed
-from support.mesh_cases import ball_grid, case_of, curobo_cases
-from support.mesh_engines import Engine
-from support.mesh_marks import curobo
-from support.mesh_runs import run
-from support.mesh_spheres import random_of
+from support.meshes.case import GridShape, MeshCase, Placed
+from support.meshes.cases import ball_grid, case_of, curobo_cases
+from support.meshes.marks import curobo
+from support.meshes.runs import run
+from support.meshes.spheres import random_of
 
 CASES = {case.name: case for case in curobo_cases()}
 

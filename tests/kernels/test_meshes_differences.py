@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support import mesh_shapes as shapes
-from support.mesh_case import CuboidShape, Doubles, Floats, MeshCase, Placed
-from support.mesh_cases import ASIDE, LONG, TURNED, ball_grid, case_of
-from support.mesh_engines import Engine
-from support.mesh_reference import ExactScene
-from support.mesh_runs import run
-from support.mesh_spheres import Crowd, random_of
+from support.backends.mesh_engines import Engine
+from support.meshes import shapes
+from support.meshes.case import CuboidShape, Doubles, Floats, MeshCase, Placed
+from support.meshes.cases import ASIDE, LONG, TURNED, ball_grid, case_of
+from support.meshes.reference import ExactScene
+from support.meshes.runs import run
+from support.meshes.spheres import Crowd, random_of
 
 # Metres. What is cut off or chosen otherwise within MARGIN is left out of the loss.
 STEP, MARGIN = 3e-4, 2e-3

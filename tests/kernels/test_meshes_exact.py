@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import MeshCase
-from support.mesh_cases import exact_cases
-from support.mesh_engines import Engine
-from support.mesh_marks import DIRECTION, DISTANCE, GRADIENT, exact, size_of, upstream_of
-from support.mesh_obstacles import ANY
-from support.mesh_runs import DISTANCES, OUTPUTS, run
+from support.meshes.case import MeshCase
+from support.meshes.cases import exact_cases
+from support.meshes.marks import DIRECTION, DISTANCE, GRADIENT, exact, size_of, upstream_of
+from support.meshes.obstacles import ANY
+from support.meshes.runs import DISTANCES, OUTPUTS, run
 
 CASES = {case.name: case for case in exact_cases()}
 BOTH = ("cost", "distance")

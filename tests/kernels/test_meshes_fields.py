@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from lumigrad.kernels.meshes import Instance, World
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image
-from support.mesh_case import Doubles, MeshCase, Options, Placed
-from support.mesh_cases import ASIDE, TURNED, case_of, kinds, three, worlds
-from support.mesh_engines import Engine
-from support.mesh_obstacles import Obstacle
-from support.mesh_runs import run, world_of
-from support.mesh_shapes import ell
-from support.mesh_spheres import Crowd
+from support.meshes.case import Doubles, MeshCase, Options, Placed
+from support.meshes.cases import ASIDE, TURNED, case_of, kinds, three, worlds
+from support.meshes.obstacles import Obstacle
+from support.meshes.runs import run, world_of
+from support.meshes.shapes import ell
+from support.meshes.spheres import Crowd
 
 BOX = (0.1, -0.05, 0.02, 0.8, 0.3, -0.4, 0.331662479)
 EDGES, SIZE = (0.9, 0.72, 0.6), 0.06

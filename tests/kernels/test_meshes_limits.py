@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from lumigrad.kernels.meshes import Instance, Settings, World
-from support import mesh_shapes as shapes
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import IDENTITY, CuboidShape, MeshCase, MeshShape, Options, Placed
-from support.mesh_cases import ASIDE, TURNED, ball_grid, case_of, kinds
-from support.mesh_engines import Engine
-from support.mesh_obstacles import Obstacle
-from support.mesh_reference import ExactScene
-from support.mesh_runs import DISTANCES, OUTPUTS, mesh_of, run, world_of
-from support.mesh_spheres import Crowd, random_of, tensor
+from support.meshes import shapes
+from support.meshes.case import IDENTITY, CuboidShape, MeshCase, MeshShape, Options, Placed
+from support.meshes.cases import ASIDE, TURNED, ball_grid, case_of, kinds
+from support.meshes.obstacles import Obstacle
+from support.meshes.reference import ExactScene
+from support.meshes.runs import DISTANCES, OUTPUTS, mesh_of, run, world_of
+from support.meshes.spheres import Crowd, random_of, tensor
 
 SWEPT = {"activation_distance": 0.05, "sweep": True}
 EVERY = ("cost", "distance")

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support import mesh_oracle, oracle
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image
-from support.mesh_engines import Engine
-from support.mesh_oracle import Found
-from support.mesh_runs import run, with_options
+from support.meshes import oracle as mesh_oracle
+from support.meshes.oracle import Found
+from support.meshes.runs import run, with_options
+from support.spheres import oracle
 
 FILES = oracle.files("meshes")
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lumigrad.kernels.meshes import Cuboid, Grid, Instance, Mesh, Settings, Shape, World, backward, esdf, evaluate
 from lumigrad.kernels.meshes.pose import placements, pose_gradient, rotations
-from support import mesh_shapes
-from support.mesh_case import MeshShape
-from support.rotation import turned
+from support.gaussians.rotation import turned
+from support.meshes import shapes as mesh_shapes
+from support.meshes.case import MeshShape
 
 Array = np.ndarray
 

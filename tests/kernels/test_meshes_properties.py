@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support import mesh_shapes as shapes
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import CuboidShape, Doubles, Floats, MeshCase, MeshShape, Options, Placed
-from support.mesh_cases import ASIDE, TURNED, case_of, kinds, three
-from support.mesh_engines import Engine
-from support.mesh_obstacles import Obstacle
-from support.mesh_runs import DISTANCES, OUTPUTS, run
-from support.mesh_spheres import Crowd, random_of
-from support.rotation import turned
+from support.gaussians.rotation import turned
+from support.meshes import shapes
+from support.meshes.case import CuboidShape, Doubles, Floats, MeshCase, MeshShape, Options, Placed
+from support.meshes.cases import ASIDE, TURNED, case_of, kinds, three
+from support.meshes.obstacles import Obstacle
+from support.meshes.runs import DISTANCES, OUTPUTS, run
+from support.meshes.spheres import Crowd, random_of
 
 numbers = st.floats(-1, 1, width=32)
 common = settings(

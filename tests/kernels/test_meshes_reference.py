@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from support import mesh_oracle, oracle
-from support import mesh_shapes as shapes
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import CuboidShape, MeshCase, MeshShape, Placed
-from support.mesh_cases import TURNED, ball_grid, exact_cases, settings, sweeps
-from support.mesh_obstacles import Obstacle, look, survey
-from support.mesh_reference import ExactScene
-from support.mesh_reference_curobo import CuroboScene
-from support.mesh_rows import cost_of
-from support.mesh_spheres import random_of
-from support.mesh_sweep import samples_of
-from support.mesh_triangles import closest
+from support.meshes import oracle as mesh_oracle
+from support.meshes import shapes
+from support.meshes.case import CuboidShape, MeshCase, MeshShape, Placed
+from support.meshes.cases import TURNED, ball_grid, exact_cases, settings, sweeps
+from support.meshes.obstacles import Obstacle, look, survey
+from support.meshes.reference import ExactScene
+from support.meshes.reference_curobo import CuroboScene
+from support.meshes.rows import cost_of
+from support.meshes.spheres import random_of
+from support.meshes.sweep import samples_of
+from support.meshes.triangles import closest
+from support.spheres import oracle
 
 ORACLE_FILES = oracle.files("meshes")
 needs_oracle = pytest.mark.skipif(not ORACLE_FILES, reason=oracle.ABSENT)

@@ -11,13 +11,13 @@ import pytest
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.meshes import Settings
-from support import mesh_shapes as shapes
+from support.backends.mesh_engines import Engine, cpu, instruction_set
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import CuboidShape, MeshCase, Placed
-from support.mesh_cases import ASIDE, LONG, TURNED, case_of
-from support.mesh_engines import Engine, cpu, instruction_set
-from support.mesh_runs import OUTPUTS, Run, run, settings_of, world_of
-from support.mesh_spheres import Crowd, random_of, tensor
+from support.meshes import shapes
+from support.meshes.case import CuboidShape, MeshCase, Placed
+from support.meshes.cases import ASIDE, LONG, TURNED, case_of
+from support.meshes.runs import OUTPUTS, Run, run, settings_of, world_of
+from support.meshes.spheres import Crowd, random_of, tensor
 
 PATH = Crowd(batches=8, horizon=8, count=40, step=0.2)
 # Boxes with squares for faces: closest points by the dozen that are equally far.

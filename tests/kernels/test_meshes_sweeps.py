@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from support import mesh_shapes as shapes
+from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.mesh_case import CuboidShape, Doubles, MeshCase, MeshShape, Options, Placed
-from support.mesh_cases import TURNED, case_of, kinds
-from support.mesh_engines import Engine
-from support.mesh_obstacles import Obstacle
-from support.mesh_runs import run, with_options
-from support.mesh_spheres import Crowd, random_of, reversed_in_time
+from support.meshes import shapes
+from support.meshes.case import CuboidShape, Doubles, MeshCase, MeshShape, Options, Placed
+from support.meshes.cases import TURNED, case_of, kinds
+from support.meshes.obstacles import Obstacle
+from support.meshes.runs import run, with_options
+from support.meshes.spheres import Crowd, random_of, reversed_in_time
 
 PATH = Crowd(batches=4, horizon=6, count=16, step=0.3)
 SWEPT = {"activation_distance": 0.02, "sweep": True}

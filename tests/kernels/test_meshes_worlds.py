@@ -20,8 +20,8 @@ from lumigrad.kernels.meshes import (
     evaluate,
 )
 from lumigrad.kernels.meshes.engine import engine_for
-from support import mesh_shapes
-from support.mesh_case import MeshShape
+from support.meshes import shapes as mesh_shapes
+from support.meshes.case import MeshShape
 
 AT = [0.3, -0.2, 0.1, 0.8, 0.1, -0.5, 0.3]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from lumigrad.kernels.spheres import Camera
+from support.backends.engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.engines import Engine
-from support.exact_runs import ExactScene, Pinhole
-from support.rotation import turned
-from support.sphere_cases import Cloud, build
-from support.sphere_runs import camera_of, run
+from support.gaussians.rotation import turned
+from support.spheres.cases import Cloud, build
+from support.spheres.exact_runs import ExactScene, Pinhole
+from support.spheres.runs import camera_of, run
 
 
 def pinhole(index: int) -> Pinhole:

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from support import compat_backward, compat_reference
+from support.backends.engines import Engine
 from support.closeness import assert_image, assert_of_maximum
-from support.engines import Engine
-from support.sphere_case import Floats, SphereCase, sphere_ids
-from support.sphere_cases import build, compat_cases
-from support.sphere_runs import camera_of, run, wanted_of
+from support.spheres import compat_backward, compat_reference
+from support.spheres.case import Floats, SphereCase, sphere_ids
+from support.spheres.cases import build, compat_cases
+from support.spheres.runs import camera_of, run, wanted_of
 
 CASES = {case.name: case for case in compat_cases()}
 

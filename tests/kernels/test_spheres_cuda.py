@@ -12,12 +12,12 @@ import torch
 
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres.engine import CudaEngine
+from support.backends.cuda_devices import CudaDevice
+from support.backends.engines import ENGINES, Engine, emulated
 from support.closeness import assert_of_maximum
-from support.cuda_devices import CudaDevice
-from support.engines import ENGINES, Engine, emulated
-from support.sphere_case import SphereCase
-from support.sphere_cases import POSE, Cloud, build
-from support.sphere_runs import Run, Semantics, run, wanted_of
+from support.spheres.case import SphereCase
+from support.spheres.cases import POSE, Cloud, build
+from support.spheres.runs import Run, Semantics, run, wanted_of
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 # More spheres than may be looked at without tile lists, and more in a tile than a batch holds.

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from lumigrad.kernels.spheres import Camera
-from support.engines import Engine
-from support.rotation import turned
-from support.sphere_case import SphereCase
-from support.sphere_cases import Cloud, build
-from support.sphere_runs import camera_of, settings_of
+from support.backends.engines import Engine
+from support.gaussians.rotation import turned
+from support.spheres.case import SphereCase
+from support.spheres.cases import Cloud, build
+from support.spheres.runs import camera_of, settings_of
 
 Doubles = NDArray[np.float64]
 # Spheres whose outlines and centres (closeness has a cusp there) are off the film: the image is smooth.

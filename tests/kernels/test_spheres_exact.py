@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from support.backends.engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.engines import Engine
-from support.exact_reference import ROUNDING
-from support.exact_runs import ExactScene, Reference
-from support.sphere_case import Floats, SphereCase
-from support.sphere_cases import ORTHOGONAL_POSE, POSE, Cloud, build, compat_cases
-from support.sphere_runs import run
+from support.spheres.case import Floats, SphereCase
+from support.spheres.cases import ORTHOGONAL_POSE, POSE, Cloud, build, compat_cases
+from support.spheres.exact_reference import ROUNDING
+from support.spheres.exact_runs import ExactScene, Reference
+from support.spheres.runs import run
 
 # What the original does not have: principal points between pixels, and spheres on either side of every limit.
 OWN = [

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from support.backends.engines import Engine
 from support.closeness import assert_image, assert_of_maximum, assert_relative
-from support.engines import Engine
-from support.exact_runs import ExactScene
-from support.sphere_case import Floats, SphereCase
-from support.sphere_cases import IDENTITY, POSE, Cloud, build
-from support.sphere_runs import SPHERE_INPUTS, Semantics, camera_of, run, wanted_of
+from support.spheres.case import Floats, SphereCase
+from support.spheres.cases import IDENTITY, POSE, Cloud, build
+from support.spheres.exact_runs import ExactScene
+from support.spheres.runs import SPHERE_INPUTS, Semantics, camera_of, run, wanted_of
 
 ALL_OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 CROWD = build("limits", Cloud(count=300, half_width=1.0, radii=(0.3, 0.8)), camera=POSE, gamma=0.05)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support import oracle
+from support.backends.engines import Engine
 from support.closeness import assert_image, assert_of_maximum
-from support.engines import Engine
-from support.sphere_case import sphere_ids
-from support.sphere_runs import run, wanted_of
+from support.spheres import oracle
+from support.spheres.case import sphere_ids
+from support.spheres.runs import run, wanted_of
 
 FILES = oracle.files()
 pytestmark = pytest.mark.skipif(not FILES, reason=oracle.ABSENT)

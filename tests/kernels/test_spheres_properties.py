@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.engines import Engine
-from support.sphere_case import SphereCase
-from support.sphere_cases import Cloud, build
-from support.sphere_runs import Semantics, run, wanted_of
+from support.backends.engines import Engine
+from support.spheres.case import SphereCase
+from support.spheres.cases import Cloud, build
+from support.spheres.runs import Semantics, run, wanted_of
 
 BLANK = build("blank", Cloud(count=0), width=9, height=7)
 OUTPUTS = ("color", "alpha", "depth", "hits", "weights", "sphere_ids", "info")

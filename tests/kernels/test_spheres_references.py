@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from support import compat_backward, compat_reference, exact_reference, oracle
 from support.closeness import assert_image, assert_of_maximum, assert_relative
-from support.compat_math import fast_exp, fast_ln
-from support.exact_views import OpenCV, opencv_view, pulsar_view
-from support.sphere_cases import IDENTITY, build
+from support.spheres import compat_backward, compat_reference, exact_reference, oracle
+from support.spheres.cases import IDENTITY, build
+from support.spheres.compat_math import fast_exp, fast_ln
+from support.spheres.exact_views import OpenCV, opencv_view, pulsar_view
 
 ORACLE_FILES = oracle.files()
 needs_oracle = pytest.mark.skipif(not ORACLE_FILES, reason=oracle.ABSENT)

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from lumigrad.kernels import _native
+from support.backends.engines import ENGINES, Engine
 from support.closeness import assert_image, assert_relative
-from support.engines import ENGINES, Engine
-from support.sphere_case import SphereCase
-from support.sphere_cases import POSE, Cloud, build
-from support.sphere_runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, settings_of, wanted_of
+from support.spheres.case import SphereCase
+from support.spheres.cases import POSE, Cloud, build
+from support.spheres.runs import SPHERE_INPUTS, Run, Semantics, camera_of, run, settings_of, wanted_of
 
 OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 CASE = build(

@@ -10,9 +10,10 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.training import ACTIVATIONS, Parameter, adam_step
+from support.backends.training_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussian_cases import random_of
-from support.training_adam import (
+from support.gaussians.cases import random_of
+from support.training.adam import (
     BETAS,
     EPSILON,
     ReferenceAdam,
@@ -25,7 +26,6 @@ from support.training_adam import (
     stepped,
     used,
 )
-from support.training_engines import Engine
 
 SHAPES = [(1,), (7,), (16,), (5000,), (10, 3), (333, 4), (1, 48), (200, 16, 3), (3, 4099)]
 every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)

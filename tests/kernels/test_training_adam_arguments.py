@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lumigrad.kernels.training import ArgumentError, adam_step
-from support.training_adam import parameter
+from support.training.adam import parameter
 
 GOOD = parameter("good", (6, 3))
 

@@ -10,11 +10,11 @@ import torch
 
 from lumigrad.kernels.training import ACTIVATIONS, image_loss
 from lumigrad.kernels.training.engine import CudaEngine
+from support.backends.cuda_devices import CudaDevice
+from support.backends.training_engines import Engine, cpu, on_cuda
 from support.closeness import assert_relative
-from support.cuda_devices import CudaDevice
-from support.training_adam import assert_same, numbers, parameter, stepped, used
-from support.training_engines import Engine, cpu, on_cuda
-from support.training_losses import pair
+from support.training.adam import assert_same, numbers, parameter, stepped, used
+from support.training.losses import pair
 
 
 def engine_on(cuda: CudaDevice) -> Engine:

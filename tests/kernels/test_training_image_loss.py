@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.training import ImageLoss, image_loss
+from support.backends.training_engines import Engine, cpu
 from support.closeness import assert_image, assert_relative
-from support.gaussian_cases import random_of
-from support.training_engines import Engine, cpu
-from support.training_losses import LossCase, pair, reference
+from support.gaussians.cases import random_of
+from support.training.losses import LossCase, pair, reference
 
 SSIM_ALONE = {"l1": 0.0, "dssim": 1.0}
 VALID = {"padding": "valid"}

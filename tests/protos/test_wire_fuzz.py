@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumigrad.v1 import scene_pb2
-from support import raw_calls
+from support.calls import raw_calls
 
 SECONDS = int(float(os.environ.get("LUMIGRAD_FUZZ_SECONDS", "5")))
 FUZZER = Path(raw_calls.__file__).with_name("wire_fuzzer.py")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.balance import nothing_is_left
-from support.raw_calls import RawClient
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient
+from support.workers.balance import nothing_is_left
+from support.workers.worker import WorkerProcess, worker
 
 # For each test of this folder.
 __all__ = ["nothing_is_left"]

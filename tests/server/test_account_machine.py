@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-from support.account_machine import AccountMachine
+from support.models.account_machine import AccountMachine
 
 TestAccounts = AccountMachine.TestCase
 TestAccounts.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumigrad.server.accounts import Account
-from lumigrad.server.errors import BusyError
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.errors import BusyError
 
 
 def account(limit: int = 100, share: int | None = None) -> Account:

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.server.device_memory import DeviceMemory
-from lumigrad.server.errors import CancelledError, DeviceMemoryError, InvalidArgumentError
-from lumigrad.server.estimates import Cost
-from lumigrad.server.executor import DeviceExecutor
-from lumigrad.server.joint import Joint
+from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, InvalidArgumentError
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.jobs import Joint
+from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.v1 import image_pb2
-from support.distance_calls import DistanceClient
-from support.distance_worlds import SWEPT, stored, ways
-from support.gaussian_calls import gaussian_cloud, gaussian_spec
-from support.held_device import Asked, StandInCall, held
-from support.raw_calls import Arrays, RawClient, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import SlowRender, wait_for
-from support.worker import WorkerProcess, worker
+from support.calls.distance_calls import DistanceClient
+from support.calls.distance_worlds import SWEPT, stored, ways
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import Arrays, RawClient, opencv_camera, spec_of, sphere_cloud
+from support.workers.held_device import Asked, StandInCall, held
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import WorkerProcess, worker
 
 CALLS = 6
 CPU = torch.device("cpu")

@@ -15,18 +15,17 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
 from lumigrad.protos.service import Method
-from lumigrad.server.bounds import BOUNDS, needs_bound
-from lumigrad.server.config import Config
-from lumigrad.server.errors import InvalidArgumentError
-from lumigrad.server.limits import Limits
-from lumigrad.server.request_check import RequestCheck
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.rpc.request_check import BOUNDS, RequestCheck, needs_bound
 from lumigrad.v1.world_pb2 import Obstacle
-from support.message_strategies import messages
-from support.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
-from support.raw_messages import send, varint
-from support.tenant import tenant_client
-from support.valid_requests import ALL_METHODS, METHODS
-from support.worker import WorkerProcess, worker
+from support.calls.message_strategies import messages
+from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
+from support.calls.raw_messages import send, varint
+from support.calls.valid_requests import ALL_METHODS, METHODS
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
 
 TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
 # A message that gRPC takes, full of empty ones.

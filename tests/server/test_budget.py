@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lumigrad.server import contexts, scenes
-from lumigrad.server.budget import Budget
-from lumigrad.server.contexts import ContextStore
-from lumigrad.server.errors import BusyError, ContextLostError, SceneNotFoundError
-from lumigrad.server.metrics import Metrics
-from lumigrad.server.scenes import SceneStore
+from lumigrad.server.core.errors import BusyError, ContextLostError, SceneNotFoundError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.memory import Budget
+from lumigrad.server.storage import contexts, scenes
+from lumigrad.server.storage.contexts import ContextStore
+from lumigrad.server.storage.scenes import SceneStore
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from lumigrad.server.capacity import store_limits
-from lumigrad.server.config import Config, ConfigError
-from lumigrad.server.devices import each
-from support.worker import worker
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.device.capacity import store_limits
+from lumigrad.server.process.supervisor import each
+from support.workers.worker import worker
 
 MIB = 1 << 20
 
@@ -19,7 +19,7 @@ def test_a_limit_of_data_counts_what_was_never_touched() -> None:
     """What the function gives can be had, and not much more."""
     script = (
         "import mmap, re, resource, torch\n"
-        "from lumigrad.server.capacity import default_capacity, free_bytes\n"
+        "from lumigrad.server.device.capacity import default_capacity, free_bytes\n"
         "private = dict(flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
         "untouched = mmap.mmap(-1, 1 << 30, **private)\n"
         "data = int(re.search(r'VmData:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lumigrad.server.crashes import Crashes
+from lumigrad.server.process.slot import Crashes
 
 
 def test_the_pause_doubles_and_is_random_by_half() -> None:

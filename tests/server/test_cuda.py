@@ -11,11 +11,11 @@ import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.v1 import scene_pb2, worker_pb2, world_pb2
-from support.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
-from support.mesh_shapes import torus
-from support.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
-from support.slow_render import wait_for
-from support.worker import worker
+from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, pose_of, world_of
+from support.calls.raw_calls import RawClient, color_gradient, opencv_camera, spec_of, sphere_cloud
+from support.meshes.shapes import torus
+from support.workers.slow_render import wait_for
+from support.workers.worker import worker
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,9 +11,9 @@ import torch
 from lumigrad.kernels import meshes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import errors_pb2, render_pb2
-from support.distance_calls import DistanceClient, Floats
-from support.distance_worlds import NUMBERS, SWEPT, TORUS, assert_same, locally, stored, ways
-from support.raw_calls import (
+from support.calls.distance_calls import DistanceClient, Floats
+from support.calls.distance_worlds import NUMBERS, SWEPT, TORUS, assert_same, locally, stored, ways
+from support.calls.raw_calls import (
     Array,
     RawClient,
     color_gradient,
@@ -23,7 +23,7 @@ from support.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.worker import worker
+from support.workers.worker import worker
 
 WANTED = ("spheres", "poses", "weight")
 

@@ -9,10 +9,10 @@ import pytest
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, tensor_pb2
-from support.distance_calls import DistanceClient, cuboid, mesh_arrays, points, pose_of, world_of
-from support.mesh_shapes import box
-from support.raw_calls import RawClient, failure, violation
-from support.worker import WorkerProcess
+from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, points, pose_of, world_of
+from support.calls.raw_calls import RawClient, failure, violation
+from support.meshes.shapes import box
+from support.workers.worker import WorkerProcess
 
 FIELD = distance_pb2.DISTANCE_SEMANTICS_CUROBO_FIELD
 TURNED = pose_of(0.5, 0.25, 0.0, np.cos(0.3), 0, 0, np.sin(0.3))

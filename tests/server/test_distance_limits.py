@@ -13,10 +13,10 @@ import pytest
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import distance_pb2, tensor_pb2
-from support.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
-from support.mesh_shapes import torus
-from support.raw_calls import Array, RawClient, failure, violation
-from support.worker import WorkerProcess, worker
+from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
+from support.calls.raw_calls import Array, RawClient, failure, violation
+from support.meshes.shapes import torus
+from support.workers.worker import WorkerProcess, worker
 
 WORLD = world_of(cuboid(1, 1, 1), cuboid(2, 1, 1))
 ORIGIN = points((0, 0, 0))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lumigrad.server.fair_queue import FairQueue
-from lumigrad.server.priority import Priority
-from support.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
+from lumigrad.server.core.call import Priority
+from lumigrad.server.device.queue import FairQueue
+from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
 
 INTERACTIVE, NORMAL, BATCH = Priority
 

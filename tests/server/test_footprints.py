@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.footprint import CPU, CUDA, pass_of
+from support.backends.footprint import CPU, CUDA, pass_of
 
 PASSES = ("forward", "retained", "backward")
 # Count, width, height, views, semantics (of spheres 1 is exact and 2 compat).

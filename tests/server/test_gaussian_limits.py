@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lumigrad.v1 import camera_pb2, gaussians_pb2
-from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
-from support.raw_calls import Arrays, RawClient, failure, opencv_camera, pulsar_camera, violation
-from support.worker import worker
+from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec, inria_camera
+from support.calls.raw_calls import Arrays, RawClient, failure, opencv_camera, pulsar_camera, violation
+from support.workers.worker import worker
 
 CLOUD = gaussian_cloud(20)
 COLORS = gaussian_cloud(20, coefficients=0)

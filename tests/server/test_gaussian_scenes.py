@@ -13,9 +13,9 @@ from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import scene_pb2
-from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
-from support.raw_calls import Arrays, RawClient, failure, scene_of, spec_of, sphere_cloud, violation
-from support.worker import worker
+from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import Arrays, RawClient, failure, scene_of, spec_of, sphere_cloud, violation
+from support.workers.worker import worker
 
 FIELDS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 CLOUDS = {

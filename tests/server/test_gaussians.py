@@ -12,7 +12,7 @@ import torch
 from lumigrad.kernels.gaussians import OUTPUTS
 from lumigrad.protos import dtypes
 from lumigrad.v1 import camera_pb2, errors_pb2, gaussians_pb2, scene_pb2, worker_pb2
-from support.gaussian_calls import (
+from support.calls.gaussian_calls import (
     camera_of,
     gaussian_cloud,
     gaussian_spec,
@@ -21,9 +21,9 @@ from support.gaussian_calls import (
     kernel_forward,
     same_bits,
 )
-from support.raw_calls import Arrays, RawClient, color_gradient, detail, failure, violation
-from support.rotation import turned
-from support.worker import WorkerProcess
+from support.calls.raw_calls import Arrays, RawClient, color_gradient, detail, failure, violation
+from support.gaussians.rotation import turned
+from support.workers.worker import WorkerProcess
 
 CLOUD = gaussian_cloud()
 CAMERAS = {

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lumigrad.server.device_memory import DeviceMemory
-from lumigrad.server.executor import DeviceExecutor
-from lumigrad.server.heartbeat import Heartbeat
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import DeviceMemory
+from lumigrad.server.process.liveness import Heartbeat
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from lumigrad.protos import dtypes
 from lumigrad.v1 import image_pb2, render_pb2
-from support.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
-from support.raw_calls import (
+from support.calls.gaussian_calls import camera_of, gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import (
     Array,
     Arrays,
     RawClient,

@@ -13,16 +13,15 @@ from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.server.config import Config, ConfigError
-from lumigrad.server.errors import LaneLostError
-from lumigrad.server.lane import Lane
-from lumigrad.server.lane_budget import LaneBudget
-from lumigrad.server.lane_payload import OpenLane
-from lumigrad.server.timings import StageTimes
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.errors import LaneLostError
+from lumigrad.server.core.timings import StageTimes
+from lumigrad.server.shm.lane import Lane, LaneBudget
+from lumigrad.server.shm.payload import OpenLane
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
-from support.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
-from support.raw_lane import RawLane, offer_of
-from support.worker import WorkerProcess, worker
+from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_lane import RawLane, offer_of
+from support.workers.worker import WorkerProcess, worker
 
 MIB = 1 << 20
 # 768 KiB of colours.

@@ -11,7 +11,7 @@ import pytest
 from lumigrad.protos import dtypes
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import camera_pb2, render_pb2, scene_pb2, worker_pb2
-from support.raw_calls import (
+from support.calls.raw_calls import (
     RawClient,
     failure,
     opencv_camera,
@@ -20,7 +20,7 @@ from support.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.worker import worker
+from support.workers.worker import worker
 
 LIMITS = {
     "--max-payload-mib": 1,

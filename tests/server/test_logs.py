@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 
 from lumigrad.v1 import render_pb2, worker_pb2
-from support.raw_calls import RawClient, failure, spec_of, sphere_cloud
-from support.worker import worker
+from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud
+from support.workers.worker import worker
 
 OTHERS = """
 import logging, sys, threading, warnings

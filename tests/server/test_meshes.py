@@ -11,11 +11,11 @@ import pytest
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
-from support.distance_calls import DistanceClient, cuboid, mesh_arrays, points, world_of
-from support.mesh_case import MeshShape
-from support.mesh_shapes import box, grid_box, open_box, scaled, torus, turned_inside_out, with_duplicates
-from support.raw_calls import Array, RawClient, failure, opencv_camera, scene_of, spec_of, sphere_cloud, violation
-from support.worker import WorkerProcess
+from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, points, world_of
+from support.calls.raw_calls import Array, RawClient, failure, opencv_camera, scene_of, spec_of, sphere_cloud, violation
+from support.meshes.case import MeshShape
+from support.meshes.shapes import box, grid_box, open_box, scaled, torus, turned_inside_out, with_duplicates
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture

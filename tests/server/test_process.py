@@ -14,10 +14,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from lumigrad.protos.service import SERVICE_NAMES
-from lumigrad.server.config import Config
+from lumigrad.server.core.config import Config
 from lumigrad.v1 import render_pb2, worker_pb2
-from support.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
-from support.worker import LUMIGRAD, WorkerProcess, worker
+from support.calls.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:

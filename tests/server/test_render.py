@@ -15,7 +15,7 @@ from lumigrad.kernels import spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import CHUNK_BYTES
 from lumigrad.v1 import camera_pb2, errors_pb2, render_pb2, scene_pb2, spheres_pb2
-from support.raw_calls import (
+from support.calls.raw_calls import (
     Array,
     Arrays,
     RawClient,
@@ -29,7 +29,7 @@ from support.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 ALL_OUTPUTS = ("color", "alpha", "depth", "info", "sphere_ids", "weights", "hits")
 CLOUD = sphere_cloud()

@@ -12,7 +12,7 @@ import pytest
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import errors_pb2, scene_pb2
-from support.raw_calls import (
+from support.calls.raw_calls import (
     SECONDS,
     Arrays,
     RawClient,
@@ -23,7 +23,7 @@ from support.raw_calls import (
     sphere_cloud,
     violation,
 )
-from support.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 FIELDS = ("positions", "colors", "radii", "opacities")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lumigrad.server.shelf import Shelf
+from lumigrad.server.storage.lru import Shelf
 
 
 def make(limit: int) -> tuple[Shelf[str], list[tuple[str, str, str]]]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumigrad.server.accounts import Account
-from lumigrad.server.errors import BusyError
-from lumigrad.server.metrics import Metrics
-from lumigrad.server.spool import Blob, Drawer, Spool
-from lumigrad.server.spool_writer import SpoolWriter
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.errors import BusyError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.storage.spool import Blob, Drawer, Spool
+from lumigrad.server.storage.spool_writer import SpoolWriter
 
 LARGE = np.random.default_rng(0).bytes(3 << 20)
 
@@ -275,10 +275,10 @@ def test_names_are_on_the_disk_before_anybody_relies_on_them(spool: Spool, monke
 def test_a_folder_is_one_process_own(spool: Spool) -> None:
     script = (
         "import sys\n"
-        "from lumigrad.server.accounts import Account\n"
-        "from lumigrad.server.errors import BusyError\n"
-        "from lumigrad.server.metrics import Metrics\n"
-        "from lumigrad.server.spool import Spool\n"
+        "from lumigrad.server.core.accounts import Account\n"
+        "from lumigrad.server.core.errors import BusyError\n"
+        "from lumigrad.server.core.metrics import Metrics\n"
+        "from lumigrad.server.storage.spool import Spool\n"
         "def count(limit): return Account('of them', limit, '--option')\n"
         "try: Spool(sys.argv[1], count(1 << 20), count(9), Metrics(), 600)\n"
         "except OSError as error: sys.exit(error.strerror)\n"
@@ -291,10 +291,10 @@ def test_a_folder_is_one_process_own(spool: Spool) -> None:
 def test_a_full_disk_costs_what_does_not_fit(spool: Spool, metrics: Metrics, capfd: pytest.CaptureFixture[str]) -> None:
     script = (
         "import os, resource, sys\n"
-        "from lumigrad.server.accounts import Account\n"
-        "from lumigrad.server.errors import BusyError\n"
-        "from lumigrad.server.metrics import Metrics\n"
-        "from lumigrad.server.spool import Spool\n"
+        "from lumigrad.server.core.accounts import Account\n"
+        "from lumigrad.server.core.errors import BusyError\n"
+        "from lumigrad.server.core.metrics import Metrics\n"
+        "from lumigrad.server.storage.spool import Spool\n"
         "def count(limit): return Account('of them', limit, '--option')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "spool = Spool(sys.argv[1], count(1 << 24), count(9), Metrics(), 600)\n"

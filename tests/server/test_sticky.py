@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lumigrad.server.sticky import is_sticky
+from lumigrad.server.device.executor import is_sticky
 
 
 @pytest.mark.parametrize(

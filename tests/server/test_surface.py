@@ -15,18 +15,17 @@ import pytest
 
 from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
 from lumigrad.protos.wire import Frame
-from lumigrad.server import logs
-from lumigrad.server.accounts import Account
-from lumigrad.server.call import Call
-from lumigrad.server.config import Config
-from lumigrad.server.limits import Limits
-from lumigrad.server.metrics import Metrics
-from lumigrad.server.patience import Patience
-from lumigrad.server.places import Places
-from lumigrad.server.request_check import RequestCheck
-from lumigrad.server.surface import Surface
+from lumigrad.server.core import logs
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.admission import Places
+from lumigrad.server.core.call import Call, Patience
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.rpc.handler import Surface
+from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.v1 import render_pb2
-from support.raw_calls import failure, violation
+from support.calls.raw_calls import failure, violation
 
 SECRET = "/home/someone/secret.txt at 0x7f00"
 
@@ -173,7 +172,7 @@ def test_a_malformed_message_is_an_invalid_argument(service: SimpleNamespace, pa
 
 
 def test_a_call_that_says_nothing_is_ended(service: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumigrad.server.patience._SILENT_SECONDS", 0.05)
+    monkeypatch.setattr("lumigrad.server.core.call._SILENT_SECONDS", 0.05)
     forever = threading.Event()
 
     def say_nothing() -> Iterator[bytes]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lumigrad.server.config import ConfigError
-from lumigrad.server.tokens import Tokens
+from lumigrad.server.core.config import ConfigError
+from lumigrad.server.rpc.tokens import Tokens
 
 ALICE, BOB, CAROL = (f"{name}-0123456789abcdef" for name in ("alice", "bob", "carol"))
 

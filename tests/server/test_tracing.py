@@ -13,13 +13,13 @@ from typing import Any
 import grpc
 import pytest
 
-from lumigrad.server.config import Config, ConfigError
-from lumigrad.server.metrics import Metrics
-from lumigrad.server.tracing import tracer_of
-from support.collector import Collector, ReceivedSpan, grpc_collector, http_collector
-from support.faults import faulty_worker
-from support.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
-from support.worker import WorkerProcess, worker
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.rpc.tracing import tracer_of
+from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
+from support.deploy.collector import Collector, ReceivedSpan, grpc_collector, http_collector
+from support.workers.faults import faulty_worker
+from support.workers.worker import WorkerProcess, worker
 
 RENDER = "lumigrad.v1.RenderService/Render"
 BACKWARD = "lumigrad.v1.RenderService/Backward"
@@ -253,9 +253,9 @@ def said(script: str) -> str:
 SETTING = """
 import os, sys
 from lumigrad.server import logs
-from lumigrad.server.config import Config, ConfigError
-from lumigrad.server.metrics import Metrics
-from lumigrad.server.tracing import NoTracer, tracer_of
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.rpc.tracing import NoTracer, tracer_of
 def make(endpoint="", **variables):
     os.environ.update(variables)
     return type(tracer_of(Config(trace_endpoint=endpoint), "cpu", Metrics())).__name__
@@ -272,7 +272,7 @@ sys.meta_path.insert(0, Absent())
 
 def test_a_worker_that_does_not_trace_imports_nothing_for_it() -> None:
     script = SETTING + (
-        "import lumigrad.server.process\n"
+        "import lumigrad.server.process.main\n"
         "print(make(), make(OTEL_EXPORTER_OTLP_ENDPOINT='http://host:1', OTEL_TRACES_EXPORTER='none'))\n"
         "print(make('http://host:1', OTEL_TRACES_EXPORTER='otlp', OTEL_SDK_DISABLED='true'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from lumigrad.server.accounts import Account
-from lumigrad.server.config import Config
-from lumigrad.server.device_memory import DeviceMemory
-from lumigrad.server.errors import BusyError, DeviceMemoryError
-from lumigrad.server.limits import Limits
-from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.errors import BusyError, DeviceMemoryError
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.device.memory import DeviceMemory
+from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.footprint import Footprint
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import TrainingPlan
@@ -21,10 +21,10 @@ from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.store import TrainingStore
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import errors_pb2, training_pb2
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import RawClient, detail, failure, sphere_cloud
-from support.raw_training import RawTraining, cameras, start_of, taken_up
-from support.worker import worker
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
+from support.calls.raw_training import RawTraining, cameras, start_of, taken_up
+from support.workers.worker import worker
 
 MIB = 1 << 20
 LIMITS = Limits.of(Config())

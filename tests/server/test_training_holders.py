@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from lumigrad.v1 import errors_pb2, training_pb2
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import Arrays, RawClient, detail, failure, violation
+from support.calls.raw_training import RawTraining, start_of, taken_up
 from support.fault_proxy import FaultProxy
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import Arrays, RawClient, detail, failure, violation
-from support.raw_training import RawTraining, start_of, taken_up
-from support.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 
 @pytest.fixture(scope="module")

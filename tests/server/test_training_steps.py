@@ -14,11 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lumigrad.kernels import _native
-from lumigrad.server.config import Config
-from lumigrad.server.limits import Limits
-from lumigrad.server.timings import StageTimes
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.training import replies
-from lumigrad.server.training.density_state import DensityState
+from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.images import Planned, render
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import TrainingPlan
@@ -26,9 +26,9 @@ from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, apply, step
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import density_pb2, gaussians_pb2, training_pb2
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import opencv_camera
-from support.raw_training import RATES
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import opencv_camera
+from support.calls.raw_training import RATES
 
 SIZE = (24, 16)
 LIMITS = Limits.of(Config())

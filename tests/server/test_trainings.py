@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lumigrad.v1 import training_pb2
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import RawClient, failure, violation
-from support.raw_training import RawTraining, start_of
-from support.worker import worker
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import RawClient, failure, violation
+from support.calls.raw_training import RawTraining, start_of
+from support.workers.worker import worker
 
 
 def test_a_training_of_several_workers_is_refused(client: RawClient) -> None:

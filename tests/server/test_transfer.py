@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from lumigrad.server.answers import answer_to
-from lumigrad.server.transfer import Transfer
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.rpc.status import answer_to
 
 
 @pytest.mark.parametrize(

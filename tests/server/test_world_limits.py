@@ -10,10 +10,10 @@ import pytest
 
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
-from support.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, points, pose_of, world_of
-from support.mesh_shapes import torus
-from support.raw_calls import RawClient, failure, violation
-from support.worker import worker
+from support.calls.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, points, pose_of, world_of
+from support.calls.raw_calls import RawClient, failure, violation
+from support.meshes.shapes import torus
+from support.workers.worker import worker
 
 ORIGIN = points((0.0, 0.0, 0.0))
 MOST = 1 << 14

@@ -11,12 +11,21 @@ import pytest
 
 from lumigrad.protos.hashing import content_hash
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.scenes import OVERHEAD_BYTES
+from lumigrad.server.storage.scenes import OVERHEAD_BYTES
 from lumigrad.v1 import errors_pb2, scene_pb2, world_pb2
-from support.distance_calls import DistanceClient, cuboid, grid, mesh_arrays, mesh_obstacle, points, pose_of, world_of
-from support.mesh_shapes import box, scaled, torus
-from support.raw_calls import RawClient, detail, failure, sphere_cloud, violation
-from support.worker import WorkerProcess, worker
+from support.calls.distance_calls import (
+    DistanceClient,
+    cuboid,
+    grid,
+    mesh_arrays,
+    mesh_obstacle,
+    points,
+    pose_of,
+    world_of,
+)
+from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud, violation
+from support.meshes.shapes import box, scaled, torus
+from support.workers.worker import WorkerProcess, worker
 
 ORIGIN = points((0.0, 0.0, 0.0))
 Change = world_pb2.ObstacleUpdate

@@ -18,9 +18,9 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from support.calls.raw_calls import sphere_cloud
 from support.fault_proxy import FaultProxy
-from support.raw_calls import sphere_cloud
-from support.tenant import tenant_client
+from support.workers.tenant import tenant_client
 from tests.soak.attacks import Attacks
 from tests.soak.calls import Calls
 from tests.soak.course import Course, Window

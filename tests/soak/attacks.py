@@ -16,10 +16,10 @@ import grpc
 from lumigrad.protos.service import RENDER_SERVICE, SCENE_SERVICE, TRAINING_SERVICE, Stub, methods
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2, training_pb2
-from support.gaussian_calls import gaussian_cloud
-from support.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.raw_messages import send, varint
-from support.tenant import tenant_client
+from support.calls.gaussian_calls import gaussian_cloud
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_messages import send, varint
+from support.workers.tenant import tenant_client
 
 # One Put or TrainingStart of so many empty messages is close to the 4 MiB that gRPC takes at once.
 _EMPTY_MESSAGES = 1_900_000

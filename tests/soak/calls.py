@@ -24,10 +24,10 @@ from lumigrad.client import (
     Unavailable,
     VersionMismatch,
 )
-from support import verbs
-from support.slow_render import SlowRender
-from support.tenant import tenant_client
-from support.training_scenes import gaussian_lesson
+from support.calls import verbs
+from support.training.scenes import gaussian_lesson
+from support.workers.slow_render import SlowRender
+from support.workers.tenant import tenant_client
 from tests.soak.tally import Tally
 
 # May fail where a worker that died took something along: they change scenes, and look whether that shows.

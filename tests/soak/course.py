@@ -14,8 +14,8 @@ from pathlib import Path
 
 from support.fault_proxy import FaultProxy
 from support.histogram import Histogram
-from support.load import Load
-from support.slow_render import wait_for
+from support.workers.load import Load
+from support.workers.slow_render import wait_for
 from tests.soak.attacks import Attacks
 from tests.soak.calls import Calls
 from tests.soak.logged_worker import LoggedWorker

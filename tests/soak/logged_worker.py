@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from support.worker import LUMIGRAD, WorkerProcess
+from support.workers.worker import LUMIGRAD, WorkerProcess
 
 
 class LoggedWorker(WorkerProcess):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from support.fault_proxy import End, FaultProxy
-from support.reader import Reader
+from support.workers.reader import Reader
 from tests.soak.logged_worker import LoggedWorker
 
 _READER_SIZE = 1920, 1080

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lumigrad.client.arrays import Float64
+from lumigrad.client.base.arrays import Float64
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.compat.curobo.values import VoxelGrid, pose_numbers
-from lumigrad.client.distance_query import Surroundings
-from lumigrad.client.pose import pose_array, rotated
+from lumigrad.client.distances.query import Surroundings
+from lumigrad.client.values.pose import pose_array, rotated
 
 
 @dataclass(frozen=True)

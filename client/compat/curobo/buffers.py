@@ -1,7 +1,8 @@
-"""The buffers that callers own and queries write."""
+"""Output buffers of cuRobo's functions: shapes, and where results are written."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,3 +48,65 @@ class Buffers:
 
 def _kind(value: Any) -> str:
     return f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+@dataclass
+class CollisionBuffer:
+    """Results of one query.
+
+    Attributes:
+        distance_buffer: (b, h, n) costs, or distances with compute_esdf.
+        grad_distance_buffer: (b, h, n, 4).
+        sparsity_index_buffer: (b, h, n) uint8.
+    """
+
+    distance_buffer: torch.Tensor
+    grad_distance_buffer: torch.Tensor
+    sparsity_index_buffer: torch.Tensor
+
+    @staticmethod
+    def zeros(shape: Sequence[int], device: Any) -> CollisionBuffer:
+        """For spheres of a shape (b, h, n, 4)."""
+        rows = tuple(shape[:3])
+        return CollisionBuffer(
+            torch.zeros(rows, device=device),
+            torch.zeros((*rows, 4), device=device),
+            torch.zeros(rows, device=device, dtype=torch.uint8),
+        )
+
+
+@dataclass
+class CollisionQueryBuffer:
+    """One buffer for obstacles of all kinds, whose costs are added on the worker.
+
+    Attributes:
+        mesh_collision_buffer: it; None: made when it is first needed.
+    """
+
+    mesh_collision_buffer: CollisionBuffer | None = None
+
+    @staticmethod
+    def initialize_from_shape(
+        shape: Sequence[int], tensor_args: Any = None, collision_types: Any = None
+    ) -> CollisionQueryBuffer:
+        """For spheres of a shape (b, h, n, 4); `collision_types` does not matter."""
+        return CollisionQueryBuffer(CollisionBuffer.zeros(shape, getattr(tensor_args, "device", None)))
+
+    def update_buffer_shape(self, shape: Sequence[int], tensor_args: Any = None, collision_types: Any = None) -> None:
+        """Makes new buffers if these are of another shape or device."""
+        device = torch.device(getattr(tensor_args, "device", None) or "cpu")
+        held = self.mesh_collision_buffer
+        if held is None or held.distance_buffer.shape != tuple(shape[:3]) or held.distance_buffer.device != device:
+            self.mesh_collision_buffer = CollisionBuffer.zeros(shape, device)
+
+    def get_gradient_buffer(self) -> torch.Tensor | None:
+        """(b, h, n, 4) of the last query whose spheres required a gradient; None before the first."""
+        held = self.mesh_collision_buffer
+        return None if held is None else held.grad_distance_buffer
+
+    def buffers_for(self, spheres: torch.Tensor) -> Buffers:
+        """What a query of these spheres writes."""
+        self.update_buffer_shape(spheres.shape, spheres)
+        held = self.mesh_collision_buffer
+        assert held is not None
+        return Buffers(held.distance_buffer, held.grad_distance_buffer, held.sparsity_index_buffer)

@@ -10,13 +10,11 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from lumigrad.client.compat.curobo import boxes
-from lumigrad.client.compat.curobo.buffers import Buffers
+from lumigrad.client.compat.curobo.buffers import Buffers, CollisionQueryBuffer
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
 from lumigrad.client.compat.curobo.obstacles import Obstacles
-from lumigrad.client.compat.curobo.query_buffer import CollisionQueryBuffer
-from lumigrad.client.compat.curobo.slot import Slot
-from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward
-from lumigrad.client.compat.curobo.terms import first, settings_of
+from lumigrad.client.compat.curobo.registry import Slot
+from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, first, settings_of
 from lumigrad.client.compat.curobo.values import (
     CollisionCheckerType,
     Cuboid,
@@ -26,7 +24,7 @@ from lumigrad.client.compat.curobo.values import (
     pose_numbers,
 )
 from lumigrad.client.default import default_client
-from lumigrad.client.distance_settings import DistanceSettings
+from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.torch.graphs import outside_graphs
 
 

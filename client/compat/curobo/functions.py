@@ -9,9 +9,8 @@ from torch.autograd.function import once_differentiable
 
 from lumigrad.client.compat.curobo.buffers import Buffers
 from lumigrad.client.compat.curobo.errors import curobo_refusals
-from lumigrad.client.compat.curobo.slots import MeshSlots
-from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward
-from lumigrad.client.compat.curobo.terms import first, settings_of
+from lumigrad.client.compat.curobo.registry import MeshSlots
+from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, first, settings_of
 from lumigrad.client.default import default_client
 from lumigrad.client.torch.graphs import outside_graphs
 

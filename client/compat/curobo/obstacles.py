@@ -9,15 +9,14 @@ from typing import Any
 
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
-from lumigrad.client.compat.curobo.registry import sign_of
-from lumigrad.client.compat.curobo.slot import Kind, Slot
-from lumigrad.client.distance_query import Surroundings
+from lumigrad.client.compat.curobo.registry import Kind, Slot, sign_of
+from lumigrad.client.distances.query import Surroundings
 from lumigrad.client.errors import SceneNotFound
-from lumigrad.client.mesh import Mesh
-from lumigrad.client.obstacle import Obstacle
-from lumigrad.client.pose import pose_array
-from lumigrad.client.scene import SceneHandle
-from lumigrad.client.world import World
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.obstacle import Obstacle
+from lumigrad.client.values.pose import pose_array
+from lumigrad.client.values.world import World
 
 # Kinds of obstacles that a world model may hold but no checker here knows.
 _FOREIGN = ("sphere", "capsule", "cylinder", "blox")

@@ -1,17 +1,27 @@
-"""Meshes by the integers that stand for them in tensors, and how their inside is told."""
+"""Meshes, cuboids and voxel grids by cuRobo's numbers, and their slots in a world."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import torch
+
+from lumigrad.client.base.arrays import Array, Float64, float64_array, to_numpy
 from lumigrad.client.client import Client
-from lumigrad.client.compat.curobo.errors import CuroboArgumentError
-from lumigrad.client.compat.curobo.values import triangles
-from lumigrad.client.mesh import Mesh
-from lumigrad.client.obstacle import Sign
+from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
+from lumigrad.client.compat.curobo.values import VoxelGrid as Voxels
+from lumigrad.client.compat.curobo.values import pose_numbers, triangles
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.obstacle import Cuboid, Obstacle, Sign, VoxelGrid
+from lumigrad.client.values.pose import inverse_pose
+from lumigrad.client.values.world import World
 
 _lock = threading.Lock()
 _meshes: dict[int, Mesh] = {}
@@ -72,3 +82,171 @@ def sign_of(mesh: Mesh, client: Client) -> Sign:
 def _keep(handle: int, mesh: Mesh) -> int:
     _meshes[handle] = mesh
     return handle
+
+
+Kind = Literal["mesh", "cuboid", "voxel"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One obstacle of one environment.
+
+    Attributes:
+        kind: what list of a world model it comes from.
+        name: by which it is found.
+        shape: what is there.
+        pose: x y z qw qx qy qz, object to world.
+        enabled: whether queries see it.
+        grid: the object that a grid comes from, whose features may change.
+        features: of that object, when the shape was made of them: the tensor and its version.
+    """
+
+    kind: Kind
+    name: str
+    shape: Mesh | Cuboid | VoxelGrid
+    pose: tuple[float, ...]
+    enabled: bool = True
+    grid: Any = None
+    features: tuple[torch.Tensor, int] | None = None
+
+    def renewed(self) -> Slot:
+        """With the features that its grid has now; itself if they are those of before."""
+        if self.features is None:
+            return self
+        tensor, version = self.features
+        if self.grid.feature_tensor is tensor and _version(tensor) == version:
+            return self
+        return replace(Slot.of_grid(self.grid), pose=self.pose, enabled=self.enabled)
+
+    @staticmethod
+    def of_mesh(obstacle: Any) -> Slot:
+        """From an object with vertices and faces, or file_path; and name, pose, scale."""
+        with curobo_refusals():
+            vertices, faces = getattr(obstacle, "vertices", None), getattr(obstacle, "faces", None)
+            mesh = _loaded(obstacle) if vertices is None or faces is None else Mesh(vertices, triangles(faces))
+            scale = getattr(obstacle, "scale", None)
+            if scale is not None:
+                factors = np.broadcast_to(to_numpy("scale", scale), (3,))
+                mesh = Mesh(mesh.vertices * float64_array("scale", factors, (3,)), mesh.faces)
+        return Slot("mesh", obstacle.name, mesh, _pose(obstacle))
+
+    @staticmethod
+    def of_cuboid(obstacle: Any) -> Slot:
+        """From an object with name, pose and dims."""
+        with curobo_refusals():
+            return Slot("cuboid", obstacle.name, Cuboid(obstacle.dims), _pose(obstacle))
+
+    @staticmethod
+    def of_grid(obstacle: Any) -> Slot:
+        """From an object with name, pose, dims, voxel_size, feature_tensor, and maybe positive_inside."""
+        features = obstacle.feature_tensor
+        if features is None:
+            raise CuroboArgumentError.of("feature_tensor", f"expected the distances of {obstacle.name!r}, got None")
+        inward = _positive_inside(obstacle)
+        shape = Voxels(obstacle.name, dims=obstacle.dims, voxel_size=obstacle.voxel_size).shape
+        version = _version(features)
+        values = features.detach().to("cpu", torch.float32)
+        if values.numel() != np.prod(shape):
+            raise CuroboArgumentError.of(
+                "feature_tensor", f"expected {' x '.join(map(str, shape))} values, got shape {list(values.shape)}"
+            )
+        with curobo_refusals():
+            grid = VoxelGrid((-values if inward else values.clone()).reshape(shape), obstacle.voxel_size)
+        return Slot("voxel", obstacle.name, grid, _pose(obstacle), grid=obstacle, features=(features, version))
+
+
+def _version(features: torch.Tensor) -> int:
+    """Counts changes in place; tensors of inference mode, which have no such count, are taken to be fixed."""
+    return 0 if features.is_inference() else features._version
+
+
+def _positive_inside(obstacle: Any) -> bool:
+    """Whether distances are positive inside, as in cuRobo 0.7; in 0.8 it is the other way round."""
+    stated = getattr(obstacle, "positive_inside", None)
+    # Where 0.8 keeps its classes, and 0.7 has nothing.
+    if stated is None and any(kind.__module__.startswith("curobo._src.") for kind in type(obstacle).__mro__):
+        raise CuroboArgumentError.of(
+            "positive_inside",
+            f"expected True or False for the grid {obstacle.name!r} of cuRobo 0.8, whose distances are positive "
+            "outside where those of 0.7 are positive inside; set its attribute positive_inside = False, or True if "
+            "yours are not",
+        )
+    return True if stated is None else bool(stated)
+
+
+def _loaded(obstacle: Any) -> Mesh:
+    path = getattr(obstacle, "file_path", None)
+    if path is None:
+        raise CuroboArgumentError.of("vertices", f"expected vertices and faces, or file_path, of {obstacle.name!r}")
+    return Mesh.load(path)
+
+
+def _pose(obstacle: Any) -> tuple[float, ...]:
+    return tuple(pose_numbers("pose", getattr(obstacle, "pose", None)))
+
+
+_ENABLED = 1
+_SHORTEST_QUATERNION = 1e-6
+
+
+@dataclass(frozen=True)
+class MeshSlots:
+    """Meshes by environment and slot, E and M.
+
+    Attributes:
+        mesh_idx: (E, M) handles of meshes.
+        mesh_pose_inverse: (E, M, 8) world to mesh: x y z, quaternion w x y z, padding.
+        mesh_enable: (E, M); only 1 counts.
+        n_env_mesh: (E,) slots in use.
+    """
+
+    mesh_idx: torch.Tensor
+    mesh_pose_inverse: torch.Tensor
+    mesh_enable: torch.Tensor
+    n_env_mesh: torch.Tensor
+
+    def world(self, client: Client) -> World:
+        """The world; the same one for tensors of the same content."""
+        index, poses = _host("mesh_idx", self.mesh_idx, np.int64), _host("mesh_pose_inverse", self.mesh_pose_inverse)
+        enable, used = _host("mesh_enable", self.mesh_enable), _host("n_env_mesh", self.n_env_mesh, np.int64)
+        if index.ndim != 2:
+            raise CuroboArgumentError.of("mesh_idx", f"expected shape [E, M], got {list(index.shape)}")
+        expected = {"mesh_pose_inverse": (poses, (*index.shape, 8)), "mesh_enable": (enable, index.shape)}
+        for name, (array, shape) in {**expected, "n_env_mesh": (used, index.shape[:1])}.items():
+            if array.shape != shape:
+                raise CuroboArgumentError.of(name, f"expected shape {list(shape)}, got {list(array.shape)}")
+        seen = (enable == _ENABLED) & (np.arange(index.shape[1]) < used[:, None])
+        places = np.argwhere(seen).tolist()
+        handles = zip(places, index[seen].tolist(), strict=True)
+        meshes = tuple(registered_mesh(handle, f"mesh_idx[{row}, {slot}]") for (row, slot), handle in handles)
+        return _world(client, len(index), tuple(map(tuple, places)), meshes, poses[seen].tobytes())
+
+
+# Planners ask about the same world again and again.
+@lru_cache(maxsize=64)
+def _world(
+    client: Client, environments: int, slots: tuple[tuple[int, ...], ...], meshes: tuple[Mesh, ...], poses: bytes
+) -> World:
+    placed = _object_to_world(np.frombuffer(poses, np.float64).reshape(-1, 8)[:, :7], slots)
+    obstacles = []
+    for (environment, slot), mesh, pose in zip(slots, meshes, placed, strict=True):
+        name = f"{environment}/{slot}"
+        obstacles.append(Obstacle(mesh, pose, name, environment=environment, sign=sign_of(mesh, client)))
+    return World(obstacles, max(environments, 1))
+
+
+def _object_to_world(poses: Float64, slots: Sequence[Sequence[int]]) -> Float64:
+    good = np.isfinite(poses).all(axis=1) & (np.linalg.norm(poses[:, 3:], axis=1) > _SHORTEST_QUATERNION)
+    if not good.all():
+        row = int(good.argmin())
+        raise CuroboArgumentError.of(
+            f"mesh_pose_inverse[{', '.join(map(str, slots[row]))}]",
+            f"expected x y z and a unit quaternion w x y z, got {poses[row].tolist()}",
+        )
+    return inverse_pose(poses)
+
+
+def _host(name: str, value: Any, kind: type[np.generic] = np.float64) -> Array:
+    if not isinstance(value, torch.Tensor):
+        raise CuroboArgumentError.of(name, f"expected a tensor, got {type(value).__name__}")
+    return np.ascontiguousarray(value.detach().cpu().numpy(), kind)

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from lumigrad.client.arrays import to_numpy
+from lumigrad.client.base.arrays import Array, to_numpy
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
-from lumigrad.client.named_arrays import Array
-from lumigrad.client.pose import inverse_pose, pose_array
+from lumigrad.client.values.pose import inverse_pose, pose_array
 
 _CPU = torch.device("cpu")
 _IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

@@ -6,15 +6,15 @@ from typing import Literal, get_args
 
 import torch
 
-from lumigrad.client.compat.diff_gaussian_rasterization.inputs import (
+from lumigrad.client.compat.diff_gaussian_rasterization.settings import (
+    GaussianRasterizationSettings,
     centres_of,
     inria_inputs,
     inria_refusals,
 )
-from lumigrad.client.compat.diff_gaussian_rasterization.settings import GaussianRasterizationSettings
 from lumigrad.client.default import default_client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.gaussian_settings import GaussianSettings
+from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.torch.gaussian_call import GaussianCall
 from lumigrad.client.torch.gaussian_cameras import InriaMatrices
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw

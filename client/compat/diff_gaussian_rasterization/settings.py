@@ -1,10 +1,16 @@
-"""The settings of a rendering, with the original's names and order."""
+"""The rasterizer's settings, and checks of its inputs."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
+
+from lumigrad.client.compat.refusals import renamed
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.torch.gaussian_call import INPUTS
+from lumigrad.client.torch.graphs import on_host
 
 
 class GaussianRasterizationSettings(NamedTuple):
@@ -39,3 +45,126 @@ class GaussianRasterizationSettings(NamedTuple):
     prefiltered: bool = False
     debug: bool = False
     antialiasing: bool = False
+
+
+_ARGUMENTS = {
+    "means": "means3D",
+    "quats": "rotations",
+    "scales": "scales",
+    "covariances": "cov3D_precomp",
+    "opacities": "opacities",
+    "sh": "shs",
+    "colors": "colors_precomp",
+    "sh_degree": "raster_settings.sh_degree",
+    "background": "raster_settings.bg",
+    "scale_modifier": "raster_settings.scale_modifier",
+    "view_matrix": "raster_settings.viewmatrix",
+    "full_projection": "raster_settings.projmatrix",
+    "position": "raster_settings.campos",
+    "tan_fov_x": "raster_settings.tanfovx",
+    "tan_fov_y": "raster_settings.tanfovy",
+    "width": "raster_settings.image_width",
+    "height": "raster_settings.image_height",
+}
+
+
+def inria_refusals() -> AbstractContextManager[None]:
+    """Raises InvalidArgument with the original's names where the client or the worker refuses an argument."""
+    return renamed(InvalidArgument, _ARGUMENTS)
+
+
+def inria_inputs(
+    settings: GaussianRasterizationSettings,
+    camera_gradients: bool,
+    *,
+    means3D: torch.Tensor,
+    opacities: torch.Tensor,
+    shs: torch.Tensor | None,
+    colors_precomp: torch.Tensor | None,
+    scales: torch.Tensor | None,
+    rotations: torch.Tensor | None,
+    cov3D_precomp: torch.Tensor | None,
+) -> dict[str, torch.Tensor | None]:
+    """Tensors by the names of `INPUTS`, on the CPU.
+
+    Args:
+        settings: has the camera and the background; one number is the background of all channels.
+        camera_gradients: whether the camera gets gradients, which in the original it does not.
+        means3D: see `GaussianRasterizer.forward`, as all that follow.
+        opacities: axes of 1 are left out.
+        shs: cut to the degree in use.
+        colors_precomp: instead of shs.
+        scales: with rotations.
+        rotations: with scales.
+        cov3D_precomp: instead of both.
+    """
+    _check_alternatives(shs, colors_precomp, scales, rotations, cov3D_precomp)
+    inputs: dict[str, torch.Tensor | None] = dict.fromkeys(INPUTS)
+    inputs["opacities"] = _row(on_host("opacities", opacities))
+    scene = {
+        "means": means3D,
+        "quats": rotations,
+        "scales": scales,
+        "covariances": cov3D_precomp,
+        "sh": _active(shs, settings.sh_degree),
+        "colors": colors_precomp,
+    }
+    inputs |= {name: None if value is None else on_host(_ARGUMENTS[name], value) for name, value in scene.items()}
+    of_channels = inputs["colors"] if shs is None else inputs["sh"]
+    assert of_channels is not None
+    inputs["background"] = _background(settings.bg, of_channels.shape[-1] if of_channels.ndim else 0)
+    for name, field in (("view", "viewmatrix"), ("projection", "projmatrix"), ("position", "campos")):
+        tensor = on_host(f"raster_settings.{field}", getattr(settings, field), torch.float64)
+        inputs[name] = tensor if camera_gradients else tensor.detach()
+    return inputs
+
+
+def centres_of(
+    means2D: torch.Tensor | None, count: int, settings: GaussianRasterizationSettings
+) -> torch.Tensor | None:
+    """[1, N, 2] in pixels, made from `means2D` such that it gets its gradient in normalised device coordinates."""
+    if means2D is None:
+        return None
+    tensor = on_host("means2D", means2D)
+    if tensor.ndim != 2 or len(tensor) != count or tensor.shape[1] < 2:
+        raise InvalidArgument.of("means2D", f"expected shape [{count}, 3], got {list(tensor.shape)}")
+    # Two units span the picture.
+    pixels = tensor.new_tensor([0.5 * settings.image_width, 0.5 * settings.image_height])
+    return (tensor[:, :2] * pixels)[None]
+
+
+def _check_alternatives(shs: Any, colors_precomp: Any, scales: Any, rotations: Any, cov3D_precomp: Any) -> None:
+    if (shs is None) == (colors_precomp is None):
+        given = "neither" if shs is None else "both"
+        raise InvalidArgument.of("shs", f"expected either shs or colors_precomp, got {given}")
+    if (scales is None) != (rotations is None):
+        missing = "scales" if scales is None else "rotations"
+        raise InvalidArgument.of(missing, "expected scales and rotations together, got one of them")
+    if (scales is None) == (cov3D_precomp is None):
+        given = "neither" if scales is None else "both"
+        raise InvalidArgument.of("cov3D_precomp", f"expected either scales and rotations or cov3D_precomp, got {given}")
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    """A vector, if all axes but one are 1; other tensors as they are."""
+    return tensor.reshape(-1) if tensor.numel() in tensor.shape else tensor
+
+
+def _background(bg: Any, channels: int) -> torch.Tensor:
+    tensor = on_host("raster_settings.bg", bg)
+    if tensor.ndim:
+        return _row(tensor)
+    # gsplat's wrapper of the original cuts one number out of backgrounds [C, 3], and means the colour it begins.
+    whole = bg._base if isinstance(bg, torch.Tensor) else None
+    if whole is not None and not (whole == bg).all():
+        raise InvalidArgument.of(
+            "raster_settings.bg",
+            f"expected shape [{channels}], got one number out of a tensor {list(whole.shape)} of several; "
+            "give gsplat's rasterization_inria_wrapper backgrounds of shape [1, C, 3]",
+        )
+    return tensor.expand(channels)
+
+
+def _active(shs: torch.Tensor | None, degree: int) -> torch.Tensor | None:
+    """The coefficients in use; the others need not travel."""
+    return shs if shs is None or shs.ndim != 3 else shs[:, : (degree + 1) ** 2]

@@ -1,9 +1,17 @@
-"""gsplat's dictionary of intermediate results; the lists of tiles in it are computed when they are first read."""
+"""gsplat's `meta`: intermediate results, computed when they are read."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from dataclasses import dataclass
 from typing import Any
+
+import torch
+
+from lumigrad.client.torch.gaussian_call import Prepared
+from lumigrad.client.torch.gaussian_function import PROJECTED, Layout, Rendering
+from lumigrad.client.torch.graphs import refuse_backward
 
 
 class Meta(dict[str, Any]):
@@ -54,3 +62,216 @@ class _Later:
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.compute = compute
+
+
+# gsplat looks no farther than this many standard deviations.
+_LARGEST_EXTENT = 3.33
+
+
+@dataclass(frozen=True)
+class Projected:
+    """M Gaussians in pictures, pixels.
+
+    Attributes:
+        images: int64 [M] the picture that each is in.
+        means2d: [M, 2] centres.
+        radii: [M, 2] half extents; 0 for those that are culled.
+        conics: [M, 3] inverse covariances (xx, xy, yy).
+        opacities: [M].
+        depths: [M] for the order.
+    """
+
+    images: torch.Tensor
+    means2d: torch.Tensor
+    radii: torch.Tensor
+    conics: torch.Tensor
+    opacities: torch.Tensor
+    depths: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Intersections:
+    """Gaussians in tiles, sorted by picture, tile and depth.
+
+    Attributes:
+        tiles_per_gauss: int32 [M] how many tiles each touches.
+        isect_ids: int64 [L] picture, tile and bits of the depth.
+        flatten_ids: int32 [L] which of the M.
+        offsets: int32 [I, tile rows, tile columns] where the list of each tile begins.
+    """
+
+    tiles_per_gauss: torch.Tensor
+    isect_ids: torch.Tensor
+    flatten_ids: torch.Tensor
+    offsets: torch.Tensor
+
+
+def intersect(projected: Projected, images: int, tile_size: int, tile_width: int, tile_height: int) -> Intersections:
+    """Lists of the tiles that the ellipses touch in which Gaussians have a share of at least 1/255.
+
+    Args:
+        projected: the Gaussians.
+        images: number of pictures.
+        tile_size: pixels.
+        tile_width: tiles in a row.
+        tile_height: tiles in a column.
+    """
+    rows = _rows(projected, tile_size, tile_height)
+    first, last = _columns(projected, *rows, tile_size, tile_width)
+    widths = (last - first).clamp_min(0)
+    entry = torch.repeat_interleave(torch.arange(len(widths), device=widths.device), widths)
+    column = first[entry] + _positions(widths)
+    gaussian, row = rows[0][entry], rows[1][entry]
+    tiles_per_gauss = torch.zeros_like(projected.images).index_add_(0, rows[0], widths)
+    tile = row * tile_width + column
+    # Depths are positive, so that their bits are ordered as they are.
+    bits = projected.depths[gaussian].contiguous().view(torch.int32).long()
+    image = projected.images[gaussian]
+    tile_bits = (tile_width * tile_height).bit_length()
+    keys = (((image << tile_bits) | tile) << 32) | bits
+    keys, order = torch.sort(keys, stable=True)
+    of_tile = (image * (tile_width * tile_height) + tile)[order]
+    every = torch.arange(images * tile_width * tile_height, device=of_tile.device)
+    offsets = torch.searchsorted(of_tile, every).int().reshape(images, tile_height, tile_width)
+    return Intersections(tiles_per_gauss.int(), keys, gaussian[order].int(), offsets)
+
+
+def _levels(projected: Projected) -> torch.Tensor:
+    """[M] the quadratic form at the border of the ellipse; < 0: there is none."""
+    levels = 2.0 * torch.log((255.0 * projected.opacities).clamp_min(math.exp(-1.0)))
+    return levels.clamp_max(_LARGEST_EXTENT**2)
+
+
+def _rows(projected: Projected, tile_size: int, tile_height: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[R] Gaussian and row of tiles, for each row that the box around an ellipse touches."""
+    xx, xy, yy = projected.conics.unbind(-1)
+    seen = (projected.radii > 0).all(dim=-1) & (_levels(projected) >= 0)
+    determinants = torch.where(seen, xx * yy - xy * xy, 1.0).clamp_min(torch.finfo(torch.float32).tiny)
+    extents = torch.sqrt(_levels(projected).clamp_min(0) * xx / determinants)
+    y = projected.means2d[:, 1]
+    first = torch.floor((y - extents) / tile_size).clamp(0, tile_height).long()
+    last = (torch.floor((y + extents) / tile_size) + 1).clamp(0, tile_height).long()
+    counts = torch.where(seen, last - first, 0).clamp_min(0)
+    gaussian = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    return gaussian, first[gaussian] + _positions(counts)
+
+
+def _columns(
+    projected: Projected, gaussian: torch.Tensor, row: torch.Tensor, tile_size: int, tile_width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[R] first column of tiles, and the one after the last, that an ellipse touches within a row of tiles."""
+    xx, xy, yy = projected.conics[gaussian].double().unbind(-1)
+    level = _levels(projected)[gaussian].double().clamp_min(0)
+    x, y = projected.means2d[gaussian].double().unbind(-1)
+    low, high = row * tile_size - y, (row + 1) * tile_size - y
+    determinants = (xx * yy - xy * xy).clamp_min(1e-300)
+    # Where the ellipse is farthest to the right is y = -xy / yy times that x; to the left, the same negative.
+    farthest = torch.sqrt(level * yy / determinants)
+    height = torch.sqrt(level * xx / determinants)
+    ends = []
+    for side in (-1.0, 1.0):
+        at = torch.clamp(-xy / yy * side * farthest, torch.maximum(low, -height), torch.minimum(high, height))
+        root = torch.sqrt((xy * xy * at * at - xx * (yy * at * at - level)).clamp_min(0))
+        ends.append(x + (-xy * at + side * root) / xx)
+    first = torch.floor(ends[0] / tile_size).clamp(0, tile_width).long()
+    last = (torch.floor(ends[1] / tile_size) + 1).clamp(0, tile_width).long()
+    return first, last
+
+
+def _positions(counts: torch.Tensor) -> torch.Tensor:
+    """0, 1, … counts[0] - 1, 0, 1, … counts[1] - 1, …."""
+    begins = torch.cumsum(counts, 0) - counts
+    return torch.arange(int(counts.sum()), device=counts.device) - torch.repeat_interleave(begins, counts)
+
+
+# Their names in the contract and in gsplat.
+_WITHOUT_GRADIENT = {"depths": "depths", "conics": "conics", "projected_opacities": "opacities"}
+
+
+def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int) -> Meta:
+    """The dictionary, with gsplat's names; [.., C, N, ...] or packed [nnz, ...].
+
+    Args:
+        rendering: finished, with all outputs per Gaussian.
+        centres: the projected centres, part of the graph.
+        tensors: what was rendered.
+        tile_size: pixels.
+    """
+    frame, layout = rendering.frame, rendering.layout
+    camera = frame.request.cameras[0]
+    tile_width, tile_height = math.ceil(camera.width / tile_size), math.ceil(camera.height / tile_size)
+    arrays = {key: layout.arrange(frame[name]) for name, key in _WITHOUT_GRADIENT.items()}
+    radii = layout.arrange(frame.radii)
+    lists = _TileLists({**arrays, "radii": radii, "means2d": centres.detach()}, layout, tile_size)
+    shape = arrays["depths"].shape
+    values = {
+        **_ids(layout, tensors),
+        "radii": radii,
+        "means2d": centres,
+        **{key: _without_gradient(array, key, tensors) for key, array in arrays.items()},
+        "tile_width": tile_width,
+        "tile_height": tile_height,
+        **dict.fromkeys(("tiles_per_gauss", "isect_ids", "flatten_ids", "isect_offsets")),
+        "width": camera.width,
+        "height": camera.height,
+        "tile_size": tile_size,
+        "n_batches": math.prod(tensors.batch),
+        "n_cameras": tensors.cameras,
+    }
+    later = {
+        "tiles_per_gauss": lambda: lists.found(tile_width, tile_height).tiles_per_gauss.reshape(shape),
+        "isect_ids": lambda: lists.found(tile_width, tile_height).isect_ids,
+        "flatten_ids": lambda: lists.found(tile_width, tile_height).flatten_ids,
+        "isect_offsets": lambda: lists.found(tile_width, tile_height).offsets.reshape(
+            *tensors.views, tile_height, tile_width
+        ),
+    }
+    return Meta(values, later)
+
+
+def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch.Tensor:
+    """In gsplat it has one, so here backward through it is an error.
+
+    Workers take gradients of images and of the projected means, not of these. Without a gradient a loss on them would
+    leave the scene untouched and say nothing.
+    """
+    sources = [tensors.inputs[name] for name in (*PROJECTED, "opacities")]
+    differentiable = [tensor for tensor in sources if tensor is not None and tensor.requires_grad]
+    if not (torch.is_grad_enabled() and differentiable):
+        return array
+    error = NotImplementedError(
+        f'meta["{key}"] has no gradient here; pass it on with .detach(), or use meta["means2d"], which has one'
+    )
+    return refuse_backward(array, differentiable, error)
+
+
+def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
+    """Which scene, camera and Gaussian each packed row is of; None where nothing is packed."""
+    names = ("batch_ids", "camera_ids", "gaussian_ids")
+    if layout.visible is None:
+        return dict.fromkeys(names)
+    view = layout.visible // tensors.count
+    ids = (view // tensors.cameras, view % tensors.cameras, layout.visible % tensors.count)
+    return {name: values.to(layout.device) for name, values in zip(names, ids, strict=True)}
+
+
+class _TileLists:
+    """The lists of tiles of a rendering, computed once, when they are needed."""
+
+    def __init__(self, arrays: dict[str, torch.Tensor], layout: Layout, tile_size: int) -> None:
+        self._arrays = arrays
+        self._layout = layout
+        self._tile_size = tile_size
+        self._found: Intersections | None = None
+
+    def found(self, tile_width: int, tile_height: int) -> Intersections:
+        """The lists, for so many tiles in a row and in a column."""
+        if self._found is None:
+            layout = self._layout
+            axes = 1 if layout.visible is not None else len(layout.shape)
+            flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in self._arrays.items()}
+            rows = torch.arange(len(flat["depths"])) if layout.visible is None else layout.visible
+            projected = Projected((rows // layout.shape[-1]).to(layout.device), **flat)
+            images = math.prod(layout.shape[:-1])
+            self._found = intersect(projected, images, self._tile_size, tile_width, tile_height)
+        return self._found

@@ -6,17 +6,16 @@ from typing import Any
 
 import torch
 
-from lumigrad.client.arguments import whole_number
+from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.compat.gsplat.errors import GsplatArgumentError, gsplat_refusals
-from lumigrad.client.compat.gsplat.intermediates import intermediates
+from lumigrad.client.compat.gsplat.meta import intermediates
 from lumigrad.client.compat.gsplat.options import Unsupported, check_modes
 from lumigrad.client.default import default_client
-from lumigrad.client.frame import Frame
-from lumigrad.client.gaussian_settings import GaussianSettings
-from lumigrad.client.torch.gaussian_call import GaussianCall
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.torch.gaussian_call import GaussianCall, Prepared, prepared
 from lumigrad.client.torch.gaussian_cameras import ViewMatrices
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
-from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussians import projection_of, with_derived
 from lumigrad.client.torch.graphs import outside_graphs
 

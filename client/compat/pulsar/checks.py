@@ -1,17 +1,74 @@
-"""Pulsar's argument checks, in the original's order and with its argument numbers."""
+"""Checks of the renderer's arguments, its constants, errors and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import torch
 
-from lumigrad.client.camera_models import PULSAR_LENGTHS
-from lumigrad.client.compat.pulsar.constants import EPS, MAX_GRAD_SPHERES, MAX_INT
-from lumigrad.client.compat.pulsar.errors import PulsarArgumentError
+from lumigrad.client.errors import InvalidArgument, Violation
+from lumigrad.client.values.camera import PULSAR_LENGTHS
+
+EPS = 1e-6
+MAX_FLOAT = 3.4e38
+MAX_INT = 2147483647
+MAX_UINT = 4294967295
+MAX_USHORT = 65535
+# The largest n_track.
+MAX_GRAD_SPHERES = 128
+
+
+# What a part of a path in the request, or the client's own argument, is called here, and its number in the original.
+_ARGUMENTS = {
+    "positions": ("vert_pos", 1),
+    "colors": ("vert_col", 2),
+    "radii": ("vert_rad", 3),
+    "opacities": ("opacity", 13),
+    "cameras": ("cam_params", 4),
+    "parameters": ("cam_params", 4),
+    "gamma": ("gamma", 10),
+    "max_depth": ("max_depth", 11),
+    "min_depth": ("min_depth", 12),
+    "background": ("bg_col", 13),
+}
+
+
+class PulsarArgumentError(InvalidArgument, RuntimeError):
+    """An argument that Pulsar refuses. The text has its name and the number that the original gives it."""
+
+    @classmethod
+    def at(cls, number: int, name: str, description: str) -> PulsarArgumentError:
+        """Argument `number` is wrong."""
+        return cls.of(name, f"invalid argument {number}: {description}")
+
+
+@contextmanager
+def pulsar_refusals() -> Iterator[None]:
+    """Raises PulsarArgumentError, which names the drop-in's arguments, where the client or the worker refuses one."""
+    try:
+        yield
+    except PulsarArgumentError:
+        raise
+    except InvalidArgument as error:
+        violations = tuple(_of_drop_in(violation) for violation in error.violations)
+        text = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
+        raise PulsarArgumentError(text or str(error), violations) from error
+
+
+def _of_drop_in(violation: Violation) -> Violation:
+    for part in re.findall(r"\w+", violation.field):
+        if part in _ARGUMENTS:
+            name, number = _ARGUMENTS[part]
+            return Violation(name, f"invalid argument {number}: {violation.description}")
+    return violation
+
 
 _EPS32 = np.float32(EPS)
 
@@ -218,3 +275,48 @@ def _option_problems(arguments: ForwardArguments, limits: RendererLimits, device
 
 def _smallest(radii: torch.Tensor) -> float:
     return float(radii.detach().min()) if radii.numel() else float("inf")
+
+
+_given: set[str] = set()
+
+
+def on_forward(arguments: ForwardArguments) -> None:
+    """About camera parameters and the depth range; shown at the line that called the module."""
+    if arguments.cam_params.shape[-1] in (8, 10) and arguments.cam_params.requires_grad and _first("axis-angle"):
+        warnings.warn(
+            "cam_params hold an axis-angle rotation and require a gradient; axis-angle is discontinuous, so optimise "
+            "the six-D rotation instead (11 or 13 values)",
+            stacklevel=_to_caller(),
+        )
+    smallest = float(arguments.focal_lengths.min()) if arguments.focal_lengths.numel() else 0.0
+    if 0.0 < 10_000.0 * smallest < arguments.max_depth:
+        warnings.warn(
+            f"max_depth {arguments.max_depth:g} is more than 10000 times the smallest focal length {smallest:g}: "
+            "expect numerical artefacts; use a smaller max_depth, or a larger focal length and sensor width",
+            stacklevel=_to_caller(),
+        )
+
+
+def on_backward(wanted: Sequence[str], gamma: float) -> None:
+    """About gradients of the geometry."""
+    if gamma < 1e-3 and {"positions", "radii", "cameras"} & set(wanted) and _first("gamma"):
+        warnings.warn(
+            f"gamma is {gamma:g}: below 1e-3, gradients of positions, radii and cameras are practically zero; use a "
+            "larger gamma for those",
+            stacklevel=2,
+        )
+
+
+def _to_caller() -> int:
+    """The stack level, for `on_forward`, of whoever called the module: past what is torch's and this package's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "lumigrad"):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _first(kind: str) -> bool:
+    """Whether this kind of warning has not been given yet; now it has."""
+    is_first = kind not in _given
+    _given.add(kind)
+    return is_first

@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from lumigrad.client.camera import Camera
-from lumigrad.client.compat.pulsar import notices
 from lumigrad.client.compat.pulsar.checks import (
+    EPS,
+    MAX_UINT,
     ForwardArguments,
     RendererLimits,
     check_cam_params,
     check_forward,
+    on_backward,
+    on_forward,
+    pulsar_refusals,
 )
-from lumigrad.client.compat.pulsar.constants import EPS, MAX_UINT
-from lumigrad.client.compat.pulsar.errors import pulsar_refusals
 from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
-from lumigrad.client.settings import SphereSettings
-from lumigrad.client.torch.function import SphereCall, render_remotely
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.refusal import refuse_backward
+from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.torch.graphs import outside_graphs, refuse_backward
+from lumigrad.client.torch.spheres import SphereCall, render_remotely
+from lumigrad.client.values.camera import Camera
 
 Image = torch.Tensor
 ImageAndInfo = tuple[torch.Tensor, torch.Tensor | None]
@@ -133,7 +134,7 @@ class Renderer(torch.nn.Module):
             vert_pos, vert_col, vert_rad, cam_params, float(gamma), float(max_depth), float(min_depth), bg_col, opacity,
             float(percent_allowed_difference), int(max_n_hits), int(mode),
         )  # fmt: skip
-        notices.on_forward(arguments)
+        on_forward(arguments)
         check_forward(arguments, self._renderer, self.device_tracker.device)
         with pulsar_refusals():
             call = self._call(arguments, return_forward_info, first_R_then_T)
@@ -222,7 +223,7 @@ class Renderer(torch.nn.Module):
             outputs=(image, "info") if with_info and arguments.mode == 0 else (image,),
             differentiable=frozenset({"color"}),
             retain=needed and arguments.mode == 0,
-            before_backward=lambda wanted: notices.on_backward(wanted, arguments.gamma),
+            before_backward=lambda wanted: on_backward(wanted, arguments.gamma),
         )
 
     def _joined(self, elements: Sequence[torch.Tensor], batched: bool) -> torch.Tensor:

@@ -23,11 +23,12 @@ from typing import Any
 import grpc
 import numpy as np
 
-from lumigrad.client import Camera, Client, SceneHandle, connection
-from lumigrad.client.affinity import METADATA_KEY
-from support.fleet import CAMERA, SETTINGS, cloud, fleet, puts, targets
-from support.load import Load
-from support.worker import WorkerProcess
+from lumigrad.client import Camera, Client, SceneHandle
+from lumigrad.client.transport import connection
+from lumigrad.client.transport.affinity import METADATA_KEY
+from support.workers.fleet import CAMERA, SETTINGS, cloud, fleet, puts, targets
+from support.workers.load import Load
+from support.workers.worker import WorkerProcess
 from tests.benchmarks.measure import write
 
 RESULTS = Path("build/bench/pool.json")

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import numpy as np
 
 from lumigrad.client import Client, ResourceExhausted
-from support import verbs
-from support.client_load import renders
+from support.calls import verbs
+from support.calls.raw_calls import RawClient
 from support.fault_proxy import End, FaultProxy
-from support.raw_calls import RawClient
-from support.slow_render import SlowRender, wait_for
-from support.worker import worker
+from support.workers.client_load import renders
+from support.workers.slow_render import SlowRender, wait_for
+from support.workers.worker import worker
 from tests.benchmarks.recovery.case import Case, Incident
 
 _QUEUE = 2

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from lumigrad.client import Client, Gaussians
-from support import verbs
-from support.client_load import renders
-from support.faults import faulty_worker
-from support.spares import wait_for_spare
-from support.spooling import wait_until_written
-from support.worker import WorkerProcess, worker
+from support.calls import verbs
+from support.workers.client_load import renders
+from support.workers.faults import faulty_worker
+from support.workers.spares import wait_for_spare
+from support.workers.spooling import wait_until_written
+from support.workers.worker import WorkerProcess, worker
 from tests.benchmarks.recovery.case import Case, Incident
 
 # Each crash is forgotten before the next one: none is answered with a longer pause than the first.

@@ -18,8 +18,8 @@ import psutil
 
 from lumigrad.client import Client
 from lumigrad.kernels.device import describe, resolve
-from support.namespaces import Network, network, obstacle
-from support.worker import WorkerProcess
+from support.workers.namespaces import Network, network, obstacle
+from support.workers.worker import WorkerProcess
 from tests.benchmarks.measure import write
 from tests.benchmarks.readme import insert
 from tests.benchmarks.scale_out.cases import rate, renders

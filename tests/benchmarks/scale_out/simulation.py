@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lumigrad.client.ring import ranked
+from lumigrad.client.workers.routing import ranked
 
 
 class Queue:

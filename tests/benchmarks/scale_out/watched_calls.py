@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lumigrad.client import connection
 from lumigrad.client.errors import Unavailable
-from support.load import Load
+from lumigrad.client.transport import connection
+from support.workers.load import Load
 
 # A call that takes longer than so many medians, and so many seconds, waited for a fault.
 _MEDIANS = 5.0

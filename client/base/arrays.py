@@ -1,0 +1,174 @@
+"""Arrays of callers, checked and converted to NumPy, and results that hold arrays by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.errors import InvalidArgument
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+
+_LONGEST_REASON = 300
+
+
+# DLPack's numbers of devices whose memory the host can read: the CPU, CUDA's pinned and managed memory, ROCm's pinned.
+_HOST_DEVICES = (1, 3, 11, 13)
+
+
+def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
+    """`value` as a NumPy array, without a copy where it already lives on the host.
+
+    Tensors that require a gradient or live on a GPU are detached and copied to the host. Numbers of bfloat16, which
+    NumPy does not know, become float32.
+    """
+    try:
+        return np.asarray(_from_elsewhere(name, value))
+    except InvalidArgument:
+        raise
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        # What libraries say about their arrays can be long.
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise InvalidArgument.of(
+            name, f"expected an array of numbers, got {type(value).__name__} ({reason}); pass a NumPy array"
+        ) from error
+
+
+def _from_elsewhere(name: str, value: Any) -> Any:
+    """What NumPy can take without a copy, from the arrays of other libraries; the rest as it is."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return _without_bfloat16(value)
+    for method in ("detach", "cpu"):
+        if hasattr(value, method):
+            value = getattr(value, method)()
+    value = _without_bfloat16(value)
+    # JAX copies by itself from where it computes; its tracers say what is wrong with them.
+    if hasattr(value, "__dlpack_device__") and not type(value).__module__.startswith("jax"):
+        device = value.__dlpack_device__()
+        if device[0] not in _HOST_DEVICES:
+            # CuPy's way; it refuses to do so unasked.
+            if not hasattr(value, "get"):
+                raise InvalidArgument.of(
+                    name,
+                    f"expected an array on the host, got {type(value).__name__} on DLPack device "
+                    f"{int(device[0])}:{int(device[1])}; copy it to the host first",
+                )
+            value = value.get()
+    return value if hasattr(value, "__array__") else np.from_dlpack(value)
+
+
+def _without_bfloat16(value: Any) -> Any:
+    if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return value
+    return value.float() if hasattr(value, "float") else value.astype(np.float32)
+
+
+def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = None) -> Float32:
+    """`value` as a read-only, C-contiguous float32 array.
+
+    Args:
+        name: the argument's name, for the error message.
+        value: anything `to_numpy` takes.
+        shape: the sizes expected; a string stands for any size, e.g. ("N", 3). None: any shape.
+
+    Raises:
+        InvalidArgument: not numbers, or another shape.
+    """
+    array = to_numpy(name, value)
+    if array.dtype.kind not in "fiub":
+        shaped = f" of shape {_written(shape)}" if shape is not None else ""
+        raise InvalidArgument.of(name, f"expected numbers{shaped}, got dtype {array.dtype}")
+    if shape is not None:
+        _check_shape(name, array, shape)
+    result: Float32 = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape).view()
+    result.flags.writeable = False
+    return result
+
+
+def int32_array(name: str, value: Any, shape: Sequence[int | str]) -> Int32:
+    """`value` as a read-only, C-contiguous int32 array; `shape` as for `float32_array`.
+
+    Raises:
+        InvalidArgument: not whole numbers, another shape, or numbers that int32 does not hold.
+    """
+    array = to_numpy(name, value)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidArgument.of(
+            name, f"expected whole numbers of shape {_written(shape)}, got dtype {array.dtype}; pass integers"
+        )
+    _check_shape(name, array, shape)
+    limits = np.iinfo(np.int32)
+    if array.size and not (array.min() >= limits.min and array.max() <= limits.max):
+        raise InvalidArgument.of(name, f"expected numbers that int32 holds, got {array.min()} to {array.max()}")
+    result: Int32 = np.ascontiguousarray(array, dtype=np.int32).reshape(array.shape).view()
+    result.flags.writeable = False
+    return result
+
+
+def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
+    """`value` as a read-only float64 array of finite numbers, for the mathematics of cameras."""
+    array = to_numpy(name, value)
+    if array.dtype.kind not in "fiub" or array.shape != shape or not np.isfinite(array).all():
+        raise InvalidArgument.of(name, f"expected finite numbers of shape {list(shape)}, got {array.tolist()}")
+    result = array.astype(np.float64)
+    result.flags.writeable = False
+    return result
+
+
+def _check_shape(name: str, array: npt.NDArray[Any], shape: Sequence[int | str]) -> None:
+    fits = array.ndim == len(shape) and all(
+        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgument.of(name, f"expected shape {_written(shape)}, got {list(array.shape)}")
+
+
+def _written(shape: Sequence[int | str]) -> str:
+    return "[" + ", ".join(str(size) for size in shape) + "]"
+
+
+Array = npt.NDArray[Any]
+
+
+class NamedArrays(Mapping[str, Array]):
+    """`arrays["color"]` and `arrays.color` are the same; the error for a missing name says what there is."""
+
+    # What to do about a missing name.
+    _advice: ClassVar[str] = ""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = MappingProxyType(dict(arrays))
+
+    def __getitem__(self, name: str) -> Array:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(self._missing(name)) from None
+
+    def __getattr__(self, name: str) -> Array:
+        # Only called for names that are no ordinary attributes; "_arrays" is missing while unpickling.
+        if not name.startswith("_") and name in self._arrays:
+            return self._arrays[name]
+        raise AttributeError(self._missing(name) if not name.startswith("_") else name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._arrays]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in self._arrays.items())
+        return f"{type(self).__name__}({shapes})"
+
+    def _missing(self, name: str) -> str:
+        return f'no "{name}" here, only {", ".join(self._arrays) or "nothing"}; {self._advice}'

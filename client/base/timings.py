@@ -1,0 +1,66 @@
+"""How long a call took, and gradients by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar
+
+from lumigrad.client.base.arrays import Array, NamedArrays
+from lumigrad.v1 import timings_pb2
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Milliseconds, as the worker measured them, and the round trip as the client did.
+
+    Attributes:
+        stages: by name, e.g. "queue", "upload", "kernel.blend", "download".
+        worker_ms: from the arrival of the request to the last byte of the reply.
+        round_trip_ms: what the caller waited, transport included.
+    """
+
+    stages: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    worker_ms: float = 0.0
+    round_trip_ms: float = 0.0
+
+    @property
+    def kernel_ms(self) -> float:
+        """Sum of the kernel stages."""
+        return sum(value for name, value in self.stages.items() if name.startswith("kernel."))
+
+    @staticmethod
+    def of(message: timings_pb2.Timings, round_trip_ms: float) -> Timings:
+        """Reads the worker's message."""
+        stages = {stage.name: stage.milliseconds for stage in message.stages}
+        return Timings(MappingProxyType(stages), message.total_milliseconds, round_trip_ms)
+
+
+class Gradients(NamedArrays):
+    """Gradients of a loss, float32, as items and as attributes; those that were wanted are present.
+
+    Per sphere: `positions` [N, 3], `colors` [N, K], `radii` [N], `opacities` [N], summed over the cameras. Per
+    Gaussian: `means`, `quats`, `scales`, `covariances`, `opacities`, `sh` and `colors`, shaped as in the scene. If
+    these were asked for as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) says
+    which; the Gaussians of several scenes are counted through. Colours per camera stay dense.
+
+    Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4]. Per
+    camera, without the axis C if a single camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's;
+    `camera_rotation` [C, 3, 3], `camera_translation` [C, 3] and `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for
+    OpenCV's, with Gaussians also `camera_pose` [C, 6] (of a motion exp(xi) in front of the view matrix, translation
+    before rotation); `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for Inria's; and of
+    the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values `means2d_abs`.
+
+    Of distances: `spheres` shaped as the spheres (centres, radii), `poses` [I, 7] of all obstacles, through the
+    normalisation of their quaternions, `weight` [].
+
+    Attributes:
+        timings: of the call that computed them.
+    """
+
+    _advice: ClassVar[str] = "name what you need in backward(wanted=…)"
+
+    def __init__(self, arrays: Mapping[str, Array], timings: Timings) -> None:
+        super().__init__(arrays)
+        self.timings = timings

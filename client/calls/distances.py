@@ -1,0 +1,137 @@
+"""The part of `Client` that asks for distances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from lumigrad.client.base.arguments import names, truth
+from lumigrad.client.distances.answer import Distances
+from lumigrad.client.distances.asker import RemoteDistances
+from lumigrad.client.distances.query import DistanceQuery, FieldQuery, Surroundings, environment_numbers, sphere_rows
+from lumigrad.client.distances.spread import query_spread
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.transport.tracing import traced
+from lumigrad.client.values.handle import scene_facts
+from lumigrad.client.values.obstacle import VoxelGrid
+from lumigrad.client.values.pose import IDENTITY
+from lumigrad.client.workers.pool import Workers
+from lumigrad.protos.service import DISTANCE_SERVICE
+
+Positive = Literal["outside", "inside"]
+
+
+class DistanceCalls:
+    """Distances between spheres and obstacles, collision costs, and fields of distances."""
+
+    _workers: Workers
+    _distances: RemoteDistances
+
+    def query(
+        self,
+        world: Surroundings,
+        spheres: Any,
+        *,
+        outputs: Sequence[str] = ("distance",),
+        environments: Any = None,
+        activation_distance: float = 0.0,
+        max_distance: float | None = None,
+        sweep: bool = False,
+        samples: int | None = None,
+        speed_metric: bool = False,
+        time_step_s: float | None = None,
+        reduction: Reduction = "sum",
+        weight: float = 1.0,
+        semantics: DistanceSemantics = "exact",
+        positive: Positive = "outside",
+        per_obstacle: bool = False,
+        retain: bool = False,
+        spread: bool = False,
+        timeout_s: float | None = None,
+    ) -> Distances:
+        """Distances and collision costs of spheres; see `DistanceSettings` for the cost.
+
+        Args:
+            world: a handle from `put`, or a `World`, which then travels with the call and is not stored, unlike its
+                meshes, which are stored when they are first needed. A mesh stands for a world of it alone.
+            spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
+                the world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0;
+                their gradients have 4 columns too.
+            outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
+                "exhausted"; see `Distances`.
+            environments: [B] the environment that each trajectory sees, or one for all; None: 0.
+            activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
+            max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
+            sweep: costs also along the way to the time steps before and after, half of it each.
+            samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
+            speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+            time_step_s: between time steps, seconds; needed with speed_metric.
+            reduction: "sum" or "max" of the costs of samples and obstacles.
+            weight: factor on costs.
+            semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
+            positive: where distances are positive, "outside" or "inside".
+            per_obstacle: distances of each obstacle by itself, with an axis I after S; no costs.
+            retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
+            spread: have several workers share the trajectories, or if there is one, its spheres.
+            timeout_s: instead of the client's time-out.
+        """
+        if positive not in ("outside", "inside"):
+            raise InvalidArgument.of("positive", f'expected "outside" or "inside", got {positive!r}')
+        rows, axes = sphere_rows(spheres)
+        settings = DistanceSettings(
+            semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
+            samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction, weight=weight,
+        )  # fmt: skip
+        query = DistanceQuery(
+            world=world,
+            spheres=rows,
+            axes=axes,
+            settings=settings,
+            outputs=names("outputs", outputs),
+            environments=environment_numbers(environments, len(rows)),
+            per_obstacle=truth("per_obstacle", per_obstacle),
+            inside=positive == "inside",
+        )
+        return self.ask(query, retain=retain, spread=spread, timeout_s=timeout_s)
+
+    @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: query.facts())
+    def ask(
+        self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
+    ) -> Distances:
+        """As `query`, for those who hold one already."""
+        deadline = self._workers.deadline(timeout_s)
+        if spread:
+            return query_spread(self._distances, self._workers, query, retain, deadline)
+        return self._distances.query(query, retain, deadline)
+
+    @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: scene_facts(world))
+    def field(
+        self,
+        world: Surroundings,
+        pose: Any = IDENTITY,
+        *,
+        size: Any,
+        voxel_size: float,
+        environment: int = 0,
+        max_distance: float | None = None,
+        semantics: DistanceSemantics = "exact",
+        timeout_s: float | None = None,
+    ) -> VoxelGrid:
+        """Signed distances at the centres of the voxels of a box, positive outside.
+
+        The grid can be an obstacle of another world: `Obstacle(field, pose)` puts it where it was taken.
+
+        Args:
+            world: as for `query`; a `World` is stored.
+            pose: of the centre of the box, object to world: [7], [3] or [4, 4], as of an `Obstacle`.
+            size: [3] edges of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
+            voxel_size: edge of a voxel, metres.
+            environment: the one to look at.
+            max_distance: larger distances outside are cut to it, metres; None: none are.
+            semantics: "exact", or "curobo_field" for what cuRobo 0.7 computes.
+            timeout_s: instead of the client's time-out.
+        """
+        query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)
+        values = self._distances.field(query, self._workers.deadline(timeout_s))
+        return VoxelGrid(query.outward(values), query.voxel_size)

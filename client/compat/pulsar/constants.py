@@ -1,9 +1,0 @@
-"""Pulsar's constants."""
-
-EPS = 1e-6
-MAX_FLOAT = 3.4e38
-MAX_INT = 2147483647
-MAX_UINT = 4294967295
-MAX_USHORT = 65535
-# The largest n_track.
-MAX_GRAD_SPHERES = 128

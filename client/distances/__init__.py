@@ -1,0 +1,1 @@
+"""Distance queries and their gradients."""

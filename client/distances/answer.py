@@ -1,0 +1,100 @@
+"""What a query returns: arrays, and the way back to the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lumigrad.client.base.arguments import names
+from lumigrad.client.base.arrays import Array, NamedArrays
+from lumigrad.client.base.timings import Gradients, Timings
+from lumigrad.client.distances.query import DistanceBackward, DistanceQuery
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.tracing import traced
+from lumigrad.client.workers.contexts import Context, Kept
+from lumigrad.protos.service import DISTANCE_SERVICE
+
+if TYPE_CHECKING:
+    from lumigrad.client.distances.asker import RemoteDistances
+
+
+class Distances(NamedArrays):
+    """The answers to a query, as items and as attributes; those that were asked for are present.
+
+    Of the centre and the closest obstacle: `distance` [B, H, S], metres, positive outside unless asked otherwise
+    (subtract the radius for the sphere's own); `normal` [B, H, S, 3], the direction in which one leaves the obstacle,
+    unit, in the world; `closest` [B, H, S, 3], the point of its surface, in the world; `face` int32 [B, H, S], the
+    triangle of a mesh; `obstacle` int32 [B, H, S], its number in the world; `beyond` bool [B, H, S]: nothing was found
+    within max_distance, and the centre is outside. Of the sphere: `cost` [B, H, S]; `gradient` [B, H, S, 4] of the sum
+    of all costs with respect to the spheres; `exhausted` bool [B, H, S]: half of a sweep touched nothing, but ran out
+    of samples to know that it is free.
+
+    Where nothing is found, and for spheres that are off, the distance is max_distance, or infinite without one, the
+    normal 0, closest the centre, face and obstacle -1. Float32 unless said otherwise. Axes that the spheres did not
+    have are absent; with per_obstacle there is an axis I of obstacles after S.
+
+    Attributes:
+        timings: of the call.
+        query: what was asked.
+    """
+
+    _advice: ClassVar[str] = "name what you need in query(outputs=…)"
+
+    def __init__(
+        self,
+        distances: RemoteDistances,
+        query: DistanceQuery,
+        arrays: Mapping[str, Array],
+        kept: Kept | None,
+        timings: Timings,
+    ) -> None:
+        """Takes arrays as the worker sent them: [B, H, S, ...], positive outside."""
+        shaped = {name: query.with_axes(array) for name, array in arrays.items()}
+        if query.inside and "distance" in shaped:
+            shaped["distance"] = -shaped["distance"]
+        super().__init__(shaped)
+        self.query = query
+        self.timings = timings
+        self._distances = distances
+        self._context = Context(self, kept)
+
+    @traced(f"{DISTANCE_SERVICE}/Backward", lambda self, *_, **__: self.query.facts())
+    def backward(
+        self,
+        cost: Any = None,
+        *,
+        distance: Any = None,
+        wanted: Sequence[str] = ("spheres",),
+        release: bool = False,
+        timeout_s: float | None = None,
+    ) -> Gradients:
+        """Gradients of a loss whose gradients with respect to costs or distances are given; at least one of them.
+
+        Uses the forward state that the worker kept; where there is none (any more), it is computed again there.
+
+        Args:
+            cost: dL/dcost, shaped as the output, whether or not that was asked for.
+            distance: dL/ddistance, likewise. Only in exact.
+            wanted: any of "spheres", "poses" (of all obstacles) and "weight"; in curobo not "poses".
+            release: let the worker forget the forward state afterwards.
+            timeout_s: instead of the client's time-out.
+        """
+        given = {name: value for name, value in (("cost", cost), ("distance", distance)) if value is not None}
+        if not given:
+            raise InvalidArgument.of("cost", "expected at least one of cost and distance, got none")
+        upstream: dict[str, Array] = {
+            name: self.query.without_axes(name, value, self.get(name)) for name, value in given.items()
+        }
+        if self.query.inside and "distance" in upstream:
+            upstream["distance"] = -upstream["distance"]
+        request = DistanceBackward(self.query, upstream, names("wanted", wanted))
+        return self.differentiated(request, self._distances.deadline(timeout_s), release)
+
+    def differentiated(self, request: DistanceBackward, deadline: Deadline, release: bool) -> Gradients:
+        """As `backward`, for those who hold a request already."""
+        return self._context.use(lambda kept: self._distances.backward(request, deadline, kept, release), release)
+
+    def release(self) -> None:
+        """Lets the worker forget the forward state; backward still works, by computing it again."""
+        self._context.release()

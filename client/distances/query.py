@@ -1,0 +1,173 @@
+"""What a distance query asks: spheres before a world, or points of a field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lumigrad.client.base.arguments import instance, number, whole_number
+from lumigrad.client.base.arrays import (
+    Array,
+    Float32,
+    Float64,
+    Int32,
+    float32_array,
+    float64_array,
+    int32_array,
+    to_numpy,
+)
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings
+from lumigrad.client.values.handle import SceneHandle, scene_facts
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.obstacle import MAX_ENVIRONMENTS
+from lumigrad.client.values.pose import pose_array
+from lumigrad.client.values.world import World
+
+Surroundings: TypeAlias = World | Mesh | SceneHandle
+
+
+@dataclass(frozen=True)
+class DistanceQuery:
+    """One query.
+
+    Attributes:
+        world: travels with the call, or names what the worker has; a mesh stands for a world of it alone.
+        spheres: [B, H, S, 4] centres and radii, metres.
+        axes: how many of B, H and S the caller's spheres had; results have as many.
+        settings: what a cost is.
+        outputs: the names of the arrays wanted.
+        environments: [B]; None: all 0.
+        poses: [I, 7] instead of the world's own; None: those.
+        per_obstacle: of each obstacle by itself.
+        inside: distances are positive inside.
+    """
+
+    world: Surroundings
+    spheres: Float32
+    axes: int
+    settings: DistanceSettings
+    outputs: tuple[str, ...]
+    environments: Int32 | None = None
+    poses: Float32 | None = None
+    per_obstacle: bool = False
+    inside: bool = False
+
+    def __post_init__(self) -> None:
+        check_surroundings(self.world)
+
+    def facts(self) -> dict[str, str | int]:
+        """What a span tells of it: what is asked, about how many spheres."""
+        return {**scene_facts(self.world), "rows": self.spheres.size // 4}
+
+    def with_axes(self, array: Array) -> Array:
+        """A result [B, H, S, ...] with the axes that the caller knows."""
+        return array.reshape(array.shape[3 - self.axes :])
+
+    def without_axes(self, name: str, value: Any, output: Array | None) -> Float32:
+        """The gradient of an output, shaped as that, as [B, H, S, ...]."""
+        array = float32_array(name, value)
+        if output is not None and array.shape != output.shape:
+            raise InvalidArgument.of(
+                name, f"expected the shape of the output, {list(output.shape)}, got {list(array.shape)}"
+            )
+        return array.reshape((1,) * (3 - self.axes) + array.shape)
+
+
+@dataclass(frozen=True)
+class DistanceBackward:
+    """Gradients that are asked of a query.
+
+    Attributes:
+        query: what was asked.
+        output_gradients: dL/d output by the output's name, [B, H, S, ...], of distances positive outside.
+        wanted: the names of the inputs to differentiate.
+    """
+
+    query: DistanceQuery
+    output_gradients: Mapping[str, Array]
+    wanted: tuple[str, ...]
+
+
+def check_surroundings(world: Any) -> None:
+    """Raises InvalidArgument unless spheres can be near it."""
+    advice = "pass a World([Obstacle(…), …]), a Mesh, or a handle from put"
+    instance("world", world, (World, Mesh, SceneHandle), advice)
+    if isinstance(world, SceneHandle) and world.kind not in ("world", "mesh"):
+        raise InvalidArgument.of("world", f"expected a handle of a world or a mesh, got one of {world.kind}; {advice}")
+
+
+def sphere_rows(value: Any) -> tuple[Float32, int]:
+    """[B, H, S, 4] from spheres or points with some or all of these axes, and how many of B, H and S there were."""
+    array = float32_array("spheres", value)
+    check_rows(array.shape)
+    if array.shape[-1] == 3:
+        array = float32_array("spheres", np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)]))
+    return array.reshape((1,) * (4 - array.ndim) + array.shape), array.ndim - 1
+
+
+def check_rows(shape: Sequence[int]) -> None:
+    """Raises InvalidArgument unless it is a shape of spheres, or of points, whose radius is 0."""
+    if not 2 <= len(shape) <= 4 or shape[-1] not in (3, 4):
+        raise InvalidArgument.of(
+            "spheres",
+            "expected shape [B, H, S, 4], [H, S, 4] or [S, 4]: x y z and radius, or 3 instead of 4 for points, "
+            f"got {list(shape)}",
+        )
+
+
+def environment_numbers(value: Any, trajectories: int) -> Int32 | None:
+    """[B] from one number for all trajectories or one for each; None stays None."""
+    if value is None:
+        return None
+    if to_numpy("environments", value).ndim == 0:
+        value = np.full(trajectories, int32_array("environments", value, ()))
+    return int32_array("environments", value, (trajectories,))
+
+
+@dataclass(frozen=True)
+class FieldQuery:
+    """One call of field.
+
+    Attributes:
+        world: as for a query.
+        pose: [7] of the centre of the box.
+        size: [3] edges of the box, metres.
+        voxel_size: edge of a voxel, metres.
+        environment: the one to look at.
+        max_distance: how far to look, metres; None: any distance.
+        semantics: "exact", or "curobo_field" for cuRobo's floor.
+    """
+
+    world: Surroundings
+    pose: Float64
+    size: Float64
+    voxel_size: float
+    environment: int = 0
+    max_distance: float | None = None
+    semantics: DistanceSemantics = "exact"
+
+    def __post_init__(self) -> None:
+        check_surroundings(self.world)
+        values = {
+            "pose": pose_array("pose", self.pose),
+            "size": float64_array("size", self.size, (3,)),
+            "voxel_size": number("voxel_size", self.voxel_size),
+            "environment": whole_number("environment", self.environment, 0, MAX_ENVIRONMENTS - 1),
+            "max_distance": None if self.max_distance is None else number("max_distance", self.max_distance),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if self.semantics not in ("exact", "curobo_field"):
+            raise InvalidArgument.of("semantics", f'expected "exact" or "curobo_field", got {self.semantics!r}')
+
+    def outward(self, values: Array) -> Float32:
+        """What the worker returns, positive outside in every semantics."""
+        if not np.isfinite(values).all():
+            raise InvalidArgument.of(
+                "max_distance", f"expected a largest distance, since there is nothing in environment {self.environment}"
+            )
+        return np.asarray(values if self.semantics == "exact" else -values, np.float32)

@@ -1,0 +1,90 @@
+"""Meshes in STL, OBJ, PLY and GLB files, through trimesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arguments import number
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.extras import require
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.mesh import Mesh
+
+_FORMATS = ("stl", "obj", "ply", "glb")
+_Part = tuple[Float64, npt.NDArray[np.int64]]
+
+
+def load_mesh(path: str | PathLike[str], scale: float = 1.0) -> Mesh:
+    """Reads all triangles of a file as one mesh, with vertices and faces in the order of the file.
+
+    Args:
+        path: the file.
+        scale: metres per unit of the file, > 0.
+
+    Raises:
+        InvalidArgument: another kind of file, a damaged one, or one without triangles.
+    """
+    scale = number("scale", scale)
+    if not 0.0 < scale < np.inf:
+        raise InvalidArgument.of("scale", f"expected metres per unit of the file, > 0, got {scale}")
+    parts = list(_parts(_read(path), path))
+    if not parts:
+        raise malformed(path, "expected triangles, got none; it may hold points or lines only, or not be complete")
+    first = np.cumsum([0, *(len(vertices) for vertices, _ in parts[:-1])])
+    vertices = np.concatenate([vertices for vertices, _ in parts]) * scale
+    faces = np.concatenate([faces + start for (_, faces), start in zip(parts, first, strict=True)])
+    try:
+        return Mesh(vertices, faces, Path(path).stem)
+    except InvalidArgument as error:
+        raise malformed(path, str(error)) from error
+
+
+def save_mesh(mesh: Mesh, path: str | PathLike[str]) -> None:
+    """Writes a mesh in the format that its name ends with; STL forgets which corners are one vertex."""
+    kind = _format_of(path)
+    trimesh = require("trimesh", "mesh", "writing mesh files")
+    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(fspath(path), file_type=kind)
+
+
+def _format_of(path: str | PathLike[str]) -> str:
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in _FORMATS:
+        expected = ", ".join(f".{known}" for known in _FORMATS)
+        raise InvalidArgument.of("path", f"expected a name that ends in one of {expected}, got {fspath(path)}")
+    return kind
+
+
+def _read(path: str | PathLike[str]) -> Any:
+    """The scene in a file."""
+    kind = _format_of(path)
+    trimesh = require("trimesh", "mesh", "reading mesh files")
+    # Materials would be looked for in other files, and pictures decoded.
+    options = {"skip_materials": True} if kind == "obj" else {}
+    with open(path, "rb") as file:
+        try:
+            return trimesh.load_scene(file, file_type=kind, process=False, **options)
+        except Exception as error:  # Whatever parsers raise on damaged files.
+            reason = f"{type(error).__name__}: {error}"
+            raise malformed(path, f"expected a mesh as {kind.upper()}, but it does not parse: {reason}") from error
+
+
+def _parts(scene: Any, path: str | PathLike[str]) -> Iterator[_Part]:
+    """Vertices and faces of each placed geometry, in the frame of the scene."""
+    for node in scene.graph.nodes_geometry:
+        matrix, name = scene.graph[node]
+        geometry = scene.geometry[name]
+        faces = np.asarray(getattr(geometry, "faces", ()), np.int64)
+        if not faces.size:
+            continue
+        if not np.isfinite(matrix).all():
+            raise malformed(path, f"expected finite transforms, but that of {node!r} is not")
+        vertices = np.asarray(geometry.vertices, np.float64) @ matrix[:3, :3].T + matrix[:3, 3]
+        # What is mirrored would be inside out.
+        yield vertices, faces[:, ::-1] if np.linalg.det(matrix[:3, :3]) < 0 else faces

@@ -1,0 +1,78 @@
+"""Arrays of numbers from files: .npy, .npz, and text with a row to a line."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.errors import InvalidArgument
+
+NUMBER_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
+
+
+def read_numbers(name: str, path: str | PathLike[str], preferred: str) -> Float64:
+    """All numbers of a file as float64, in the shape that they have there.
+
+    Args:
+        name: of the argument that the file came by, for errors.
+        path: .npy; .npz, of which the array `preferred` is taken, or the only one; .csv and .txt, whose numbers are
+            separated by commas, semicolons or blanks; a first line of names is skipped, and so is what follows a #.
+        preferred: the array's name.
+
+    Raises:
+        InvalidArgument: another kind of file, or one that is damaged.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in NUMBER_SUFFIXES:
+        raise InvalidArgument.of(name, f"expected a file that ends in {_either()}, got {fspath(path)}")
+    try:
+        array = _text(path) if suffix in (".csv", ".txt") else _binary(path, preferred)
+    except (ValueError, EOFError, KeyError, BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise InvalidArgument.of(name, f"{fspath(path)}: expected numbers: {reason}") from error
+    if array.dtype.kind not in "fiu":
+        raise InvalidArgument.of(name, f"{fspath(path)}: expected real numbers, got dtype {array.dtype}")
+    return array.astype(np.float64)
+
+
+def _either() -> str:
+    return " or ".join(", ".join(NUMBER_SUFFIXES).rsplit(", ", 1))
+
+
+def _binary(path: Path, preferred: str) -> npt.NDArray[Any]:
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        names = list(loaded.files)
+        if preferred not in names and len(names) != 1:
+            raise ValueError(f"an array named {preferred!r}, or a single one; it has {', '.join(names) or 'none'}")
+        return np.asarray(loaded[preferred if preferred in names else names[0]])
+
+
+def _text(path: Path) -> Float64:
+    text = path.read_text(encoding="utf-8")
+    lines = [line.partition("#")[0].replace(";", " ").replace(",", " ") for line in text.splitlines()]
+    rows = [line.split() for line in lines if line.strip()]
+    if rows and not _is_number(rows[0][0]):
+        rows = rows[1:]
+    if not rows:
+        raise ValueError("at least one line of them, got none")
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError(f"lines of equal length, got {min(map(len, rows))} to {max(map(len, rows))} in a line")
+    return np.array(rows, np.float64)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

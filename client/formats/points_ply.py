@@ -1,0 +1,141 @@
+"""PLY point clouds as spheres: radii from the distances of neighbours."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.extras import require
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.spheres import Spheres
+
+# Enough for a mean within a few per cent, few enough for a million points to take about a second.
+_SAMPLES = 256
+_BLOCK = 1 << 16
+
+
+def mean_neighbour_distance(positions: npt.NDArray[Any]) -> float:
+    """Mean distance to the nearest neighbour, over a fixed random sample of the points.
+
+    Args:
+        positions: [N, 3], scene units. Points that are not finite, and copies of a point, are ignored.
+
+    Returns:
+        The distance; 0 if no two points differ.
+    """
+    points = positions[np.isfinite(positions).all(axis=1)].astype(np.float64)
+    if len(points) < 2:
+        return 0.0
+    points -= points.mean(axis=0)
+    generator = np.random.default_rng(0)
+    queries = points[generator.choice(len(points), min(_SAMPLES, len(points)), replace=False)]
+    # A difference of squares: distances below this are rounding, so such pairs count as copies.
+    tolerance = 1e-12 * float(np.square(points).sum(axis=1).max())
+    nearest = np.full(len(queries), np.inf)
+    for start in range(0, len(points), _BLOCK):
+        block = points[start : start + _BLOCK]
+        squared = np.square(block).sum(axis=1) - 2.0 * queries @ block.T + np.square(queries).sum(axis=1)[:, None]
+        squared[squared <= tolerance] = np.inf
+        np.minimum(nearest, squared.min(axis=1), out=nearest)
+    found = nearest[np.isfinite(nearest)]
+    return float(np.sqrt(found).mean()) if len(found) else 0.0
+
+
+Array = npt.NDArray[Any]
+
+_COLOR_NAMES = (("red", "green", "blue"), ("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue"))
+_RADIUS_NAMES = ("radius", "radii")
+# Neighbours on a surface overlap enough to close it.
+_RADIUS_PER_DISTANCE = 0.7
+_DEFAULT_COLOR = 0.7
+# The constant spherical harmonic, by which Gaussian splat files store their base colour.
+_HARMONIC_0 = 0.28209479177387814
+
+
+def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Spheres:
+    """Reads the vertices of a PLY file as spheres.
+
+    Colours come from red, green and blue (integers are scaled to 0..1, floats kept), from color_0, color_1, … or from
+    the base colour of a Gaussian splat file; else they are grey. Radii come from `radius`, the property radius or
+    radii, or the mean distance between neighbours. Opacities come from alpha or opacity.
+
+    Args:
+        path: the file, text or binary.
+        radius: the radius of every sphere, scene units; None: as above.
+    """
+    vertices, names = _read_vertices(path)
+    positions = np.stack([vertices[axis] for axis in ("x", "y", "z")], axis=1).astype(np.float32)
+    radii = _radii(vertices, names, positions) if radius is None else np.full(len(positions), radius, np.float32)
+    return Spheres(positions, _colors(vertices, names), radii, _opacities(vertices, names))
+
+
+def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
+    """Writes spheres as a binary little-endian PLY file of float32 properties."""
+    plyfile = require("plyfile", "io", "writing PLY files")
+    channels = _COLOR_NAMES[0] if spheres.channels == 3 else [f"color_{k}" for k in range(spheres.channels)]
+    columns: dict[str, Array] = dict(zip("xyz", spheres.positions.T, strict=True))
+    columns |= dict(zip(channels, spheres.colors.T, strict=True))
+    columns["radius"] = spheres.radii
+    if spheres.opacities is not None:
+        columns["opacity"] = spheres.opacities
+    table = np.empty(len(spheres), dtype=[(name, "<f4") for name in columns])
+    for name, column in columns.items():
+        table[name] = column
+    plyfile.PlyData([plyfile.PlyElement.describe(table, "vertex")], byte_order="<").write(fspath(path))
+
+
+def _read_vertices(path: str | PathLike[str]) -> tuple[Any, set[str]]:
+    plyfile = require("plyfile", "io", "reading PLY files")
+    try:
+        data = plyfile.PlyData.read(fspath(path))
+    except plyfile.PlyParseError as error:
+        raise InvalidArgument.of("path", f"expected a PLY file, but {fspath(path)} does not parse: {error}") from error
+    elements = {element.name: element for element in data.elements}
+    if "vertex" not in elements:
+        raise InvalidArgument.of("path", f'expected an element "vertex" in {fspath(path)}, got {sorted(elements)}')
+    vertices = elements["vertex"].data
+    names = set(vertices.dtype.names or ())
+    if not {"x", "y", "z"} <= names:
+        raise InvalidArgument.of("path", f"expected vertex properties x, y, z in {fspath(path)}, got {sorted(names)}")
+    return vertices, names
+
+
+def _colors(vertices: Any, names: set[str]) -> Array:
+    for channels in _COLOR_NAMES:
+        if set(channels) <= names:
+            return np.stack([_fraction(vertices[channel]) for channel in channels], axis=1)
+    if {"f_dc_0", "f_dc_1", "f_dc_2"} <= names:
+        base = np.stack([vertices[f"f_dc_{k}"] for k in range(3)], axis=1)
+        return np.clip(0.5 + _HARMONIC_0 * base, 0.0, 1.0)
+    numbered = sum(1 for name in names if name.startswith("color_"))
+    if numbered and {f"color_{k}" for k in range(numbered)} <= names:
+        return np.stack([_fraction(vertices[f"color_{k}"]) for k in range(numbered)], axis=1)
+    return np.full((len(vertices), 3), _DEFAULT_COLOR, np.float32)
+
+
+def _radii(vertices: Any, names: set[str], positions: Array) -> Array:
+    for name in _RADIUS_NAMES:
+        if name in names:
+            return np.asarray(vertices[name], np.float32)
+    distance = mean_neighbour_distance(positions)
+    return np.full(len(positions), _RADIUS_PER_DISTANCE * distance if distance > 0 else 1.0, np.float32)
+
+
+def _opacities(vertices: Any, names: set[str]) -> Array | None:
+    # In a Gaussian splat file "opacity" is the argument of a sigmoid, and splats are no spheres: leave it.
+    if "scale_0" in names:
+        return None
+    for name in ("opacity", "alpha"):
+        if name in names:
+            return _fraction(vertices[name])
+    return None
+
+
+def _fraction(column: Array) -> Array:
+    """Integers scaled so that the largest one is 1; floats as they are."""
+    if column.dtype.kind in "iu":
+        return np.asarray(column.astype(np.float32) / np.float32(np.iinfo(column.dtype).max))
+    return column.astype(np.float32)

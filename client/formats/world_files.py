@@ -1,0 +1,175 @@
+"""Worlds in YAML files as cuRobo writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.extras import require
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.obstacle import Cuboid, Obstacle, Shape, Sign
+from lumigrad.client.values.pose import IDENTITY, composed, pose_array, quaternion_between, rotated
+
+
+def nearby(path: Path, names: Iterable[str | Path]) -> Path | None:
+    """The file of one of these names that `path` may mean: from its own folder upwards; None: there is none."""
+    folder, wanted = path.absolute().parent, tuple(names)
+    candidates = (above / name for above in (folder, *folder.parents) for name in wanted)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+_LONGEST_REASON = 300
+
+
+def read_yaml(name: str, path: str | PathLike[str]) -> Any:
+    """What a file holds: mappings, lists, numbers and strings. Needs the extra `robot`.
+
+    Args:
+        name: of the argument that the file came by, for errors.
+        path: the file.
+
+    Raises:
+        InvalidArgument: no YAML.
+    """
+    yaml = require("yaml", "robot", "reading YAML files")
+    content = Path(path).read_bytes()
+    try:
+        return yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise InvalidArgument.of(name, f"{fspath(path)}: expected a YAML file, got {reason}") from error
+
+
+YAML_SUFFIXES = (".yml", ".yaml")
+_KINDS = ("cuboid", "mesh", "sphere", "capsule", "cylinder")
+_LONGEST_DESCRIPTION = 200
+# Round solids become meshes whose faces are within 0.2% of the radius.
+_SUBDIVISIONS, _SECTIONS = 4, 64
+
+
+def read_obstacles(
+    path: str | PathLike[str], *, scale: float = 1.0, pose: Any = IDENTITY, sign: Sign = "auto"
+) -> tuple[Obstacle, ...]:
+    """What a file puts into a world.
+
+    Args:
+        path: a mesh as `Mesh.load` reads it, or a YAML file as cuRobo has it of a world: obstacles by name under
+            cuboid, mesh, sphere, capsule and cylinder. Files of meshes are looked for in its folder and in those above.
+        scale: metres per unit of a mesh file. Of a YAML file lengths are metres, and each mesh has a scale of its own.
+        pose: [7] of all of it, file to world: x y z (metres) and the quaternion w x y z.
+        sign: of its meshes, see `Obstacle`.
+
+    Raises:
+        InvalidArgument: a damaged file, or one of another kind; says which entry.
+    """
+    path = Path(path)
+    place = pose_array("pose", pose)
+    if path.suffix.lower() not in YAML_SUFFIXES:
+        return (Obstacle(Mesh.load(path, scale=scale), place, sign=sign),)
+    values = read_yaml("path", path)
+    if not isinstance(values, Mapping):
+        raise _wrong(path, f"obstacles by name under {', '.join(_KINDS)}", values)
+    obstacles = []
+    for kind, entries in values.items():
+        if kind not in _KINDS:
+            raise _wrong(path, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]} as the kind of obstacles", kind)
+        if not isinstance(entries or {}, Mapping):
+            raise _wrong(path, f"{kind} by name", entries)
+        for name, entry in (entries or {}).items():
+            if not isinstance(entry, Mapping):
+                raise _wrong(path, f"a mapping as {kind}.{name}", entry)
+            try:
+                obstacles.append(_Entry(path, entry).obstacle(kind, str(name), place, sign))
+            except InvalidArgument as error:
+                raise InvalidArgument.of("path", f"{fspath(path)}: {kind}.{name}: {error}") from error
+    return tuple(obstacles)
+
+
+class _Entry:
+    """One obstacle of a file. What is wrong with it is told by the name of the value."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        self._path, self._values = path, values
+
+    def obstacle(self, kind: str, name: str, place: Float64, sign: Sign) -> Obstacle:
+        """Placed in the world."""
+        shapes = {
+            "cuboid": self._cuboid,
+            "mesh": self._mesh,
+            "sphere": self._sphere,
+            "capsule": self._capsule,
+            "cylinder": self._cylinder,
+        }
+        own = self._numbers("pose", 7, IDENTITY)
+        if kind == "sphere" and "pose" not in self._values:
+            own = np.concatenate([self._numbers("position", 3), IDENTITY[3:]])
+        return Obstacle(shapes[kind](), composed(place, pose_array("pose", own)), name, sign=sign)
+
+    def _cuboid(self) -> Shape:
+        return Cuboid(self._numbers("dims", 3))
+
+    def _mesh(self) -> Shape:
+        scale = np.broadcast_to(self._values.get("scale") or 1.0, 3).astype(np.float64)
+        if "vertices" in self._values:
+            mesh = Mesh(self._values["vertices"], self._values.get("faces", ()))
+        else:
+            mesh = Mesh.load(self._file())
+        # A mirror image has its faces the other way around.
+        return Mesh(mesh.vertices * scale, mesh.faces[:, ::-1] if np.prod(scale) < 0 else mesh.faces)
+
+    def _sphere(self) -> Shape:
+        return _made("icosphere", subdivisions=_SUBDIVISIONS, radius=self._length("radius"))
+
+    def _cylinder(self) -> Shape:
+        return _made("cylinder", radius=self._length("radius"), height=self._length("height"), sections=_SECTIONS)
+
+    def _capsule(self) -> Shape:
+        base, tip = self._numbers("base", 3), self._numbers("tip", 3)
+        along = tip - base
+        count = [_SECTIONS // 2, _SECTIONS]
+        upright = _made("capsule", radius=self._length("radius"), height=float(np.linalg.norm(along)), count=count)
+        # Some releases of trimesh begin at the lower centre, others put the middle there.
+        middle = np.array([0.0, 0.0, sum(corner[2] for corner in upright.bounds) / 2])
+        turn = IDENTITY[3:] if not along.any() else quaternion_between(np.array([0.0, 0.0, 1.0]), along)
+        return Mesh(rotated(turn, upright.vertices - middle) + (base + tip) / 2, upright.faces)
+
+    def _file(self) -> Path:
+        named = self._values.get("file_path")
+        if not isinstance(named, str):
+            raise InvalidArgument.of("file_path", f"expected the name of a file, or vertices and faces, got {named!r}")
+        found = nearby(self._path, [named])
+        if found is None:
+            raise InvalidArgument.of("file_path", f"expected {named!r} in its folder or in one above; it is not there")
+        return found
+
+    def _length(self, name: str) -> float:
+        value = float(self._numbers(name, 1)[0])
+        if not value > 0:
+            raise InvalidArgument.of(name, f"expected a length > 0, metres, got {value}")
+        return value
+
+    def _numbers(self, name: str, count: int, default: Float64 | None = None) -> Float64:
+        value = self._values.get(name, default)
+        try:
+            numbers = np.atleast_1d(np.array(value, np.float64))
+        except (TypeError, ValueError):
+            numbers = np.zeros(0)
+        if numbers.shape != (count,) or not np.isfinite(numbers).all():
+            expected = f"{count} finite numbers" if count > 1 else "a finite number"
+            raise InvalidArgument.of(name, f"expected {expected}, got {str(value)[:_LONGEST_DESCRIPTION]}")
+        return numbers
+
+
+def _made(shape: str, **sizes: Any) -> Mesh:
+    made = getattr(require("trimesh.creation", "mesh", "round obstacles"), shape)(**sizes)
+    return Mesh(made.vertices, made.faces)
+
+
+def _wrong(path: Path, expected: str, value: Any) -> InvalidArgument:
+    return InvalidArgument.of("path", f"{fspath(path)}: expected {expected}, got {str(value)[:_LONGEST_DESCRIPTION]}")

@@ -1,0 +1,166 @@
+"""What Render returns: arrays, and the way back to the gradients."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from lumigrad.client.base.arguments import names
+from lumigrad.client.base.arrays import Array, NamedArrays, to_numpy
+from lumigrad.client.base.extras import require
+from lumigrad.client.base.timings import Gradients, Timings
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.rendering.request import BackwardRequest, RenderRequest, WireFormat
+from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.tracing import traced
+from lumigrad.client.workers.contexts import Context, Kept
+from lumigrad.protos.service import RENDER_SERVICE
+
+if TYPE_CHECKING:
+    from lumigrad.client.rendering.renderer import RemoteRenderer
+
+# Outputs whose own values their derivatives depend on.
+_NEEDED = ("depth", "expected_depth", "inverse_depth")
+
+
+class Frame(NamedArrays):
+    """The outputs of a rendering, as items and as attributes; those that were asked for are present.
+
+    Of spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
+    the closest sphere in scene units; -1 where there is none), `info` [C, H, W, 3 + 2 T] (Pulsar's forward info; the id
+    channels are int32 bit patterns, so do not calculate with them), `sphere_ids` int32 [C, H, W, T] (closest first; -1:
+    none), `weights` [C, H, W, T] and `hits` int32 [C, H, W].
+
+    Of Gaussians: `color` [C, H, W, D], `alpha` [C, H, W], `transmittance` [C, H, W] (1 - alpha), `depth` [C, H, W]
+    (camera-space Z, weighted and summed, scene units), `expected_depth` [C, H, W] (depth / alpha), `inverse_depth`
+    [C, H, W] (1 / Z, weighted and summed), `contributors` int32 [C, H, W]; and per Gaussian, 0 where it is culled:
+    `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
+    `projected_opacities` [C, N].
+
+    Float32 unless said otherwise; uint8 what was asked for in that format, 0 to 255 for 0 to 1. What was asked for as
+    JPEG or PNG files is in `encoded` instead. The camera axis C is absent if a single camera was passed to render
+    instead of a sequence.
+
+    Attributes:
+        timings: of the call.
+        request: what was rendered.
+        files: all JPEG or PNG files, by the output's name, one for each camera.
+        encoded: JPEG or PNG files by the output's name: one for each camera, or if a single one was passed, the file.
+    """
+
+    _advice: ClassVar[str] = "name what you need in render(outputs=…)"
+
+    def __init__(
+        self,
+        renderer: RemoteRenderer,
+        request: RenderRequest,
+        arrays: Mapping[str, Array],
+        files: Mapping[str, tuple[bytes, ...]],
+        kept: Kept | None,
+        timings: Timings,
+    ) -> None:
+        super().__init__({name: array[0] for name, array in arrays.items()} if request.single else arrays)
+        self.files = files
+        self.encoded: Mapping[str, bytes | tuple[bytes, ...]] = MappingProxyType(
+            {name: views[0] if request.single else views for name, views in files.items()}
+        )
+        self.request = request
+        self.timings = timings
+        self._renderer = renderer
+        self._context = Context(self, kept)
+
+    def decoded(self, name: str) -> Array:
+        """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`."""
+        image = require("PIL.Image", "io", "decoding images")
+        files = self.encoded[name]
+        if isinstance(files, bytes):
+            return np.asarray(image.open(io.BytesIO(files)))
+        return np.stack([np.asarray(image.open(io.BytesIO(file))) for file in files])
+
+    @traced(f"{RENDER_SERVICE}/Backward", lambda self, *_, **__: self.request.facts())
+    def backward(
+        self,
+        color: Any = None,
+        *,
+        alpha: Any = None,
+        depth: Any = None,
+        transmittance: Any = None,
+        expected_depth: Any = None,
+        inverse_depth: Any = None,
+        means2d: Any = None,
+        wanted: Sequence[str] = (),
+        sparse: bool = False,
+        wire_format: WireFormat = "float32",
+        release: bool = False,
+        timeout_s: float | None = None,
+    ) -> Gradients:
+        """Gradients of a loss whose gradients with respect to the outputs are given; at least one of them.
+
+        Uses the forward state that the worker kept; where there is none (any more), the frame is computed again there.
+
+        Args:
+            color: dL/dcolor, shaped as the output, whether or not that was asked for.
+            alpha: dL/dalpha, likewise. Not for spheres in compat.
+            depth: dL/ddepth, of a frame that has the output. Not for spheres in compat.
+            transmittance: dL/dtransmittance, shaped as alpha. This and what follows: of Gaussians.
+            expected_depth: dL/dexpected_depth, of a frame that has the output.
+            inverse_depth: dL/dinverse_depth, of a frame that has the output.
+            means2d: dL/dmeans2d, beside what reaches the projected centres through the images.
+            wanted: of spheres any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
+                "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
+                "colors" (those that the scene has, if empty), "cameras", "background", "transforms", "means2d" and
+                "means2d_abs".
+            sparse: transfer only rows that are not zero, with their "index".
+            wire_format: how gradients per primitive travel; "float16" and "bfloat16" halve the bytes.
+            release: let the worker forget the forward state afterwards.
+            timeout_s: instead of the client's time-out.
+        """
+        passed = {"color": color, "alpha": alpha, "depth": depth}
+        of_gaussians = {
+            "transmittance": transmittance,
+            "expected_depth": expected_depth,
+            "inverse_depth": inverse_depth,
+            "means2d": means2d,
+        }
+        given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
+        self._check_upstream(given, of_gaussians)
+        upstream = {name: self._stacked(name, value) for name, value in given.items()}
+        request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
+        return self.differentiated(request, self._renderer.deadline(timeout_s), release)
+
+    def differentiated(self, request: BackwardRequest, deadline: Deadline, release: bool) -> Gradients:
+        """As `backward`, for those who hold a request already."""
+        return self._context.use(lambda kept: self._renderer.backward(request, deadline, kept, release), release)
+
+    def release(self) -> None:
+        """Lets the worker forget the forward state; backward still works, by computing it again."""
+        self._context.release()
+
+    def _missing(self, name: str) -> str:
+        if name in self.encoded:
+            return f'"{name}" came in files, which are encoded["{name}"]; decoded("{name}") gives their pixels'
+        return super()._missing(name)
+
+    def _check_upstream(self, given: Mapping[str, Any], of_gaussians: Iterable[str]) -> None:
+        spheres = isinstance(self.request.settings, SphereSettings)
+        if not given:
+            others = " and depth" if spheres else f", depth, {', '.join(of_gaussians)}"
+            raise InvalidArgument.of("color", f"expected at least one of color, alpha{others}, got none")
+        for name in given:
+            if spheres and name in of_gaussians:
+                raise InvalidArgument.of(name, "belongs to Gaussians, but this frame shows spheres; leave it out")
+            if name in _NEEDED and name not in self:
+                raise InvalidArgument.of(name, f"expected a frame that has the output, got {self}; {self._advice}")
+
+    def _stacked(self, name: str, value: Any) -> Array:
+        array = np.ascontiguousarray(to_numpy(name, value), dtype=np.float32)
+        if name in self and array.shape != self[name].shape:
+            raise InvalidArgument.of(
+                name, f"expected the shape of the output, {list(self[name].shape)}, got {list(array.shape)}"
+            )
+        return array[None] if self.request.single else array

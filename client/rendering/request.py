@@ -1,0 +1,82 @@
+"""What is asked of a renderer: everything that is needed to ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.image_format import ImageFormats
+from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, PulsarModel
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle, scene_facts
+from lumigrad.client.values.spheres import Spheres
+
+WireFormat = Literal["float32", "float16", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """One call of render.
+
+    Attributes:
+        scene: travels with the call, or names what the worker has.
+        cameras: all of one picture size.
+        single: one camera was passed, not a sequence of one: results have no camera axis.
+        settings: how to blend; of the same kind as the scene.
+        outputs: the names of the arrays wanted.
+        image_formats: how outputs travel, by name; float32 those that are not named.
+        jpeg_quality: 1 to 100; 0: the worker's choice.
+    """
+
+    scene: Spheres | Gaussians | SceneHandle
+    cameras: tuple[Camera, ...]
+    single: bool
+    settings: SphereSettings | GaussianSettings
+    outputs: tuple[str, ...]
+    image_formats: ImageFormats = field(default_factory=dict)
+    jpeg_quality: int = 0
+
+    def __post_init__(self) -> None:
+        spheres = isinstance(self.settings, SphereSettings)
+        for camera in self.cameras:
+            model = camera.model
+            if isinstance(model, InriaModel if spheres else PulsarModel):
+                known = "pulsar or opencv for spheres" if spheres else "opencv or inria for Gaussians"
+                raise InvalidArgument.of("camera", f"expected {known}, got {type(model).__name__}")
+            if spheres and isinstance(model, OpenCVModel):
+                model.check_for_spheres()
+
+    def facts(self) -> dict[str, str | int]:
+        """What a span tells of it: what is rendered, and how much of it."""
+        pixels = sum(camera.width * camera.height for camera in self.cameras)
+        return {**scene_facts(self.scene), "cameras": len(self.cameras), "pixels": pixels}
+
+
+@dataclass(frozen=True)
+class BackwardRequest:
+    """One call of backward.
+
+    Attributes:
+        render: what was rendered.
+        output_gradients: dL/d output by the output's name, with the axis of cameras.
+        wanted: the names of the inputs to differentiate; none: the tensors of the scene.
+        sparse: transfer only rows that are not zero.
+        wire_format: how gradients per primitive travel.
+    """
+
+    render: RenderRequest
+    output_gradients: Mapping[str, Array]
+    wanted: tuple[str, ...]
+    sparse: bool
+    wire_format: WireFormat
+
+    def __post_init__(self) -> None:
+        if self.wire_format not in get_args(WireFormat):
+            raise InvalidArgument.of(
+                "wire_format", f"expected one of {', '.join(get_args(WireFormat))}, got {self.wire_format!r}"
+            )

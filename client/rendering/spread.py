@@ -1,0 +1,103 @@
+"""A rendering whose views several workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from lumigrad.client.base.timings import Gradients
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.renderer import RemoteRenderer
+from lumigrad.client.rendering.request import BackwardRequest, RenderRequest
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.workers.pool import Workers
+from lumigrad.client.workers.spread import added, portions, slowest, together
+
+# Gradients with a row for each primitive, which are sparse on request.
+_ROWS = ("positions", "colors", "radii", "opacities", "means", "quats", "scales", "covariances", "sh")
+_PER_CAMERA = ("camera", "means2d")
+
+
+class SpreadFrame(Frame):
+    """As `Frame`: the views of its parts, one after the other, and the sum of their gradients."""
+
+    def __init__(self, renderer: RemoteRenderer, request: RenderRequest, parts: Sequence[Frame]) -> None:
+        """Takes what was rendered of `request`, in the order of its cameras."""
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        files = {name: tuple(chain.from_iterable(part.files[name] for part in parts)) for name in parts[0].files}
+        super().__init__(renderer, request, arrays, files, None, slowest([part.timings for part in parts]))
+        self._parts = parts
+
+    def release(self) -> None:
+        """Lets the workers forget the forward state; backward still works, by computing it again."""
+        for part in self._parts:
+            part.release()
+
+    def differentiated(self, request: BackwardRequest, deadline: Deadline, release: bool) -> Gradients:
+        """The sum of what each part's worker answers; of cameras, one after the other."""
+        asks: list[Callable[[], Gradients]] = []
+        begin = 0
+        for part in self._parts:
+            end = begin + len(part.request.cameras)
+            upstream = {name: array[begin:end] for name, array in request.output_gradients.items()}
+            piece = replace(request, render=part.request, output_gradients=upstream)
+            asks.append(partial(part.differentiated, piece, deadline, release))
+            begin = end
+        found = together(asks)
+        joined = [name for name in found[0] if name.startswith(_PER_CAMERA)]
+        if _has_backgrounds(self.request):
+            joined.append("background")
+        return added(found, _ROWS, joined)
+
+
+def render_spread(
+    renderer: RemoteRenderer, workers: Workers, request: RenderRequest, retain: bool, deadline: Deadline
+) -> Frame:
+    """Renders each worker's share of the views at the same time; all on one worker what cannot be shared."""
+    scene = request.scene if isinstance(request.scene, SceneHandle) else None
+    most = len(request.cameras) if _is_divisible(request) else 1
+    wishes = workers.spread(scene, most)
+    if len(wishes) < 2:
+        return renderer.render(request, retain, deadline)
+    asks: list[Callable[[], Frame]] = []
+    for share, wish in zip(portions(len(request.cameras), len(wishes)), wishes, strict=True):
+        part = replace(request, cameras=request.cameras[share], settings=_settings_of(request, share))
+        asks.append(partial(renderer.render, part, retain, deadline, wish))
+    return SpreadFrame(renderer, request, together(asks))
+
+
+def _known(request: RenderRequest) -> object:
+    return request.scene.scene if isinstance(request.scene, SceneHandle) else request.scene
+
+
+def _is_divisible(request: RenderRequest) -> bool:
+    """Whether each view shows the whole scene: not where cameras belong to one of several scenes, or have colours."""
+    scene = _known(request)
+    if isinstance(scene, Gaussians):
+        return scene.scenes is None and (scene.colors is None or scene.colors.ndim == 2)
+    return isinstance(scene, Spheres)
+
+
+def _has_backgrounds(request: RenderRequest) -> bool:
+    """Whether each camera has a background of its own."""
+    scene, background = _known(request), request.settings.background
+    return isinstance(scene, Gaussians) and len(background) > scene.channels
+
+
+def _settings_of(request: RenderRequest, share: slice) -> SphereSettings | GaussianSettings:
+    settings = request.settings
+    if isinstance(settings, SphereSettings) or not _has_backgrounds(request):
+        return settings
+    scene = _known(request)
+    assert isinstance(scene, Gaussians)
+    colors = settings.background[share.start * scene.channels : share.stop * scene.channels]
+    return replace(settings, background=colors)

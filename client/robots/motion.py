@@ -1,0 +1,108 @@
+"""Spheres over time, as a value: what is asked about distances in files of points, spheres and robots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.number_files import NUMBER_SUFFIXES, read_numbers
+from lumigrad.client.robots import Robot
+from lumigrad.client.values.pose import IDENTITY
+
+
+@dataclass(frozen=True, eq=False)
+class Motion:
+    """S spheres at T time steps.
+
+    Attributes:
+        spheres: [T, S, 4] centres x y z and radii, metres; a negative radius switches a sphere off.
+        names: of the link of each sphere; empty: they have none.
+        is_trajectory: whether time steps were given; else T is 1.
+    """
+
+    spheres: Float64
+    names: tuple[str, ...] = ()
+    is_trajectory: bool = False
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.spheres).all():
+            step, sphere, _ = np.argwhere(~np.isfinite(self.spheres))[0]
+            row = self.spheres[step, sphere].tolist()
+            raise InvalidArgument.of("spheres", f"expected finite numbers, got {row} for sphere {sphere}, step {step}")
+
+    @staticmethod
+    def of_numbers(values: Float64, *, radius: float = 0.0, scale: float = 1.0) -> Motion:
+        """From arrays.
+
+        Args:
+            values: [S, 3] points or [S, 4] spheres, or [T, S, 3 | 4] along a trajectory.
+            radius: of points, metres.
+            scale: metres per unit of the values.
+        """
+        if values.ndim not in (2, 3) or values.shape[-1] not in (3, 4) or 0 in values.shape:
+            raise InvalidArgument.of(
+                "spheres",
+                "expected points [N, 3] or spheres [N, 4], or a trajectory [T, N, 3] or [T, N, 4] of them, "
+                f"got {list(values.shape)}",
+            )
+        rows = values.reshape(-1, *values.shape[-2:]) * scale
+        if rows.shape[-1] == 3:
+            rows = np.concatenate([rows, np.full((*rows.shape[:2], 1), radius)], axis=-1)
+        return Motion(rows, is_trajectory=values.ndim == 3)
+
+    @staticmethod
+    def of_robot(robot: Robot, joints: Any = None) -> Motion:
+        """A robot's spheres.
+
+        Args:
+            robot: has them.
+            joints: [dof] joint values or [T, dof] along a trajectory, radians and metres; None: `Robot.rest`.
+        """
+        q = robot.rest if joints is None else np.asarray(joints, np.float64)
+        if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
+            expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"
+            raise InvalidArgument.of("joints", f"expected values of shape {expected}, got {list(q.shape)}")
+        rows = robot.spheres(q.reshape(-1, robot.dof))
+        return Motion(rows, robot.sphere_links, q.ndim == 2)
+
+    @staticmethod
+    def load(
+        path: str | PathLike[str],
+        *,
+        urdf: str | PathLike[str] | None = None,
+        joints: Any = None,
+        base: Any = IDENTITY,
+        radius: float = 0.0,
+        scale: float = 1.0,
+    ) -> Motion:
+        """Reads points or spheres, or a robot's.
+
+        Args:
+            path: numbers as `of_numbers` takes them (.npy, .npz with an array "spheres", .csv, .txt), or a robot's
+                spheres in cuRobo's YAML layout, which take a URDF.
+            urdf: of the robot.
+            joints: as `of_robot` takes them, or a file of them, in .npz named "joints".
+            base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].
+            radius: of points, metres.
+            scale: metres per unit of numbers; a robot's are metres.
+        """
+        path = Path(path)
+        if path.suffix.lower() in NUMBER_SUFFIXES:
+            for name, given in (("urdf", urdf), ("joints", joints)):
+                if given is not None:
+                    raise InvalidArgument.of(name, f"expected with spheres of a robot (.yml), not with {path}")
+            return Motion.of_numbers(read_numbers("spheres", path, "spheres"), radius=radius, scale=scale)
+        if path.suffix.lower() not in (".yml", ".yaml"):
+            known = ", ".join((".yml", *NUMBER_SUFFIXES))
+            raise InvalidArgument.of("spheres", f"expected a file that ends in one of {known}, got {path}")
+        if urdf is None:
+            raise InvalidArgument.of("urdf", f"expected the robot of {path} as a URDF file, got none")
+        if isinstance(joints, (str, PathLike)):
+            joints = read_numbers("joints", joints, "joints")
+        return Motion.of_robot(Robot.load(urdf, path, base=base), joints)

@@ -1,0 +1,59 @@
+"""What a collision cost is, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lumigrad.client.base.arguments import number, truth, whole_number
+from lumigrad.client.errors import InvalidArgument
+
+DistanceSemantics = Literal["exact", "curobo", "curobo_field"]
+Reduction = Literal["sum", "max"]
+
+
+@dataclass(frozen=True)
+class DistanceSettings:
+    """The settings of one query; the worker checks their ranges.
+
+    With d = radius + activation distance - distance of the centre, the cost of a place near an obstacle is 0 for
+    d <= 0, d^2 / (2 a) up to d = a, the activation distance, and d - a / 2 from there on; metres.
+
+    Attributes:
+        semantics: "exact": true distances, sweeps that miss nothing, true derivatives; "curobo": costs as cuRobo 0.7
+            computes them, its search radius, marching and gradients included; "curobo_field": as it does with
+            compute_esdf.
+        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
+        max_distance: how far to look, metres; None: any distance, in curobo 0.1.
+        sweep: also look along the way to the time steps before and after, half of it each.
+        samples: places to look at on each half way, at the most; in exact a power of two up to 256; None: 32.
+        speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+        time_step_s: between time steps, seconds; needed with speed_metric.
+        reduction: the cost of a row is the sum, or the largest, of those of its samples and obstacles.
+        weight: factor on costs and their gradients.
+    """
+
+    semantics: DistanceSemantics = "exact"
+    activation_distance: float = 0.0
+    max_distance: float | None = None
+    sweep: bool = False
+    samples: int | None = None
+    speed_metric: bool = False
+    time_step_s: float | None = None
+    reduction: Reduction = "sum"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("semantics", DistanceSemantics), ("reduction", Reduction)):
+            if getattr(self, name) not in get_args(kinds):
+                expected = ", ".join(f'"{kind}"' for kind in get_args(kinds))
+                raise InvalidArgument.of(name, f"expected one of {expected}, got {getattr(self, name)!r}")
+        for name in ("sweep", "speed_metric"):
+            object.__setattr__(self, name, truth(name, getattr(self, name)))
+        for name in ("activation_distance", "weight", "max_distance", "time_step_s"):
+            if getattr(self, name) is not None or name in ("activation_distance", "weight"):
+                object.__setattr__(self, name, number(name, getattr(self, name)))
+        if self.samples is not None:
+            object.__setattr__(self, "samples", whole_number("samples", self.samples, 0, 256))
+        if self.speed_metric and self.time_step_s is None:
+            raise InvalidArgument.of("time_step_s", "expected seconds between time steps for speed_metric, got None")

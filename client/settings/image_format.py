@@ -1,0 +1,58 @@
+"""How images travel from the worker: as callers say it, and as the contract does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from lumigrad.client.base.arguments import whole_number
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.v1 import image_pb2
+
+ImageFormat = Literal["float32", "float16", "bfloat16", "uint8", "jpeg", "png"]
+ImageFormats = Mapping[str, ImageFormat]
+
+_WIRE: dict[ImageFormat, image_pb2.ImageFormat] = {
+    "float32": image_pb2.IMAGE_FORMAT_FLOAT32,
+    "float16": image_pb2.IMAGE_FORMAT_FLOAT16,
+    "bfloat16": image_pb2.IMAGE_FORMAT_BFLOAT16,
+    "uint8": image_pb2.IMAGE_FORMAT_UINT8,
+    "jpeg": image_pb2.IMAGE_FORMAT_JPEG,
+    "png": image_pb2.IMAGE_FORMAT_PNG,
+}
+
+
+def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
+    """The formats of outputs by their names; those of float32 are left out.
+
+    Args:
+        value: one format for all outputs, or some by name.
+        outputs: the names of all.
+    """
+    asked = tuple(outputs) or ("color",)
+    formats = value if isinstance(value, Mapping) else dict.fromkeys(asked, value)
+    for name, entry in formats.items():
+        if name not in asked:
+            raise InvalidArgument.of(
+                "image_format", f"expected names of the outputs, {', '.join(asked)}, got {name!r}; add it to outputs"
+            )
+        if entry not in _WIRE:
+            raise InvalidArgument.of("image_format", f"expected one of {', '.join(_WIRE)}, got {entry!r}")
+    return {name: entry for name, entry in formats.items() if entry != "float32"}
+
+
+def jpeg_quality_of(value: Any, formats: ImageFormats) -> int:
+    """The quality of JPEG files; 0: the worker's choice."""
+    if value is None:
+        return 0
+    if "jpeg" not in formats.values():
+        raise InvalidArgument.of("jpeg_quality", 'belongs to image_format="jpeg"; leave it out')
+    return whole_number("jpeg_quality", value, 1, 100)
+
+
+def format_messages(formats: ImageFormats, jpeg_quality: int) -> list[image_pb2.OutputFormat]:
+    """What a request says of its outputs."""
+    return [
+        image_pb2.OutputFormat(name=name, format=_WIRE[entry], quality=jpeg_quality if entry == "jpeg" else 0)
+        for name, entry in formats.items()
+    ]

@@ -1,0 +1,1 @@
+"""The connection to one worker: channels, deadlines, retries, shared memory, tracing."""

@@ -1,0 +1,174 @@
+"""Addresses of workers: how they are written, and what to say when nobody answers there."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lumigrad.client.errors import InvalidArgument, Unavailable
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One piece of advice. As text it is for Python; the command line shows its own words instead.
+
+    Attributes:
+        python: names arguments.
+        shell: names options.
+    """
+
+    python: str
+    shell: str
+
+    def __str__(self) -> str:
+        return self.python
+
+
+LARGER_TIMEOUT = Remedy("pass a larger timeout_s", "give it longer with --timeout SECONDS")
+TOKEN = Remedy(
+    "pass token=… to Client, or set LUMIGRAD_TOKEN", "set LUMIGRAD_TOKEN, or name its file with --token-file FILE"
+)
+PLAIN_TEXT = Remedy("leave tls out", "leave --tls out, or say --no-tls")
+AUTHORITY = Remedy(
+    "pass tls=FILE with the authority's certificate", "name the file of the authority's certificate with --tls-ca FILE"
+)
+TLS = Remedy("pass tls=True or tls=FILE", "use --tls or --tls-ca FILE")
+CERTIFICATE = Remedy("certificate=(FILE, KEY)", "--certificate FILE KEY")
+TLS_TOO = Remedy("expected tls=True or tls=FILE with it, got tls=False", "expected --tls or --tls-ca FILE with it")
+TARGET = Remedy("name another with LUMIGRAD_TARGET", "name another with --target or LUMIGRAD_TARGET")
+TARGETS = Remedy("name others with LUMIGRAD_TARGET", "name others with --target or LUMIGRAD_TARGET")
+
+_ALL = (LARGER_TIMEOUT, TOKEN, PLAIN_TEXT, AUTHORITY, TLS, CERTIFICATE, TLS_TOO, TARGET, TARGETS)
+
+
+def at_the_shell(text: str) -> str:
+    """A message with the advice in the words of the command line."""
+    for remedy in _ALL:
+        text = text.replace(remedy.python, remedy.shell)
+    return text
+
+
+TARGET_VARIABLE = "LUMIGRAD_TARGET"
+DEFAULT_TARGET = "localhost:50051"
+DEFAULT_PORT = 50051
+
+# Addresses, with commas or in a sequence; or what is asked for them, again and again.
+WorkerTargets: TypeAlias = "str | Sequence[str] | Callable[[], Sequence[str]]"
+
+_DNS = ("dns:///", "dns:")
+_NUMERIC = ("ipv4:", "ipv6:")
+# What people put before an address that are used to the web.
+_WEB = re.compile(r"^(https?|grpcs?|tcp|tls)://([^/]*)/?", re.IGNORECASE)
+_LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a worker is.
+
+    Attributes:
+        target: "host:port", or any other name that gRPC knows.
+        server_name: the name that its certificate is for, if that is not in the target.
+    """
+
+    target: str
+    server_name: str | None = None
+
+
+class Targets:
+    """The workers that a user named.
+
+    Attributes:
+        text: what the user wrote, to be shown.
+        is_lone: it is one address of one worker, for good.
+    """
+
+    def __init__(self, targets: WorkerTargets | None) -> None:
+        """Takes what a user may pass; None: LUMIGRAD_TARGET, else localhost:50051."""
+        self._ask = targets if callable(targets) else None
+        self._entries = () if callable(targets) else _entries(targets)
+        self.text = getattr(targets, "__name__", "a function") if callable(targets) else ",".join(self._entries)
+        self.is_lone = self._ask is None and len(self._entries) == 1 and not _is_name(self._entries[0])
+        self.is_fixed = self._ask is None and not any(map(_is_name, self._entries))
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the workers are now, each once; asks the name service if there is a name to look up.
+
+        Raises:
+            Unavailable: no name is known, or no address is told.
+        """
+        entries = self._entries if self._ask is None else _checked(self._ask())
+        found: dict[Address, None] = {}
+        failures: list[str] = []
+        for entry in entries:
+            try:
+                found.update(dict.fromkeys(_looked_up(entry) if _is_name(entry) else (Address(entry),)))
+            except OSError as error:
+                failures.append(f"{entry} is not known here ({error})")
+        if not found:
+            why = "; ".join(failures) or "no address was told"
+            raise Unavailable(f"no worker at {self.text}: {why}; {TARGETS}")
+        return tuple(found)
+
+
+def resolve_target(targets: WorkerTargets | None) -> str:
+    """The text of the target meant: the argument, else LUMIGRAD_TARGET, else localhost:50051."""
+    return Targets(targets).text
+
+
+def split_target(target: str) -> tuple[str, int | None]:
+    """The name or address in a target, and its port if it has one."""
+    host, _, port = target.removeprefix("dns:///").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else (target, None)
+
+
+def is_loopback(target: str) -> bool:
+    """Whether an address leads to this machine, as far as it tells."""
+    return target.startswith(_LOOPBACK)
+
+
+def resolve_name(host: str, port: int) -> tuple[str, ...]:
+    """The addresses "ip:port" behind a name; those of IPv4 if there are any, since a worker may have one of each."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    four = [f"{where[0]}:{port}" for family, *_, where in found if family is socket.AF_INET]
+    six = [f"[{where[0]}]:{port}" for family, *_, where in found if family is socket.AF_INET6]
+    return tuple(dict.fromkeys(four or six))
+
+
+def _entries(targets: str | Sequence[str] | None) -> tuple[str, ...]:
+    named = targets or os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
+    if isinstance(named, str):
+        scheme = next((scheme for scheme in _NUMERIC if named.startswith(scheme)), "")
+        parts = named.removeprefix(scheme).split(",")
+        # One address stays as it is: gRPC knows what it means.
+        named = [named] if len(parts) == 1 else parts
+    return tuple(dict.fromkeys(_checked(named)))
+
+
+def _checked(entries: Sequence[str]) -> Sequence[str]:
+    for entry in entries:
+        if not isinstance(entry, str) or not entry or any(character.isspace() for character in entry):
+            text = f'expected addresses such as "{DEFAULT_TARGET}", "a:50051,b:50051" or "dns:///name:50051", got'
+            raise InvalidArgument.of("target", f"{text} {entry!r}")
+        web = _WEB.match(entry)
+        if web is not None:
+            meant = web[2] if split_target(web[2])[1] else f"{web[2]}:{DEFAULT_PORT}"
+            tls = f"; {TLS} for a worker with TLS" if web[1].lower() in ("https", "grpcs", "tls") else ""
+            raise InvalidArgument.of("target", f'expected "host:port", such as "{meant}", got {entry!r}{tls}')
+    return entries
+
+
+def _is_name(entry: str) -> bool:
+    """Whether it stands for the addresses that the name service tells; not one of another name service's."""
+    return entry.startswith(_DNS) and not (entry.startswith("dns://") and not entry.startswith("dns:///"))
+
+
+def _looked_up(entry: str) -> tuple[Address, ...]:
+    rest = entry.removeprefix("dns:///" if entry.startswith("dns:///") else "dns:")
+    host, port = split_target(rest)
+    found = resolve_name(host, port or DEFAULT_PORT)
+    return tuple(Address(address, host) for address in found)

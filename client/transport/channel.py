@@ -1,0 +1,133 @@
+"""A gRPC channel to a worker: its credentials and options."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.experimental
+
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.transport.addresses import TLS_TOO, Address, is_loopback
+
+TOKEN_VARIABLE = "LUMIGRAD_TOKEN"
+TLS_VARIABLE = "LUMIGRAD_TLS"
+
+# Message sizes stay at gRPC's defaults (payloads come in chunks) and compression stays off (floats do not shrink).
+_OPTIONS = (
+    # A worker that vanished without closing the connection is noticed so long after the keepalive.
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # That is for the network's acknowledgements alone; this is for the worker's.
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    # A worker that is restarted should be found again in the time that calls are retried for.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Whoever waits for a reply receives it, without other threads in between.
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
+)
+
+# A proxy that the environment names for the web does not lead to this machine.
+_LOOPBACK_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
+
+File = str | PathLike[str]
+Tls = bool | File
+# The client's own certificate and its key.
+Certificate = tuple[File, File]
+
+
+def resolve_token(token: str | None) -> str:
+    """The token meant: the argument, else LUMIGRAD_TOKEN; empty: none."""
+    resolved = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+    if not re.fullmatch(r"[\x21-\x7e]*", resolved):
+        # At every call gRPC would complain of it, and show it.
+        raise InvalidArgument.of("token", "expected printable ASCII without spaces; does a line end belong to it?")
+    return resolved
+
+
+def resolve_tls(tls: Tls | None) -> Tls:
+    """Whether to encrypt: the argument, else LUMIGRAD_TLS, which is "1" or the path of a PEM file, else not."""
+    if tls is not None:
+        return tls
+    named = os.environ.get(TLS_VARIABLE, "")
+    return {"": False, "0": False, "1": True}.get(named, named)
+
+
+def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.ChannelCredentials | None:
+    """What an encrypted channel needs; None for plain text.
+
+    Args:
+        tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
+            PEM file.
+        certificate: PEM files of the client's certificate and its chain, and of its key; for workers that ask.
+    """
+    if tls is False:
+        if certificate is not None:
+            raise InvalidArgument.of("certificate", str(TLS_TOO))
+        return None
+    roots = None if tls is True else _read_authorities(tls)
+    chain = key = None
+    if certificate is not None:
+        if isinstance(certificate, str) or not isinstance(certificate, Sequence) or len(certificate) != 2:
+            raise InvalidArgument.of("certificate", f"expected two files, (certificate, key), got {certificate!r}")
+        chain, key = _read_pair(*certificate)
+    return grpc.ssl_channel_credentials(roots, key, chain)
+
+
+def open_channel(
+    address: Address, credentials: grpc.ChannelCredentials | None, keepalive_s: float = 30.0
+) -> grpc.Channel:
+    """A channel that connects when it is first used.
+
+    Args:
+        address: of the worker.
+        credentials: None: plain text.
+        keepalive_s: without a word on a connection, until the worker is asked for one while calls wait for it.
+    """
+    options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
+    options = (*options, ("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
+    if address.server_name is not None:
+        # The address was looked up here: the certificate is still for the name.
+        options = (*options, ("grpc.default_authority", address.server_name))
+    if credentials is None:
+        return grpc.insecure_channel(address.target, options=options)
+    if address.server_name is not None:
+        options = (*options, ("grpc.ssl_target_name_override", address.server_name))
+    return grpc.secure_channel(address.target, credentials, options=options)
+
+
+def _read_authorities(path: File) -> bytes:
+    content = _read("tls", "certificate authorities", path)
+    try:
+        # gRPC itself would only say, at every call, that the handshake failed.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        text = f"expected a PEM file of certificate authorities, got {path}, which holds no certificate"
+        raise InvalidArgument.of("tls", text) from None
+    return content
+
+
+def _read_pair(certificate: File, key: File) -> tuple[bytes, bytes]:
+    contents = _read("certificate", "the client's certificate", certificate), _read("certificate", "its key", key)
+    try:
+        # gRPC itself would only say, at every call, that the handshake failed.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError:
+        text = f"expected a certificate and its key without a password, both PEM, got {certificate} and {key}"
+        raise InvalidArgument.of("certificate", text) from None
+    return contents
+
+
+def _read(argument: str, what: str, path: File) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument.of(
+            argument, f"expected a PEM file of {what}, got {path}: {error.strerror or error}"
+        ) from error

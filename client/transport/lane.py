@@ -1,0 +1,202 @@
+"""A lane of shared memory: regions of a worker on this machine, mapped here, and what is held of them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import mmap
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from lumigrad.client.base import forks
+from lumigrad.client.base.arrays import Array
+from lumigrad.protos.lane_tensors import Room
+from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker, lane_metadata
+
+# A worker that does not answer for so long stands still.
+PATIENCE_S = 2.0
+
+
+class LaneFailed(Exception):
+    """The lane is of no use; the text says why."""
+
+
+class Lane:
+    """One lane. Safe to use from several threads; `release` also from finalizers.
+
+    It ends when it is retired and nothing is held of it any more: the worker then takes the memory back, and what was
+    held would read as zeros.
+    """
+
+    def __init__(self, link: socket.socket, token: bytes) -> None:
+        """Takes a connection to the worker over."""
+        link.setblocking(False)
+        self._link = link
+        self._token = token
+        # For reading from the link. Finalizers only send.
+        self._lock = threading.Lock()
+        self._regions: dict[int, Array] = {}
+        self._granted: dict[int, int] = {}
+        self._numbers = itertools.count(1)
+        self._held: set[int] = set()
+        self._unsent: deque[bytes] = deque()
+        self._is_open = self._is_retired = self._is_dead = False
+        weakref.finalize(self, link.close).atexit = False
+        forks.follow(self)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the worker is still there, as far as can be known without waiting."""
+        self._flush()
+        if self._lock.acquire(blocking=False):
+            try:
+                while self._take():
+                    pass
+            except LaneFailed:
+                pass
+            finally:
+                self._lock.release()
+        return not (self._is_dead or self._is_retired)
+
+    def prove(self, nonce: bytes, patience_s: float) -> None:
+        """Shows that both sides see the same memory."""
+        with self._lock:
+            self._await(lambda: bool(self._regions), patience_s)
+            (memory,) = self._regions.values()
+            if memory[: len(nonce)].tobytes() != nonce:
+                raise LaneFailed("the memory is not the worker's")
+            memory[len(nonce) : 2 * len(nonce)] = np.frombuffer(nonce, np.uint8)
+            self._send(Packet(ToWorker.READY).pack())
+            self._await(lambda: self._is_open, patience_s)
+
+    def hold(self) -> int:
+        """The number of a new lease."""
+        number = next(self._numbers)
+        self._held.add(number)
+        return number
+
+    def metadata(self, lease: int) -> tuple[str, str]:
+        """What a call tells the worker whose reply belongs to that lease."""
+        return lane_metadata(self._token, lease)
+
+    def let_go(self, lease: int) -> None:
+        """Nothing was leased under this number."""
+        self._held.discard(lease)
+        if self._is_retired and not self._held:
+            self._link.close()
+
+    def release(self, lease: int) -> None:
+        """Gives back all that was leased under this number. Takes no lock and does not wait."""
+        # In a child of a fork the lease is the parent's.
+        if lease in self._held:
+            self._send(Packet(ToWorker.RELEASE, lease).pack())
+            self.let_go(lease)
+
+    def room(self, lease: int, nbytes: int, patience_s: float) -> Room | None:
+        """Leases memory to write to; None if the worker has none to give.
+
+        Raises:
+            LaneFailed: the worker does not answer.
+        """
+        with self._lock:
+            self._send(Packet(ToWorker.LEASE, lease, nbytes).pack())
+            self._await(lambda: lease in self._granted, patience_s)
+            region = self._granted.pop(lease)
+            return (region, self._regions[region]) if region else None
+
+    def memory(self, region: int, patience_s: float) -> Array:
+        """All bytes of a region that a reply named."""
+        if region not in self._regions:
+            with self._lock:
+                self._await(lambda: region in self._regions, patience_s)
+        return self._regions[region]
+
+    def retire(self) -> None:
+        """Lets the lane end as soon as nothing is held of it."""
+        self._is_retired = True
+        if not self._held:
+            self._link.close()
+
+    def after_fork(self, is_sound: bool) -> None:
+        """Leaves everything to the parent."""
+        self._is_retired = True
+        self._held.clear()
+        self._link.close()
+
+    def _await(self, happened: Callable[[], bool], patience_s: float) -> None:
+        """Reads from the link until something has happened."""
+        until = time.monotonic() + min(patience_s, PATIENCE_S)
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        while not happened():
+            if not self._take() and not poll.poll(max(0.0, until - time.monotonic()) * 1e3):
+                raise LaneFailed(f"no answer within {min(patience_s, PATIENCE_S):g} s")
+
+    def _take(self) -> bool:
+        """Reads one packet; False if there is none."""
+        try:
+            raw, descriptors, _, _ = socket.recv_fds(self._link, PACKET_BYTES + 1, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._died(f"the connection broke: {error}") from error
+        try:
+            self._hear(Packet.unpack(raw), descriptors, raw)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _hear(self, packet: Packet | None, descriptors: list[int], raw: bytes) -> None:
+        match packet:
+            case Packet(ToCaller.REGION, region, size) if descriptors:
+                self._regions[region] = self._mapped(descriptors[0], size)
+            case Packet(ToCaller.OPEN):
+                self._is_open = True
+            case Packet(ToCaller.DROP, region):
+                self._regions.pop(region, None)
+            case Packet(ToCaller.LEASED, lease, region) if not region or region in self._regions:
+                self._granted[lease] = region
+            case _:
+                raise self._died("the worker has gone" if not raw else "the worker broke the protocol")
+
+    def _mapped(self, descriptor: int, size: int) -> Array:
+        try:
+            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+            if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size < size:
+                raise self._died("the worker's memory could vanish")
+            return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
+        except OSError as error:
+            raise self._died(f"the memory cannot be mapped: {error}") from error
+
+    def _died(self, why: str) -> LaneFailed:
+        self._is_dead = True
+        return LaneFailed(why)
+
+    def _send(self, raw: bytes) -> None:
+        """Sends a packet; later if the worker has not read those before it."""
+        self._unsent.append(raw)
+        self._flush()
+
+    def _flush(self) -> None:
+        # Another thread, or a finalizer in the midst of this, may take the last one.
+        with contextlib.suppress(IndexError):
+            while self._unsent:
+                packet = self._unsent.popleft()
+                try:
+                    self._link.send(packet)
+                except BlockingIOError:
+                    self._unsent.appendleft(packet)
+                    return
+                except OSError:
+                    # Nobody is left to hear it.
+                    return

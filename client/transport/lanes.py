@@ -1,0 +1,227 @@
+"""Shared-memory lanes of a client: opening them, and sending a call's payload through one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
+
+import numpy as np
+from google.protobuf.message import Message
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.errors import InvalidArgument, LumigradError, Unavailable
+from lumigrad.client.transport.addresses import is_loopback
+from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
+from lumigrad.client.transport.retry import Deadline
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
+from lumigrad.protos.lanes import address_of, pack_hello
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.v1 import tensor_pb2
+
+
+class StreamTrip:
+    """A call without a lane."""
+
+    metadata: tuple[tuple[str, str], ...] = ()
+    # That came by a lane.
+    received_bytes = 0
+
+    def __init__(self) -> None:
+        self.payload = PayloadWriter()
+
+    def reader(self, header: Message, payload: memoryview) -> PayloadReader:
+        """Views the tensors of the reply."""
+        return PayloadReader(payload)
+
+    def end(self, *, succeeded: bool) -> None:
+        """The call is over."""
+
+
+class LaneTrip(StreamTrip):
+    """A call whose large tensors travel by a lane."""
+
+    def __init__(self, lane: Lane, deadline: Deadline) -> None:
+        """Begins to hold what the reply will lie in."""
+        self._lane = lane
+        self._deadline = deadline
+        self._reply = lane.hold()
+        # Until it is known that there is nothing to give back, or who will.
+        self._reply_is_open = True
+        self._upload: int | None = None
+        self.metadata = (lane.metadata(self._reply),)
+        self.payload = LaneWriter(self._room)
+
+    def reader(self, header: Message, payload: memoryview) -> PayloadReader:
+        """Views the tensors of the reply; regions that it names are held as long as arrays of them live."""
+        self._reply_is_open = False
+        self.received_bytes = sum(tensor.region.length for tensor in _tensors(header) if tensor.HasField("region"))
+        if not self.received_bytes:
+            self._lane.let_go(self._reply)
+            return PayloadReader(payload)
+        hold = _Hold()
+        weakref.finalize(hold, self._lane.release, self._reply).atexit = False
+
+        def find(span: tensor_pb2.RegionSpan, field: str) -> Array:
+            try:
+                memory = self._lane.memory(span.region, self._deadline.remaining_s())
+            except LaneFailed as error:
+                raise ProtocolError(f"{field}.region", "a region of the lane", f"{span.region}: {error}") from error
+            return np.asarray(_HeldBytes(part_of(memory, span, field), hold))
+
+        return LaneReader(payload, find)
+
+    def end(self, *, succeeded: bool) -> None:
+        """Gives back what was leased for the upload, and for a reply that did not come."""
+        if self._upload is not None:
+            self._lane.release(self._upload)
+        if self._reply_is_open and succeeded:
+            self._lane.let_go(self._reply)
+        elif self._reply_is_open:
+            self._lane.release(self._reply)
+
+    def _room(self, nbytes: int) -> Room | None:
+        if self._upload is None:
+            self._upload = self._lane.hold()
+        try:
+            return self._lane.room(self._upload, nbytes, self._deadline.remaining_s())
+        except LaneFailed:
+            return None
+
+
+class _Hold:
+    """What all arrays of a reply keep alive."""
+
+
+class _HeldBytes:
+    """Bytes as NumPy wants to hear of them; an array of them keeps this alive, and so the lease."""
+
+    def __init__(self, memory: Array, hold: _Hold) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        self._kept = memory, hold
+
+
+def _tensors(message: Message) -> Iterator[tensor_pb2.Tensor]:
+    """All tensors in a message."""
+    if isinstance(message, tensor_pb2.Tensor):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if field.is_repeated else (value,):
+                yield from _tensors(part)
+
+
+LaneMode = Literal["auto", "stream", "shared"]
+
+_FIRST_PAUSE_S = 1.0
+_LARGEST_PAUSE_S = 60.0
+
+
+class Lanes:
+    """Opens a lane when there is use for one, and another one when the worker was started again."""
+
+    def __init__(self, mode: LaneMode, target: str, offer: Callable[[float], Any]) -> None:
+        """Sets up, without connecting.
+
+        Args:
+            mode: "auto": for workers at loopback addresses, once a payload is large; "shared": at once, and say so if
+                that fails; "stream": never.
+            target: the worker's address.
+            offer: asks the worker for an OpenLaneReply, within so many seconds.
+        """
+        if mode not in get_args(LaneMode):
+            listed = ", ".join(f'"{name}"' for name in get_args(LaneMode))
+            raise InvalidArgument.of("lane", f"expected one of {listed}, got {mode!r}")
+        self._mode = mode
+        self._target = target
+        self._offer = offer
+        self._may_open = mode == "shared" or (mode == "auto" and is_loopback(target))
+        self._has_use = mode == "shared"
+        self._lane: Lane | None = None
+        self._lock = threading.Lock()
+        self._pause_s = _FIRST_PAUSE_S
+        self._not_before = 0.0
+
+    def kind(self, deadline: Deadline) -> str:
+        """How the next large payload will travel: "shared" or "stream"."""
+        self._has_use = True
+        return "stream" if self._current(deadline) is None else "shared"
+
+    def trip(self, deadline: Deadline, *, by_stream: bool = False) -> StreamTrip:
+        """Begins an attempt of a call."""
+        lane = self._current(deadline) if self._has_use and not by_stream else None
+        return StreamTrip() if lane is None else LaneTrip(lane, deadline)
+
+    def note(self, payload_bytes: int) -> None:
+        """Hears how much travelled with a stream."""
+        self._has_use = self._has_use or payload_bytes >= LEAST_BYTES
+
+    def close(self) -> None:
+        """Uses lanes no more. Arrays that lie in one stay as they are."""
+        self._may_open = False
+        with self._lock:
+            if self._lane is not None:
+                self._lane.retire()
+            self._lane = None
+
+    def _current(self, deadline: Deadline) -> Lane | None:
+        lane = self._lane
+        if lane is not None and lane.is_alive:
+            return lane
+        if not self._may_open or time.monotonic() < self._not_before or not self._lock.acquire(blocking=False):
+            # Who comes while another thread opens a lane need not wait for it.
+            return None
+        try:
+            if self._lane is lane:
+                if lane is not None:
+                    lane.retire()
+                self._lane = self._opened(deadline)
+            return self._lane
+        finally:
+            self._lock.release()
+
+    def _opened(self, deadline: Deadline) -> Lane | None:
+        try:
+            lane = _open(self._offer(min(PATIENCE_S, deadline.remaining_s())), deadline)
+        except Unavailable:
+            # There is no worker at all, as the call itself will hear; the next one may have a lane.
+            return None
+        except (LumigradError, LaneFailed, OSError) as error:
+            self._not_before = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LARGEST_PAUSE_S)
+            self._complain(error)
+            return None
+        self._pause_s = _FIRST_PAUSE_S
+        return lane
+
+    def _complain(self, error: Exception) -> None:
+        if self._mode == "shared":
+            warnings.warn(
+                f"no shared memory with the worker at {self._target} ({error}); payloads travel with the stream",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _open(offer: Any, deadline: Deadline) -> Lane:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        link.settimeout(min(PATIENCE_S, deadline.remaining_s()))
+        link.connect(address_of(offer.socket))
+        link.send(pack_hello(offer.token))
+    except BaseException:
+        link.close()
+        raise
+    lane = Lane(link, offer.token)
+    try:
+        lane.prove(offer.nonce, deadline.remaining_s())
+    except BaseException:
+        lane.retire()
+        raise
+    return lane

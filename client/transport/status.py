@@ -1,0 +1,208 @@
+"""gRPC status -> the client's exceptions."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2
+
+from lumigrad.client.errors import (
+    Cancelled,
+    ContextLost,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    LaneLost,
+    LumigradError,
+    ResourceExhausted,
+    SceneNotFound,
+    StepMismatch,
+    TrainingHeld,
+    TrainingLost,
+    Unauthenticated,
+    Unavailable,
+    VersionMismatch,
+    Violation,
+)
+from lumigrad.client.transport.addresses import (
+    AUTHORITY,
+    CERTIFICATE,
+    LARGER_TIMEOUT,
+    PLAIN_TEXT,
+    TARGET,
+    TLS,
+    TOKEN,
+    split_target,
+)
+from lumigrad.protos import details
+from lumigrad.v1 import errors_pb2
+
+# What TLS and gRPC say of a connection that cannot be, and what that usually means.
+_HANDSHAKES = {
+    "WRONG_VERSION_NUMBER": f"it seems to serve plain text; {PLAIN_TEXT}, or start it with --tls-cert and --tls-key",
+    "certificate has expired": "its certificate has expired; renew the file of --tls-cert",
+    "CERTIFICATE_VERIFY_FAILED": f"its certificate is not signed by an authority that is trusted here; {AUTHORITY}",
+    "Hostname Verification Check failed": "its certificate is for another name; use a name that it was made for",
+    "Peer name": "its certificate is for another name; use a name that it was made for",
+}
+# What is heard of somebody who accepts the connection and then does not like its first bytes.
+_HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
+# In which somebody at this machine accepts a connection.
+_PROBE_S = 1.0
+_RESET = "RST_STREAM"
+
+# The way to a tensor in a message, which callers know by its name alone.
+_TO_TENSOR = re.compile(r"^(?:\w+\.)*scene\.(?:spheres|gaussians|mesh)\.")
+
+_Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> LumigradError:
+    """The exception to raise for a failed call.
+
+    Args:
+        error: what gRPC raised; it is a grpc.Call too.
+        target: the address that was called, for the text.
+        timeout_s: the time the call had, for the text.
+    """
+    call: Any = error
+    text = call.details() or "no further details"
+    if _was_lost(call):
+        text = f"the worker at {target} was lost while it was at the call ({text}); its log may say why"
+        return Unavailable(text, was_begun=True)
+    if call.code() is grpc.StatusCode.CANCELLED:
+        # A worker that ends a call which takes too long has begun it.
+        return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=not call.initial_metadata())
+    translate = _TRANSLATIONS.get(call.code())
+    if translate is not None:
+        return translate(text, call.trailing_metadata() or (), target, timeout_s)
+    return Internal(f"the worker at {target} answered {call.code().name}: {text}")
+
+
+def _was_lost(call: Any) -> bool:
+    """Whether a worker ended while it was at the call."""
+    if call.code() is grpc.StatusCode.INTERNAL:
+        # A proxy in between that loses its worker resets the stream; workers themselves do not.
+        return _RESET in (call.details() or "") and _was_begun(call)
+    return call.code() is grpc.StatusCode.UNAVAILABLE and _was_begun(call)
+
+
+def _was_begun(call: Any) -> bool:
+    """Whether a worker took the call, and did not end it itself: one that refuses it says so with RetryInfo."""
+    refused = details.find(call.trailing_metadata(), error_details_pb2.RetryInfo)
+    return bool(call.initial_metadata()) and refused is None
+
+
+def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    request = details.find(metadata, error_details_pb2.BadRequest)
+    violations = tuple(
+        Violation(_TO_TENSOR.sub("", violation.field), violation.description)
+        for violation in (request.field_violations if request else ())
+    )
+    message = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
+    return InvalidArgument(message or text, violations)
+
+
+def _resource_exhausted(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    info = details.find(metadata, error_details_pb2.RetryInfo)
+    if info is None:
+        return ResourceExhausted(f"the worker at {target} refused the call: {text}")
+    seconds = info.retry_delay.ToMilliseconds() / 1e3
+    return ResourceExhausted(f"the worker at {target} is busy: {text}; try again in {seconds:g} s", seconds)
+
+
+def _not_found(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    detail = details.find(metadata, errors_pb2.SceneNotFound)
+    scene_id = detail.scene_id if detail else ""
+    return SceneNotFound(f"the worker at {target} has no scene {scene_id}; put it again", scene_id)
+
+
+def _failed_precondition(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    lost = details.find(metadata, errors_pb2.ContextLost)
+    if lost is not None:
+        return ContextLost(
+            f"the worker at {target} no longer has the context {lost.context_id}; render again", lost.context_id
+        )
+    if details.find(metadata, errors_pb2.LaneLost) is not None:
+        return LaneLost(f"the worker at {target} has closed the lane of shared memory")
+    mismatch = details.find(metadata, errors_pb2.VersionMismatch)
+    if mismatch is not None:
+        return VersionMismatch(
+            f"scene {mismatch.scene_id} at {target} has version {mismatch.actual}, not {mismatch.expected}: it was "
+            "updated meanwhile; fetch a new handle with Client.get",
+            mismatch.scene_id,
+            mismatch.expected,
+            mismatch.actual,
+        )
+    return _of_training(text, metadata, target) or Internal(f"the worker at {target} refused the call: {text}")
+
+
+def _of_training(text: str, metadata: _Metadata, target: str) -> LumigradError | None:
+    told = f"the worker at {target} says: {text}"
+    for detail in details.unpack(metadata):
+        match detail:
+            case errors_pb2.TrainingHeld():
+                return TrainingHeld(told, detail.scene_id)
+            case errors_pb2.TrainingLost():
+                return TrainingLost(told, detail.training_id)
+            case errors_pb2.StepMismatch():
+                return StepMismatch(told, detail.expected, detail.actual)
+    return None
+
+
+def _deadline_exceeded(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    near = details.find(metadata, errors_pb2.DeadlineTooNear)
+    if near is not None:
+        return DeadlineExceeded(
+            f"the worker at {target} did not begin: with its queue such a call takes {near.needed_seconds:.3g} s at "
+            f"the least, and of {timeout_s:g} s there were {near.left_seconds:.3g} s left; "
+            f"{LARGER_TIMEOUT}"
+        )
+    return DeadlineExceeded(
+        f"no answer from {target} within {timeout_s:g} s; {LARGER_TIMEOUT}, or see `lumigrad info` for its queue"
+    )
+
+
+def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    for sign, advice in _HANDSHAKES.items():
+        if sign in text:
+            return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)
+    if "failed to connect" in text and (any(sign in text for sign in _HUNG_UP) or _is_masked(text, target)):
+        return Unavailable(
+            f"the worker at {target} ended the connection at once ({text}): if it asks for TLS, {TLS}; "
+            f"if for a client's certificate, {CERTIFICATE}"
+        )
+    return Unavailable(f"no worker at {target} ({text}); start one with `lumigrad serve`, or {TARGET}")
+
+
+def _is_masked(text: str, target: str) -> bool:
+    """Whether somebody accepts connections of a name with several addresses, of which gRPC names one that does not."""
+    host, port = split_target(target)
+    if host != "localhost" or port is None or "refused" not in text:
+        return False
+    try:
+        socket.create_connection((host, port), _PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+    return Unauthenticated(f"the worker at {target} refused the caller: {text}; {TOKEN}")
+
+
+_TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str, float], LumigradError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: _invalid_argument,
+    grpc.StatusCode.OUT_OF_RANGE: _invalid_argument,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: _resource_exhausted,
+    grpc.StatusCode.NOT_FOUND: _not_found,
+    grpc.StatusCode.FAILED_PRECONDITION: _failed_precondition,
+    grpc.StatusCode.DEADLINE_EXCEEDED: _deadline_exceeded,
+    grpc.StatusCode.UNAVAILABLE: _unavailable,
+    grpc.StatusCode.UNAUTHENTICATED: _unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: _unauthenticated,
+}

@@ -1,0 +1,1 @@
+"""Value types: cameras, scenes, meshes, worlds, and handles of stored scenes."""

@@ -1,0 +1,357 @@
+"""Cameras: size, pose and lens model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from lumigrad.client.base.arguments import number
+from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array, to_numpy
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
+
+PULSAR_LENGTHS = (8, 10, 11, 13)
+DISTORTION_LENGTHS = (0, 4, 5, 8)
+Projection = Literal["pinhole", "orthographic", "fisheye"]
+
+
+@dataclass(frozen=True, eq=False)
+class PulsarModel:
+    """Pulsar's camera: a film of some width at focal length f in front of the eye. World y is up.
+
+    Attributes:
+        parameters: [8 | 10 | 11 | 13] position (3), rotation as axis-angle (3) or six-D (6), focal length, sensor
+            width, and for 10 and 13 the principal point offset in pixels (2). Lengths in scene units.
+        orthogonal: parallel rays; the focal length must be 0.
+        right_handed: the view direction is -z instead of +z.
+        first_r_then_t: the eye is at rotation * position.
+    """
+
+    parameters: Float32
+    orthogonal: bool = False
+    right_handed: bool = False
+    first_r_then_t: bool = False
+
+    def __post_init__(self) -> None:
+        parameters = float32_array("parameters", self.parameters, ("8 | 10 | 11 | 13",))
+        if len(parameters) not in PULSAR_LENGTHS:
+            raise InvalidArgument.of(
+                "parameters",
+                f"expected 8, 10, 11 or 13 values (position, rotation, focal length, sensor width, offset), "
+                f"got {len(parameters)}",
+            )
+        object.__setattr__(self, "parameters", parameters)
+
+    @property
+    def _six_d(self) -> bool:
+        return len(self.parameters) in (11, 13)
+
+    @property
+    def focal_length(self) -> float:
+        """Scene units."""
+        return float(self.parameters[9 if self._six_d else 6])
+
+    @property
+    def rotation(self) -> Float64:
+        """[3, 3] the matrix that the rotation parameters stand for."""
+        values = self.parameters[3 : 9 if self._six_d else 6].astype(np.float64)
+        return six_d_rotation(values) if self._six_d else axis_angle_rotation(values)
+
+    @property
+    def eye(self) -> Float64:
+        """[3] the camera's position in the world, scene units."""
+        position = self.parameters[:3].astype(np.float64)
+        return self.rotation @ position if self.first_r_then_t else position
+
+
+@dataclass(frozen=True, eq=False)
+class OpenCVModel:
+    """OpenCV's camera: x right, y down, z forward; `x_camera = rotation @ x_world + translation`.
+
+    Attributes:
+        fx: focal length in x, pixels; pixels per scene unit if orthographic.
+        fy: focal length in y, likewise.
+        cx: principal point in x, pixels; the centre of the first pixel is at 0.5.
+        cy: principal point in y, pixels.
+        rotation: [3, 3] world to camera. Gaussians take any matrix, spheres a rotation.
+        translation: [3] world to camera, scene units.
+        projection: "pinhole", "orthographic" or "fisheye" (equidistant). Spheres know the pinhole alone.
+        distortion: of a pinhole: none, or k1 k2 p1 p2 [k3 [k4 k5 k6]] in OpenCV's order. Spheres take none.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    rotation: Float64
+    translation: Float64
+    projection: Projection = "pinhole"
+    distortion: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("fx", "fy"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise InvalidArgument.of(name, f"expected a focal length in pixels > 0, got {getattr(self, name)}")
+        for name in ("cx", "cy"):
+            if not math.isfinite(getattr(self, name)):
+                raise InvalidArgument.of(name, f"expected a finite number of pixels, got {getattr(self, name)}")
+        for name, shape in (("rotation", (3, 3)), ("translation", (3,))):
+            object.__setattr__(self, name, float64_array(name, getattr(self, name), shape))
+        if self.projection not in get_args(Projection):
+            raise InvalidArgument.of(
+                "model", f"expected one of {', '.join(get_args(Projection))}, got {self.projection!r}"
+            )
+        object.__setattr__(self, "distortion", _distortion(self.distortion, self.projection))
+
+    def check_for_spheres(self) -> None:
+        """Raises InvalidArgument for what only Gaussians can be seen with."""
+        if self.projection != "pinhole":
+            raise InvalidArgument.of("model", f'expected "pinhole" for spheres, got {self.projection!r}')
+        if self.distortion:
+            raise InvalidArgument.of(
+                "distortion", f"expected none for spheres, got {len(self.distortion)} coefficients; undistort it"
+            )
+        deviation, determinant = self._orthonormality
+        if deviation > 1e-3 or determinant < 0:
+            raise InvalidArgument.of(
+                "rotation",
+                f"expected an orthonormal matrix with determinant 1, R R^T deviates from the identity by "
+                f"{deviation:.3g} and the determinant is {determinant:.3g}; "
+                "for OpenGL or Blender cameras negate the second and third rows first",
+            )
+
+    @cached_property
+    def _orthonormality(self) -> tuple[float, float]:
+        """How far R R^T is from the identity, and the determinant of R."""
+        deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
+        return deviation, float(np.linalg.det(self.rotation))
+
+    @property
+    def focal_length(self) -> float:
+        """0: a pinhole has no film in front of the eye that would hide what is closer."""
+        return 0.0
+
+    @cached_property
+    def eye(self) -> Float64:
+        """[3] the camera's position in the world, scene units."""
+        return np.asarray(-self.rotation.T @ self.translation)
+
+
+@dataclass(frozen=True, eq=False)
+class InriaModel:
+    """The camera of diff-gaussian-rasterization, for Gaussians alone; x right, y down, z forward.
+
+    Its matrices are for row vectors: `(x, y, z, 1) @ view_matrix`.
+
+    Attributes:
+        view_matrix: [4, 4] world to camera, scene units.
+        full_projection: [4, 4] world to normalised device coordinates.
+        eye: [3] the camera's position in the world, scene units.
+        tan_fov_x: tangent of half the horizontal field of view.
+        tan_fov_y: tangent of half the vertical one.
+    """
+
+    view_matrix: Float64
+    full_projection: Float64
+    eye: Float64
+    tan_fov_x: float
+    tan_fov_y: float
+
+    def __post_init__(self) -> None:
+        for name, shape in (("view_matrix", (4, 4)), ("full_projection", (4, 4)), ("eye", (3,))):
+            label = "position" if name == "eye" else name
+            object.__setattr__(self, name, float64_array(label, getattr(self, name), shape))
+        for name in ("tan_fov_x", "tan_fov_y"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise InvalidArgument.of(name, f"expected the tangent of half an angle, > 0, got {getattr(self, name)}")
+
+    @property
+    def focal_length(self) -> float:
+        """0, as a pinhole's."""
+        return 0.0
+
+
+def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
+    coefficients = to_numpy("distortion", values)
+    numbers = coefficients.dtype.kind in "fiu" and bool(np.isfinite(coefficients).all())
+    if not numbers or coefficients.ndim != 1 or len(coefficients) not in DISTORTION_LENGTHS:
+        raise InvalidArgument.of(
+            "distortion",
+            "expected no coefficients, or 4, 5 or 8 finite ones (k1 k2 p1 p2 [k3 [k4 k5 k6]]), "
+            f"got {coefficients.tolist()}",
+        )
+    if len(coefficients) and projection != "pinhole":
+        raise InvalidArgument.of("distortion", f'expected none for model="{projection}", which knows no distortion')
+    return tuple(float(value) for value in coefficients)
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A camera and the size of its picture.
+
+    Make one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `pulsar` or `inria`.
+
+    Attributes:
+        width: picture width in pixels.
+        height: picture height in pixels.
+        model: what maps the world to the picture.
+    """
+
+    width: int
+    height: int
+    model: PulsarModel | OpenCVModel | InriaModel
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height"):
+            size = number(name, getattr(self, name))
+            if not math.isfinite(size) or size != int(size) or size < 1:
+                raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size:g}")
+            object.__setattr__(self, name, int(size))
+
+    @staticmethod
+    def pulsar(
+        parameters: Any,
+        width: int,
+        height: int,
+        *,
+        orthogonal: bool = False,
+        right_handed: bool = False,
+        first_r_then_t: bool = False,
+    ) -> Camera:
+        """Pulsar's camera from its parameter vector, see `PulsarModel`."""
+        return Camera(width, height, PulsarModel(parameters, orthogonal, right_handed, first_r_then_t))
+
+    @staticmethod
+    def opencv(
+        fx: float,
+        fy: float,
+        cx: float,
+        cy: float,
+        rotation: Any,
+        translation: Any,
+        width: int,
+        height: int,
+        *,
+        model: Projection = "pinhole",
+        distortion: Any = (),
+    ) -> Camera:
+        """OpenCV's camera from its intrinsics (pixels) and world-to-camera pose, see `OpenCVModel`."""
+        fx, fy, cx, cy = (number(name, value) for name, value in {"fx": fx, "fy": fy, "cx": cx, "cy": cy}.items())
+        return Camera(width, height, OpenCVModel(fx, fy, cx, cy, rotation, translation, model, distortion))
+
+    @staticmethod
+    def from_view_matrix(
+        view_matrix: Any,
+        intrinsics: Any,
+        width: int,
+        height: int,
+        *,
+        model: Projection = "pinhole",
+        distortion: Any = (),
+    ) -> Camera:
+        """OpenCV's camera from its matrices.
+
+        Args:
+            view_matrix: [4, 4] world to camera, for column vectors; the last row is 0 0 0 1.
+            intrinsics: [3, 3] the matrix K: fx 0 cx, 0 fy cy, 0 0 1; pixels.
+            width: picture width in pixels.
+            height: picture height in pixels.
+            model: "pinhole", "orthographic" or "fisheye".
+            distortion: of a pinhole, OpenCV's order, see `OpenCVModel`.
+        """
+        view = float64_array("view_matrix", view_matrix, (4, 4))
+        if not np.allclose(view[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+            raise InvalidArgument.of(
+                "view_matrix",
+                f"expected the last row 0 0 0 1, got {view[3].tolist()}; transpose a matrix that is for row vectors",
+            )
+        k = float64_array("intrinsics", intrinsics, (3, 3))
+        if k[0, 1] or k[1, 0] or not np.allclose(k[2], (0.0, 0.0, 1.0)):
+            raise InvalidArgument.of("intrinsics", f"expected fx 0 cx, 0 fy cy, 0 0 1, got {k.tolist()}")
+        return Camera.opencv(
+            k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3], width, height,
+            model=model, distortion=distortion,
+        )  # fmt: skip
+
+    @staticmethod
+    def inria(
+        view_matrix: Any,
+        full_projection: Any,
+        position: Any,
+        tan_fov_x: float,
+        tan_fov_y: float,
+        width: int,
+        height: int,
+    ) -> Camera:
+        """The camera of diff-gaussian-rasterization, see `InriaModel`; usually with an Inria semantics."""
+        tangents = number("tan_fov_x", tan_fov_x), number("tan_fov_y", tan_fov_y)
+        return Camera(width, height, InriaModel(view_matrix, full_projection, position, *tangents))
+
+    @staticmethod
+    def look_at(
+        eye: Sequence[float] | Float64,
+        target: Sequence[float] | Float64,
+        up: Sequence[float] | Float64 = (0.0, 1.0, 0.0),
+        *,
+        fov_degrees: float = 45.0,
+        width: int = 512,
+        height: int = 512,
+    ) -> Camera:
+        """A pinhole at `eye` that sees `target` in the middle of the picture.
+
+        Args:
+            eye: [3] position, world frame, scene units.
+            target: [3] the point looked at.
+            up: [3] world direction that points up in the picture. Scenes that were fitted to photographs have y down:
+                pass (0, -1, 0), as the commands take it for Gaussians.
+            fov_degrees: vertical field of view, in (0, 180).
+            width: picture width in pixels.
+            height: picture height in pixels.
+        """
+        eye = float64_array("eye", eye, (3,))
+        rotation = look_rotation(float64_array("target", target, (3,)) - eye, float64_array("up", up, (3,)))
+        if not 0.0 < fov_degrees < 180.0:
+            raise InvalidArgument.of("fov_degrees", f"expected an angle in (0, 180), got {fov_degrees}")
+        center = number("width", width) / 2, number("height", height) / 2
+        focal = center[1] / math.tan(math.radians(fov_degrees) / 2)
+        return Camera.opencv(focal, focal, *center, rotation, -rotation @ eye, width, height)
+
+    @staticmethod
+    def orbit(
+        center: Sequence[float] | Float64,
+        distance: float,
+        azimuth_degrees: float,
+        elevation_degrees: float,
+        up: Sequence[float] | Float64 = (0.0, 1.0, 0.0),
+        *,
+        fov_degrees: float = 45.0,
+        width: int = 512,
+        height: int = 512,
+    ) -> Camera:
+        """A pinhole on a sphere around `center`, looking at it.
+
+        Args:
+            center: [3] the point looked at, world frame.
+            distance: from the point, scene units.
+            azimuth_degrees: turns around `up`, counter-clockwise seen from above; 0 is the axis that follows `up` in
+                the order x, y, z, x, so +z if y is up.
+            elevation_degrees: above the horizon, in (-90, 90).
+            up: [3] world direction that points up; see `look_at`.
+            fov_degrees: vertical field of view, in (0, 180).
+            width: picture width in pixels.
+            height: picture height in pixels.
+        """
+        if not -90.0 < elevation_degrees < 90.0:
+            raise InvalidArgument.of("elevation_degrees", f"expected an angle in (-90, 90), got {elevation_degrees}")
+        if not 0.0 < distance < math.inf:
+            raise InvalidArgument.of("distance", f"expected a distance > 0, got {distance}")
+        center = float64_array("center", center, (3,))
+        direction = orbit_direction(azimuth_degrees, elevation_degrees, float64_array("up", up, (3,)))
+        return Camera.look_at(
+            center + distance * direction, center, up, fov_degrees=fov_degrees, width=width, height=height
+        )

@@ -1,0 +1,173 @@
+"""Gaussians as a value: one scene, or several of equal size. Their file formats are in `formats`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Float32, float32_array, to_numpy
+from lumigrad.client.errors import InvalidArgument
+
+# Coefficients per channel of the degrees 0 to 4.
+SH_COEFFICIENTS = (1, 4, 9, 16, 25)
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Gaussians:
+    """N Gaussians in the world frame. Anything array-like is accepted and kept as read-only float32.
+
+    A leading axis S on every array makes them S scenes of N Gaussians each; a rendering then takes S * C cameras, those
+    of the first scene first. Arrays that are float32 and contiguous already are not copied, so do not change them
+    afterwards.
+
+    Attributes:
+        means: [N, 3] or [S, N, 3] centres, scene units.
+        quats: [.., N, 4] rotations (w, x, y, z), of any length (0: no rotation); None with covariances.
+        scales: [.., N, 3] standard deviations along the turned axes, scene units, >= 0; None with covariances.
+        opacities: [.., N] in [0, 1].
+        sh: [.., N, K, D] coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25, of D channels; None with colors.
+        colors: [.., N, D] channels, instead of sh; or for each camera [C, N, D], with S scenes [S, C, N, D].
+        covariances: [.., N, 6] instead of quats and scales: xx xy xz yy yz zz, scene units squared.
+    """
+
+    means: Float32
+    quats: Float32 | None
+    scales: Float32 | None
+    opacities: Float32
+    sh: Float32 | None = None
+    colors: Float32 | None = None
+    covariances: Float32 | None = None
+
+    def __init__(
+        self,
+        means: Any,
+        quats: Any = None,
+        scales: Any = None,
+        opacities: Any = None,
+        sh: Any = None,
+        colors: Any = None,
+        covariances: Any = None,
+    ) -> None:
+        batched = to_numpy("means", means).ndim == 3
+        means = float32_array("means", means, ("S", "N", 3) if batched else ("N", 3))
+        leading = means.shape[:-1]
+        if opacities is None:
+            raise InvalidArgument.of("opacities", f"expected shape {list(leading)}, got none")
+        _check_alternatives(quats, scales, covariances, sh, colors)
+        optional = {
+            "quats": _optional("quats", quats, (*leading, 4)),
+            "scales": _optional("scales", scales, (*leading, 3)),
+            "covariances": _optional("covariances", covariances, (*leading, 6)),
+            "sh": _optional("sh", sh, (*leading, "K", "D")),
+            "colors": None if colors is None else _colors(colors, leading),
+        }
+        object.__setattr__(self, "means", means)
+        object.__setattr__(self, "opacities", float32_array("opacities", opacities, leading))
+        for name, array in optional.items():
+            object.__setattr__(self, name, array)
+        self._check_values()
+
+    def __len__(self) -> int:
+        """The number of Gaussians, of all scenes together."""
+        return int(self.opacities.size)
+
+    def __repr__(self) -> str:
+        scenes = "" if self.scenes is None else f"{self.scenes} scenes of "
+        shape = "covariances" if self.scales is None else "scales"
+        degree = "" if self.sh is None else f" of degree {self.sh_degree}"
+        return f"Gaussians({scenes}{self.means.shape[-2]} Gaussians, {shape}, {self.channels} channels{degree})"
+
+    @property
+    def scenes(self) -> int | None:
+        """S; None without that axis."""
+        return self.means.shape[0] if self.means.ndim == 3 else None
+
+    @property
+    def channels(self) -> int:
+        """D, the number of colour channels."""
+        array = self.colors if self.sh is None else self.sh
+        assert array is not None
+        return int(array.shape[-1])
+
+    @property
+    def sh_degree(self) -> int | None:
+        """The degree of the spherical harmonics that are stored; None with colors."""
+        return None if self.sh is None else SH_COEFFICIENTS.index(self.sh.shape[-2])
+
+    @property
+    def tensors(self) -> dict[str, Float32]:
+        """The arrays that are present, by name, in the order of the contract."""
+        arrays = {
+            "means": self.means,
+            "quats": self.quats,
+            "scales": self.scales,
+            "covariances": self.covariances,
+            "opacities": self.opacities,
+            "sh": self.sh,
+            "colors": self.colors,
+        }
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.tensors.values())
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Gaussians:
+        """Reads a file by its format, see `lumigrad.client.formats`; scales and opacities come activated."""
+        from lumigrad.client.formats import load_gaussians
+
+        return load_gaussians(path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a file in the format that its name ends with, see `lumigrad.client.formats`."""
+        from lumigrad.client.formats import save_gaussians
+
+        save_gaussians(self, path)
+
+    def _check_values(self) -> None:
+        opacities, scales = self.opacities, self.scales
+        for name, values in (("opacities", opacities), ("scales", scales)):
+            if values is not None and (count := int(np.isnan(values).sum())):
+                raise InvalidArgument.of(name, f"expected finite values, {count} of {values.size} are NaN")
+        if not ((opacities >= 0) & (opacities <= 1)).all():
+            raise InvalidArgument.of(
+                "opacities",
+                f"expected values in [0, 1], got {opacities.min()} to {opacities.max()}; apply the sigmoid to logits",
+            )
+        if scales is not None and not (scales >= 0).all():
+            raise InvalidArgument.of(
+                "scales", f"expected values >= 0, the smallest is {scales.min()}; apply exp to logarithms"
+            )
+        if self.sh is not None and (self.sh.shape[-2] not in SH_COEFFICIENTS or not self.channels):
+            raise InvalidArgument.of(
+                "sh", f"expected shape [.., N, K, D] with K = 1, 4, 9, 16 or 25 and D >= 1, got {list(self.sh.shape)}"
+            )
+        if self.colors is not None and not self.channels:
+            raise InvalidArgument.of("colors", f"expected at least one channel, got shape {list(self.colors.shape)}")
+
+
+def _check_alternatives(quats: Any, scales: Any, covariances: Any, sh: Any, colors: Any) -> None:
+    if covariances is None and (quats is None or scales is None):
+        missing = "quats" if quats is None else "scales"
+        raise InvalidArgument.of(missing, "expected quats and scales, or covariances instead of both, got none")
+    if covariances is not None and not (quats is None and scales is None):
+        raise InvalidArgument.of("covariances", "expected either covariances or quats and scales, got both")
+    if (sh is None) == (colors is None):
+        raise InvalidArgument.of("sh", f"expected either sh or colors, got {'neither' if sh is None else 'both'}")
+
+
+def _optional(name: str, value: Any, shape: Sequence[int | str]) -> Float32 | None:
+    return None if value is None else float32_array(name, value, shape)
+
+
+def _colors(value: Any, leading: tuple[int, ...]) -> Float32:
+    """[.., N, D], or with an axis of cameras before N."""
+    if to_numpy("colors", value).ndim == len(leading) + 2:
+        return float32_array("colors", value, (*leading[:-1], "C", leading[-1], "D"))
+    return float32_array("colors", value, (*leading, "D"))

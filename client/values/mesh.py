@@ -1,0 +1,150 @@
+"""Triangle meshes, and what a worker reports of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arguments import optional_name
+from lumigrad.client.base.arrays import Float32, Float64, Int32, float32_array, int32_array
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.v1 import mesh_pb2
+
+
+@dataclass(frozen=True)
+class MeshReport:
+    """A mesh after its vertices were welded by position. Lengths are in metres, of the mesh's own frame.
+
+    Attributes:
+        closed: every edge has two faces.
+        oriented: these run along it in opposite directions.
+        vertices: as given.
+        welded_vertices: distinct positions.
+        faces: as given.
+        degenerate_faces: without an area; they are left out.
+        duplicate_faces: with the corners of another; repetitions of the same orientation are left out.
+        boundary_edges: with one face.
+        nonmanifold_edges: with more than two.
+        inconsistent_edges: with two faces that run along them in the same direction.
+        low: lower corner of the box around it.
+        high: upper corner.
+        volume: cubic metres, negative where faces look inward; of open meshes it says little.
+        area: square metres.
+        rebuilt: the last update built the worker's search structure anew instead of fitting it.
+        growth: surface of the boxes of that structure to that of the mesh, relative to when it was built; 1, more after
+            updates.
+    """
+
+    closed: bool
+    oriented: bool
+    vertices: int
+    welded_vertices: int
+    faces: int
+    degenerate_faces: int
+    duplicate_faces: int
+    boundary_edges: int
+    nonmanifold_edges: int
+    inconsistent_edges: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    volume: float
+    area: float
+    rebuilt: bool
+    growth: float
+
+    @staticmethod
+    def of(message: mesh_pb2.MeshReport) -> MeshReport:
+        """Reads the worker's message."""
+        values = {name: getattr(message, name) for name in MeshReport.__dataclass_fields__}
+        return MeshReport(**{**values, "low": tuple(message.low), "high": tuple(message.high)})
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Mesh:
+    """Triangles in a frame of their own. Anything array-like is accepted and kept read-only.
+
+    Vertices at the same position are welded by the worker, which then reports whether the mesh is closed and oriented
+    (`SceneHandle.report`). Outside is where faces run counter-clockwise. Arrays that are float32 and int32 already are
+    not copied, so do not change them afterwards.
+
+    Attributes:
+        vertices: [V, 3] float32, metres.
+        faces: [F, 3] int32, the vertices of each triangle; at least one.
+        name: what obstacles of it are called that have no name of their own; it is not stored.
+    """
+
+    vertices: Float32
+    faces: Int32
+    name: str | None = None
+
+    def __init__(self, vertices: Any, faces: Any, name: str | None = None) -> None:
+        vertices = float32_array("vertices", vertices, ("V", 3))
+        finite = np.isfinite(vertices).all(axis=1)
+        if not finite.all():
+            row = int(finite.argmin())
+            raise InvalidArgument.of(
+                "vertices",
+                f"expected finite values, got {vertices[row].tolist()} in row {row} and {(~finite).sum() - 1} others",
+            )
+        faces = int32_array("faces", faces, ("F", 3))
+        if not len(faces):
+            raise InvalidArgument.of("faces", "expected at least one triangle, got none")
+        wrong = ((faces < 0) | (faces >= len(vertices))).any(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InvalidArgument.of(
+                "faces",
+                f"expected indices of the {len(vertices)} vertices, 0 to {len(vertices) - 1}, got "
+                f"{faces[row].tolist()} in row {row}",
+            )
+        object.__setattr__(self, "vertices", vertices)
+        object.__setattr__(self, "faces", faces)
+        object.__setattr__(self, "name", optional_name("name", name))
+
+    def __len__(self) -> int:
+        """The number of triangles."""
+        return len(self.faces)
+
+    def __repr__(self) -> str:
+        named = "" if self.name is None else f", {self.name!r}"
+        return f"Mesh({len(self.vertices)} vertices, {len(self)} triangles{named})"
+
+    @property
+    def tensors(self) -> dict[str, Float32 | Int32]:
+        """The arrays by name, in the order of the contract."""
+        return {"vertices": self.vertices, "faces": self.faces}
+
+    @cached_property
+    def bounds(self) -> tuple[Float64, Float64]:
+        """Lower and upper corner, [3] each, of the box around all triangles; metres."""
+        used = self.vertices[self.faces.ravel()].astype(np.float64)
+        return used.min(axis=0), used.max(axis=0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.vertices.nbytes + self.faces.nbytes
+
+    @staticmethod
+    def load(path: str | PathLike[str], *, scale: float = 1.0) -> Mesh:
+        """Reads an STL, OBJ, PLY or GLB file. Needs the extra `mesh`.
+
+        Several geometries become one mesh, each where its scene places it. Axes are left as they are: GLB has y up.
+
+        Args:
+            path: the file; its name without the ending becomes the mesh's.
+            scale: metres per unit of the file: 0.001 for millimetres.
+        """
+        from lumigrad.client.formats.mesh_files import load_mesh
+
+        return load_mesh(path, scale)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes an STL, OBJ, PLY or GLB file, in metres, whichever the name says. Needs the extra `mesh`."""
+        from lumigrad.client.formats.mesh_files import save_mesh
+
+        save_mesh(self, path)

@@ -1,0 +1,107 @@
+"""Poses: seven numbers that place an object in the world, also from a translation or a matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
+from lumigrad.client.errors import InvalidArgument
+
+_SHORTEST_QUATERNION = 1e-6
+# Of R R^T from the identity, in a matrix that is taken for a rotation.
+_LARGEST_DEVIATION = 1e-3
+
+IDENTITY: Float64 = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+IDENTITY.flags.writeable = False
+
+
+def pose_array(name: str, value: Any) -> Float64:
+    """`value` as a read-only float64 pose [7], object to world: x y z (metres) and the quaternion w x y z.
+
+    Args:
+        name: the argument's name, for the error message.
+        value: the seven numbers, whose quaternion need not have the length 1, but must have a direction; or x y z, of
+            what is not turned; or a matrix [4, 4] for column vectors, a rotation and a translation.
+    """
+    array = to_numpy(name, value)
+    if array.shape not in ((7,), (3,), (4, 4)):
+        raise InvalidArgument.of(
+            name, f"expected [7] x y z qw qx qy qz, [3] x y z, or a matrix [4, 4], got shape {list(array.shape)}"
+        )
+    pose = float64_array(name, array, array.shape)
+    if pose.shape == (3,):
+        pose = np.concatenate([pose, IDENTITY[3:]])
+    elif pose.shape == (4, 4):
+        pose = _of_matrix(name, pose)
+    pose.flags.writeable = False
+    length = float(np.linalg.norm(pose[3:]))
+    if length < _SHORTEST_QUATERNION:
+        raise InvalidArgument.of(
+            name,
+            f"expected a quaternion of length 1 after x y z, got {pose[3:].tolist()}; 1 0 0 0 turns nothing",
+        )
+    return pose
+
+
+def _of_matrix(name: str, matrix: Float64) -> Float64:
+    """[7] of a matrix [4, 4], object to world."""
+    rotation = matrix[:3, :3]
+    if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+        raise InvalidArgument.of(
+            name, f"expected the last row 0 0 0 1, got {matrix[3].tolist()}; transpose a matrix that is for row vectors"
+        )
+    deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
+    if deviation > _LARGEST_DEVIATION or np.linalg.det(rotation) < 0:
+        raise InvalidArgument.of(
+            name,
+            f"expected a rotation in the first three rows and columns, R R^T deviates from the identity by "
+            f"{deviation:.3g} and the determinant is {np.linalg.det(rotation):.3g}; take scale and mirror out of it",
+        )
+    (a, b, c), (d, e, f), (g, h, i) = rotation
+    # 4 q qT; the lower triangle is what eigh reads, and q the direction of its largest eigenvalue.
+    products = np.array(
+        [
+            [1 + a + e + i, 0, 0, 0],
+            [h - f, 1 + a - e - i, 0, 0],
+            [c - g, b + d, 1 - a + e - i, 0],
+            [d - b, c + g, f + h, 1 - a - e + i],
+        ]
+    )
+    quaternion = np.linalg.eigh(products).eigenvectors[:, -1]
+    return np.concatenate([matrix[:3, 3], quaternion if quaternion[0] >= 0 else -quaternion])
+
+
+def inverse_pose(pose: Float64) -> Float64:
+    """[.., 7] world to object for object to world, and the other way round; with unit quaternions."""
+    quaternion = pose[..., 3:] / np.linalg.norm(pose[..., 3:], axis=-1, keepdims=True)
+    conjugate = quaternion * np.array([1.0, -1.0, -1.0, -1.0])
+    return np.concatenate([-rotated(conjugate, pose[..., :3]), conjugate], axis=-1)
+
+
+def composed(outer: Float64, inner: Float64) -> Float64:
+    """[7] object to world, of an object placed by `inner` in a frame that `outer` places in the world."""
+    a = outer[3:] / np.linalg.norm(outer[3:])
+    b = inner[3:] / np.linalg.norm(inner[3:])
+    w = a[0] * b[0] - a[1:] @ b[1:]
+    axis = a[0] * b[1:] + b[0] * a[1:] + np.cross(a[1:], b[1:])
+    return np.concatenate([outer[:3] + rotated(a, inner[:3]), [w], axis])
+
+
+def rotated(quaternion: Float64, points: Float64) -> Float64:
+    """`points` [.., 3] turned by unit quaternions [.., 4] (w, x, y, z)."""
+    w, axis = quaternion[..., :1], quaternion[..., 1:]
+    across = 2.0 * np.cross(axis, points)
+    return np.asarray(points + w * across + np.cross(axis, across))
+
+
+def quaternion_between(a: Float64, b: Float64) -> Float64:
+    """[4] a unit quaternion w x y z that turns the direction of `a` [3] into that of `b` [3]."""
+    a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
+    # Half of the turn to b is a turn to the middle; opposite ones have none, and turn about any axis across.
+    axis, w = np.cross(a, b), 1.0 + float(a @ b)
+    if w < 1e-9:
+        axis, w = np.cross(a, np.eye(3)[np.abs(a).argmin()]), 0.0
+    quaternion = np.concatenate([[w], axis])
+    return np.asarray(quaternion / np.linalg.norm(quaternion))

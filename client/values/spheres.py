@@ -1,0 +1,102 @@
+"""A cloud of coloured spheres as a value. Its file format is `ply`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Float32, Float64, float32_array
+from lumigrad.client.errors import InvalidArgument
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Spheres:
+    """N spheres in the world frame. Anything array-like is accepted and kept as read-only float32.
+
+    Arrays that are float32 and contiguous already are not copied, so do not change them afterwards.
+
+    Attributes:
+        positions: [N, 3] centres, scene units.
+        colors: [N, K] channels, any K >= 1; 0 to 1 for pictures.
+        radii: [N] scene units, > 0.
+        opacities: [N] in [0, 1]; None: all 1.
+    """
+
+    positions: Float32
+    colors: Float32
+    radii: Float32
+    opacities: Float32 | None = None
+
+    def __init__(self, positions: Any, colors: Any, radii: Any, opacities: Any = None) -> None:
+        positions = float32_array("positions", positions, ("N", 3))
+        count = len(positions)
+        colors = float32_array("colors", colors, (count, "K"))
+        if colors.shape[1] < 1:
+            raise InvalidArgument.of("colors", f"expected shape [{count}, K] with K >= 1, got {list(colors.shape)}")
+        radii = float32_array("radii", radii, (count,))
+        if not (radii > 0).all():
+            raise InvalidArgument.of("radii", f"expected radii > 0, the smallest is {radii.min()}")
+        if opacities is not None:
+            opacities = float32_array("opacities", opacities, (count,))
+            if not ((opacities >= 0) & (opacities <= 1)).all():
+                raise InvalidArgument.of(
+                    "opacities", f"expected values in [0, 1], got {opacities.min()} to {opacities.max()}"
+                )
+        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "colors", colors)
+        object.__setattr__(self, "radii", radii)
+        object.__setattr__(self, "opacities", opacities)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __repr__(self) -> str:
+        opacities = "" if self.opacities is None else ", with opacities"
+        return f"Spheres({len(self)} spheres, {self.channels} channels{opacities})"
+
+    @property
+    def channels(self) -> int:
+        """K, the number of colour channels."""
+        return int(self.colors.shape[1])
+
+    @property
+    def tensors(self) -> dict[str, Float32]:
+        """The arrays that are present, by name, in the order of the contract."""
+        arrays = {"positions": self.positions, "colors": self.colors, "radii": self.radii}
+        if self.opacities is not None:
+            arrays["opacities"] = self.opacities
+        return arrays
+
+    @cached_property
+    def bounds(self) -> tuple[Float64, Float64]:
+        """Lower and upper corner, [3] each, of the box around all spheres; scene units."""
+        low, high = self.positions - self.radii[:, None], self.positions + self.radii[:, None]
+        return low.min(axis=0).astype(np.float64), high.max(axis=0).astype(np.float64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.tensors.values())
+
+    @staticmethod
+    def load(path: str | PathLike[str], *, radius: float | None = None) -> Spheres:
+        """Reads a PLY file: any with x, y and z; see `lumigrad.client.formats.points_ply`. Needs the extra `io`.
+
+        Args:
+            path: the file.
+            radius: radius of every sphere, scene units; None: the file's radii, or where it has none a value that
+                makes neighbours touch.
+        """
+        from lumigrad.client.formats.points_ply import load_spheres
+
+        return load_spheres(path, radius)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes a binary PLY file that `load` reads back without loss. Needs the extra `io`."""
+        from lumigrad.client.formats.points_ply import save_spheres
+
+        save_spheres(self, path)

@@ -1,0 +1,82 @@
+"""What a view of a scene should look like, as a value that a training compares renderings with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arrays import float32_array, to_numpy
+from lumigrad.client.errors import InvalidArgument
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Target:
+    """The picture of one view. Bytes stay bytes, which travel and are kept as such; all else is kept as float32.
+
+    Attributes:
+        color: [H, W, K] uint8, which stand for value / 255, or float32; None: colours do not count.
+        mask: [H, W] weights of the pixels, 0 to 1, which is also what alpha should be; uint8 stand for value / 255.
+        depth: [H, W] camera-space depths, scene units; 0 or less, or not finite: unknown.
+    """
+
+    color: Array | None
+    mask: Array | None
+    depth: Array | None
+
+    def __init__(self, color: Any = None, mask: Any = None, depth: Any = None) -> None:
+        given = {
+            "color": _image("color", color, ("H", "W", "K")),
+            "mask": _image("mask", mask, ("H", "W")),
+            "depth": None if depth is None else float32_array("depth", depth, ("H", "W")),
+        }
+        sizes = {name: array.shape[:2] for name, array in given.items() if array is not None}
+        if not sizes:
+            raise InvalidArgument.of("color", "expected at least one of color, mask and depth, got none")
+        first = next(iter(sizes.values()))
+        for name, size in sizes.items():
+            if size != first:
+                raise InvalidArgument.of(name, f"expected {first[0]} rows of {first[1]} pixels, got {list(size)}")
+        for name, array in given.items():
+            object.__setattr__(self, name, array)
+
+    @property
+    def height(self) -> int:
+        """Rows of pixels."""
+        return int(next(iter(self.tensors.values())).shape[0])
+
+    @property
+    def width(self) -> int:
+        """Pixels of a row."""
+        return int(next(iter(self.tensors.values())).shape[1])
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """The arrays that are present, by name, in the order of the contract."""
+        arrays = {"color": self.color, "mask": self.mask, "depth": self.depth}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.tensors.values())
+
+    def __repr__(self) -> str:
+        return f"Target({self.width}x{self.height}, {', '.join(self.tensors)})"
+
+
+def _image(name: str, value: Any, shape: tuple[str, ...]) -> Array | None:
+    if value is None:
+        return None
+    array = to_numpy(name, value)
+    if array.dtype != np.uint8:
+        return float32_array(name, array, shape)
+    if array.ndim != len(shape) or 0 in array.shape:
+        raise InvalidArgument.of(name, f"expected shape [{', '.join(shape)}], got {list(array.shape)}")
+    kept = np.ascontiguousarray(array)
+    kept.flags.writeable = False
+    return kept

@@ -1,0 +1,150 @@
+"""A world as a value: obstacles, by name, in one or several environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any, get_args
+
+import numpy as np
+
+from lumigrad.client.base.arguments import instance, whole_number
+from lumigrad.client.base.arrays import Float64, to_numpy
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.obstacle import MAX_ENVIRONMENTS, Cuboid, Obstacle, Shape, VoxelGrid
+
+_ADVICE = "pass Obstacle(shape, pose), a shape, or a list of them"
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class World:
+    """What spheres may collide with. It never changes; `with_poses` and `with_enabled` make another.
+
+    Attributes:
+        obstacles: in the order of the caller; results count them in this order. Each has a name of its own: obstacles
+            without one got that of their mesh if it was free, else their number in the list.
+        environments: their number; an obstacle is in one of them, and each row of a query looks at one of them.
+    """
+
+    obstacles: tuple[Obstacle, ...]
+    environments: int
+
+    def __init__(
+        self, obstacles: Obstacle | Shape | Iterable[Obstacle | Shape], environments: int | None = None
+    ) -> None:
+        """Takes one obstacle or several; shapes without a pose stand where they are, in environment 0."""
+        if isinstance(obstacles, (Obstacle, Mesh, SceneHandle, Cuboid, VoxelGrid)):
+            obstacles = (obstacles,)
+        instance("obstacles", obstacles, (Iterable,), _ADVICE)
+        given = tuple(_placed(f"obstacles[{index}]", each) for index, each in enumerate(obstacles))
+        needed = 1 + max((obstacle.environment for obstacle in given), default=0)
+        if environments is None:
+            environments = needed
+        environments = whole_number("environments", environments, 1, MAX_ENVIRONMENTS)
+        if environments < needed:
+            raise InvalidArgument.of(
+                "environments",
+                f"expected at least {needed}, since an obstacle is in number {needed - 1}, got {environments}",
+            )
+        object.__setattr__(self, "obstacles", _named(given))
+        object.__setattr__(self, "environments", environments)
+
+    @staticmethod
+    def load(path: str | PathLike[str], *, scale: float = 1.0) -> World:
+        """Reads a YAML file as cuRobo has it of a world (extra `robot`), or a mesh (extra `mesh`), a world by itself.
+
+        Args:
+            path: .yml with obstacles by name under cuboid, mesh, sphere, capsule and cylinder (the last three become
+                meshes), or what `Mesh.load` reads.
+            scale: metres per unit of a mesh file; lengths in YAML files are metres.
+        """
+        from lumigrad.client.formats.world_files import read_obstacles
+
+        return World(read_obstacles(path, scale=scale))
+
+    def __len__(self) -> int:
+        """The number of obstacles."""
+        return len(self.obstacles)
+
+    def __repr__(self) -> str:
+        several = "" if self.environments == 1 else f" in {self.environments} environments"
+        return f"World({len(self)} obstacles{several}: {', '.join(self.names[:6])}{', …' if len(self) > 6 else ''})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the obstacles, in their order."""
+        return tuple(str(obstacle.name) for obstacle in self.obstacles)
+
+    @property
+    def poses(self) -> Float64:
+        """[I, 7] of the obstacles, object to world: x y z (metres) and the quaternion w x y z."""
+        return np.array([obstacle.pose for obstacle in self.obstacles], np.float64).reshape(-1, 7)
+
+    def index(self, name: str) -> int:
+        """The number of an obstacle by its name."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise InvalidArgument.of(
+                "name", f"expected one of {', '.join(self.names) or 'none, there are no obstacles'}, got {name!r}"
+            ) from None
+
+    def with_poses(self, poses: Mapping[str, Any] | Any) -> World:
+        """The same obstacles elsewhere: some of them by name, or all as [I, 7], [I, 3] or [I, 4, 4] in their order."""
+        if not isinstance(poses, Mapping):
+            poses = dict(zip(self.names, _rows(poses, len(self)), strict=True))
+        return self._with("pose", poses)
+
+    def with_enabled(self, enabled: Mapping[str, bool]) -> World:
+        """The same obstacles, some of them switched on or off by name."""
+        return self._with("enabled", enabled)
+
+    def _with(self, attribute: str, values: Mapping[str, Any]) -> World:
+        changed = list(self.obstacles)
+        for name, value in values.items():
+            index = self.index(name)
+            changed[index] = replace(changed[index], **{attribute: value})
+        return World(changed, self.environments)
+
+
+def _rows(poses: Any, count: int) -> Any:
+    """[I, ...], whose rows are checked one by one later."""
+    array = to_numpy("poses", poses)
+    if array.shape not in ((count, 7), (count, 3), (count, 4, 4)):
+        raise InvalidArgument.of(
+            "poses",
+            f"expected shape [{count}, 7], one row per obstacle, [{count}, 3] or [{count}, 4, 4], "
+            f"got {list(array.shape)}",
+        )
+    return array
+
+
+def _placed(name: str, value: Any) -> Obstacle:
+    """An obstacle as it is, a shape as one that is not moved."""
+    instance(name, value, (Obstacle, *get_args(Shape)), _ADVICE)
+    return value if isinstance(value, Obstacle) else Obstacle(value)
+
+
+def _named(obstacles: tuple[Obstacle, ...]) -> tuple[Obstacle, ...]:
+    taken: set[str] = set()
+    for index, obstacle in enumerate(obstacles):
+        if obstacle.name in taken:
+            raise InvalidArgument.of(
+                f"obstacles[{index}].name", f"expected a name that no other obstacle has, got {obstacle.name!r} again"
+            )
+        if obstacle.name is not None:
+            taken.add(obstacle.name)
+    named = []
+    for index, obstacle in enumerate(obstacles):
+        name = obstacle.name
+        if name is None:
+            mesh = obstacle.mesh
+            name = mesh.name if mesh is not None and mesh.name not in (None, *taken) else str(index)
+            while name in taken:
+                name = f"{name}_"
+            taken.add(str(name))
+        named.append(obstacle if name is obstacle.name else replace(obstacle, name=name))
+    return tuple(named)

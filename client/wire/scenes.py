@@ -1,0 +1,157 @@
+"""Scenes and render requests as messages of the contract, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.errors import Internal
+from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, PulsarModel
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import Scene, SceneHandle
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.values.target import Target
+from lumigrad.client.values.world import World
+from lumigrad.client.wire.worlds import References, world_arrays, world_message, world_of
+from lumigrad.protos.hashing import content_hash, tensors_of
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.v1 import camera_pb2, gaussians_pb2, mesh_pb2, scene_pb2, spheres_pb2, target_pb2
+
+
+def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> Scene:
+    """The scene in a message; `mesh` makes the handle of a world's mesh from its scene_id."""
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        raise Internal("the worker sent a scene of a kind that this client does not know; update Lumigrad")
+    if kind == "world":
+        return world_of(message.world, reader, mesh)
+    arrays = {name: reader.read(tensor, name) for name, tensor in tensors_of(getattr(message, kind))}
+    if kind == "mesh":
+        return Mesh(arrays["vertices"], arrays["faces"])
+    if kind == "target":
+        return Target(**arrays)
+    if kind == "gaussians":
+        return Gaussians(**{**dict.fromkeys(("quats", "scales")), **arrays})
+    return Spheres(**arrays)
+
+
+_SEMANTICS = {"exact": spheres_pb2.SEMANTICS_EXACT, "compat": spheres_pb2.SEMANTICS_COMPAT}
+_GAUSSIAN_SEMANTICS = {
+    "exact": gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT,
+    "gsplat": gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT,
+    "inria_depth": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH,
+    "inria_exact": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT,
+}
+_PROJECTIONS = {
+    "pinhole": camera_pb2.PROJECTION_PINHOLE,
+    "orthographic": camera_pb2.PROJECTION_ORTHOGRAPHIC,
+    "fisheye": camera_pb2.PROJECTION_FISHEYE,
+}
+
+
+def camera_message(camera: Camera) -> camera_pb2.Camera:
+    """A camera with its picture size."""
+    model = camera.model
+    width, height = camera.width, camera.height
+    if isinstance(model, OpenCVModel):
+        return camera_pb2.Camera(width=width, height=height, opencv=_opencv(model))
+    if isinstance(model, InriaModel):
+        return camera_pb2.Camera(width=width, height=height, inria=_inria(model))
+    return camera_pb2.Camera(width=width, height=height, pulsar=_pulsar(model))
+
+
+def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ()) -> scene_pb2.Scene:
+    """A scene whose arrays are appended to `payload`; of a world with the names of its meshes."""
+    if isinstance(scene, World):
+        return scene_pb2.Scene(world=world_message(scene, meshes, payload))
+    tensors = {name: payload.add(array) for name, array in scene.tensors.items()}
+    if isinstance(scene, Mesh):
+        return scene_pb2.Scene(mesh=mesh_pb2.TriangleMesh(**tensors))
+    if isinstance(scene, Target):
+        return scene_pb2.Scene(target=target_pb2.Target(**tensors))
+    if isinstance(scene, Gaussians):
+        return scene_pb2.Scene(gaussians=scene_pb2.GaussianCloud(**tensors))
+    return scene_pb2.Scene(spheres=scene_pb2.SphereCloud(**tensors))
+
+
+def scene_hash(scene: Scene, meshes: References = ()) -> str:
+    """The content hash that names a scene."""
+    message = scene_message(scene, PayloadWriter(), meshes)
+    kind = message.WhichOneof("kind")
+    assert kind is not None
+    arrays: Mapping[str, Array] = world_arrays(scene) if isinstance(scene, World) else scene.tensors
+    return content_hash(getattr(message, kind), lambda _, field: arrays[field])
+
+
+def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
+    """The blending of spheres; what is None stays absent."""
+    return spheres_pb2.SphereSettings(
+        gamma=settings.gamma,
+        min_depth=settings.min_depth,
+        max_depth=settings.max_depth,
+        semantics=_SEMANTICS[settings.semantics],
+        allowed_difference=settings.allowed_difference,
+        max_hits=settings.max_hits,
+        n_track=settings.n_track,
+        background_depth=settings.background_depth,
+        background=settings.background,
+    )
+
+
+def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
+    """The blending of Gaussians; what is None stays absent."""
+    return gaussians_pb2.GaussianSettings(
+        semantics=_GAUSSIAN_SEMANTICS[settings.semantics],
+        sh_degree=settings.sh_degree,
+        antialiased=settings.antialiased,
+        eps2d=settings.eps2d,
+        near=settings.near,
+        far=settings.far,
+        radius_clip=settings.radius_clip,
+        alpha_min=settings.alpha_min,
+        alpha_max=settings.alpha_max,
+        transmittance_min=settings.transmittance_min,
+        pixel_center=settings.pixel_center,
+        scale_modifier=settings.scale_modifier,
+        background=settings.background,
+        transforms=[
+            gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
+            for begin, end, matrix in settings.transforms
+        ],
+        deterministic=settings.deterministic,
+    )
+
+
+def _opencv(model: OpenCVModel) -> camera_pb2.OpenCVCamera:
+    return camera_pb2.OpenCVCamera(
+        fx=model.fx,
+        fy=model.fy,
+        cx=model.cx,
+        cy=model.cy,
+        rotation=model.rotation.ravel().tolist(),
+        translation=model.translation.tolist(),
+        projection=_PROJECTIONS[model.projection],
+        distortion=model.distortion,
+    )
+
+
+def _inria(model: InriaModel) -> camera_pb2.InriaCamera:
+    return camera_pb2.InriaCamera(
+        view_matrix=model.view_matrix.ravel().tolist(),
+        full_projection=model.full_projection.ravel().tolist(),
+        position=model.eye.tolist(),
+        tan_fov_x=model.tan_fov_x,
+        tan_fov_y=model.tan_fov_y,
+    )
+
+
+def _pulsar(model: PulsarModel) -> camera_pb2.PulsarCamera:
+    return camera_pb2.PulsarCamera(
+        parameters=model.parameters.tolist(),
+        orthogonal=model.orthogonal,
+        right_handed=model.right_handed,
+        first_r_then_t=model.first_r_then_t,
+    )

@@ -1,0 +1,83 @@
+"""What a worker says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumigrad.client.transport.addresses import split_target
+from lumigrad.v1 import worker_pb2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker accepts in one call."""
+
+    max_payload_bytes: int
+    max_pixels: int
+    max_primitives: int
+    max_cameras: int
+    max_queue: int
+    max_channels: int
+    max_rows: int
+    max_obstacles: int
+    max_voxels: int
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker's version, device and load.
+
+    Attributes:
+        target: the address it was asked at.
+        version: Lumigrad's version there.
+        device: "cpu" or "cuda:0".
+        device_name: e.g. "NVIDIA H200".
+        instruction_set: of the CPU kernels in use: "avx512", "avx2" or "portable".
+        cuda_built: whether its kernels were built with CUDA.
+        engines: "spheres" and "gaussians", which it renders, "meshes", whose distances it computes.
+        limits: what it accepts in one call.
+        scenes: stored scenes.
+        contexts: forward states kept for backward.
+        queue_depth: calls that wait.
+        uptime_seconds: since it started.
+        threads: CPU threads of the kernels.
+        device_memory_bytes: in all.
+        device_memory_free_bytes: free now.
+        metrics_port: of the HTTP server at the same host that shows Prometheus metrics; 0: it does not say.
+        metrics_tls: whether that is HTTPS.
+    """
+
+    target: str
+    version: str
+    device: str
+    device_name: str
+    instruction_set: str
+    cuda_built: bool
+    engines: tuple[str, ...]
+    limits: Limits
+    scenes: int
+    contexts: int
+    queue_depth: int
+    uptime_seconds: float
+    threads: int
+    device_memory_bytes: int
+    device_memory_free_bytes: int
+    metrics_port: int
+    metrics_tls: bool
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where its metrics are, if the target tells a host; None: it does not say."""
+        host, port = split_target(self.target)
+        if not self.metrics_port or port is None:
+            return None
+        bracketed = f"[{host}]" if ":" in host else host
+        return f"http{'s' if self.metrics_tls else ''}://{bracketed}:{self.metrics_port}/metrics"
+
+    @staticmethod
+    def of(message: worker_pb2.InfoReply, target: str) -> WorkerInfo:
+        """Reads the worker's message."""
+        limits = Limits(**{name: getattr(message.limits, name) for name in Limits.__dataclass_fields__})
+        plain = set(WorkerInfo.__dataclass_fields__) - {"target", "engines", "limits"}
+        values = {name: getattr(message, name) for name in plain}
+        return WorkerInfo(target=target, engines=tuple(message.engines), limits=limits, **values)

@@ -1,0 +1,1 @@
+"""Configuration, errors, limits, accounts, logs, metrics, and the call in progress."""

@@ -1,0 +1,95 @@
+"""How much one call may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.v1 import worker_pb2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The sizes that are refused before anything is allocated for them: those that no option sets have a value."""
+
+    payload_bytes: int
+    pixels: int
+    primitives: int
+    cameras: int
+    rows: int
+    queue: int
+    batch_views: int
+    # Channels of the colours of one scene.
+    channels: int = 512
+    # Obstacles of one world, all its environments together; environments too.
+    obstacles: int = 1 << 14
+    # Voxels of one grid, as an obstacle or as a field that is asked for.
+    voxels: int = 1 << 26
+
+    @staticmethod
+    def of(config: Config) -> Limits:
+        """The limits that a configuration sets."""
+        return Limits(
+            payload_bytes=config.max_payload_bytes,
+            pixels=config.max_pixels,
+            primitives=config.max_primitives,
+            cameras=config.max_cameras,
+            rows=config.max_rows,
+            queue=config.queue_size,
+            batch_views=config.batch_views,
+        )
+
+    def message(self) -> worker_pb2.Limits:
+        """What callers are told."""
+        return worker_pb2.Limits(
+            max_payload_bytes=self.payload_bytes,
+            max_pixels=self.pixels,
+            max_primitives=self.primitives,
+            max_cameras=self.cameras,
+            max_queue=self.queue,
+            max_channels=self.channels,
+            max_rows=self.rows,
+            max_obstacles=self.obstacles,
+            max_voxels=self.voxels,
+        )
+
+
+def require(condition: bool, field: str, limit: str, value: object) -> None:
+    """Raise an InvalidArgumentError unless `condition` holds."""
+    if not condition:
+        raise InvalidArgumentError(field, limit, value)
+
+
+def check_finite(values: Iterable[float], field: str) -> None:
+    """Raise an InvalidArgumentError for a number that is none: one in a background makes a picture of them."""
+    for index, value in enumerate(values):
+        require(isfinite(value), f"{field}[{index}]", "a finite value", value)
+
+
+@contextmanager
+def arguments_of(field: str, elsewhere: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Tell the caller of an argument that a kernel refuses by its path in the request.
+
+    Arguments named as fields are below `field` unless `elsewhere` tells another path; others belong to `field` itself.
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        path = (elsewhere or {}).get(error.argument)
+        if path is None and not error.argument.isidentifier():
+            raise InvalidArgumentError(field, f"{error.argument}: {error.expected}", error.actual) from None
+        raise InvalidArgumentError(path or f"{field}.{error.argument}", error.expected, error.actual) from None
+
+
+@contextmanager
+def renamed(path: Callable[[str], str]) -> Iterator[None]:
+    """Tell the caller of an argument that a kernel refuses by the path that `path` has for it."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise InvalidArgumentError(path(error.argument), error.expected, error.actual) from None

@@ -1,0 +1,306 @@
+"""All Prometheus metrics of a worker."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter as PlainCounter
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.errors import REASONS
+
+# From the smallest kernel stage (tens of microseconds) to a minute.
+_SECONDS = (
+    *(50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+)
+_VIEWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+
+_KERNEL = "kernel."
+# Of a call, beside those of its kernels.
+_STAGES = (
+    *("decode", "restore", "queue", "upload", "download", "compress", "encode"),
+    *("loss", "optimize", "snapshot"),
+)
+_ENGINES = ("spheres", "gaussians", "meshes")
+# Where a call can be: its request or reply on the way, in the queue, or the device at work for it.
+CALL_STAGES = ("receive", "queue", "device", "send")
+REFUSALS = ("busy", "deadline", "device_memory", "invalid_argument", "stopping", "unauthenticated")
+_SPOOLED = ("scene", "training")
+WRITE_RESULTS = ("written", "unwanted", "failed", "no_room")
+READ_RESULTS = ("read", "damaged", "failed")
+# Every label is a time series in the worker and in whatever reads it.
+_MAX_TENANTS = 64
+_OTHERS = "(others)"
+# Without labels: names after `lumigrad_`, and what they tell.
+_GAUGES = {
+    "up": "1 while the worker's health is SERVING.",
+    "start_time_seconds": "When the worker began to serve, since 1970.",
+    "queue_depth": "Calls that wait for the device.",
+    "queue_limit": "Calls that may wait for the device.",
+    "calls_in_progress": "Calls that have not ended.",
+    "calls_limit": "Calls that may be in progress.",
+    "call_threads": "Threads that answer calls.",
+    "call_threads_busy": "Threads that are at a call.",
+    "transit_bytes": "Bytes of the payloads of calls in progress.",
+    "transit_limit_bytes": "Bytes that those may have.",
+    "lanes": "Lanes of shared memory that are open.",
+    "lane_bytes": "Bytes of shared memory.",
+    "lane_limit_bytes": "Bytes that there may be.",
+    "scenes": "Scenes stored.",
+    "scene_bytes": "Bytes of the scenes stored.",
+    "scene_limit_bytes": "Bytes that those may have.",
+    "contexts": "Forward states retained.",
+    "context_bytes": "Bytes of the forward states retained.",
+    "context_limit_bytes": "Bytes that those may have.",
+    "spool_files": "Files in the spool.",
+    "spool_bytes": "Bytes of the files in the spool.",
+    "spool_limit_bytes": "Bytes that those may have.",
+    "spool_waiting": "What is not written to the spool yet.",
+    "trainings": "Trainings on the worker.",
+    "training_bytes": "Bytes of the trainings.",
+    "training_limit_bytes": "Bytes that those may have.",
+    "predicted_bytes": "Bytes of the device's memory that calls at work and in the queue are predicted to take.",
+    "device_memory_limit_bytes": "Bytes that those and all that is stored may take.",
+    "device_memory_bytes": "Memory of the device.",
+    "device_memory_free_bytes": "Memory of the device that is free.",
+}
+
+
+class Metrics:
+    """The worker's counters, gauges and histograms, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        # Called before anything is read, to have all written down that is to be read.
+        self.before_read: Callable[[], None] = lambda: None
+        registry.register(_Before(self))
+        # When each series began is in nobody's interest, and as many series again.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        ProcessCollector(registry=registry)
+        self.calls = Counter("lumigrad_calls", "Calls that ended.", ["method", "code"], registry=registry)
+        self.call_seconds = Histogram(
+            "lumigrad_call_seconds", "Time from a call's arrival to its end.", ["method"],
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self.stage_seconds = Histogram(
+            "lumigrad_stage_seconds", "Time of a call's stages outside the kernels.", ["stage"],
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self.kernel_seconds = Histogram(
+            "lumigrad_kernel_seconds", "Time of a kernel's stages, by its own timers.", ["engine", "op", "stage"],
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self.batch_views = Histogram(
+            "lumigrad_batch_views", "Views computed at once, of calls that may be computed together.",
+            buckets=_VIEWS, registry=registry,
+        )  # fmt: skip
+        self.bytes = Counter(
+            "lumigrad_payload_bytes", "Payload received and sent.", ["method", "direction"], registry=registry
+        )
+        self.rejections = Counter(
+            "lumigrad_rejections", "Calls refused before they reached a kernel.", ["reason"], registry=registry
+        )
+        self.evictions = Counter(
+            "lumigrad_evictions", "Stored things dropped for lack of room or use.", ["store", "reason"],
+            registry=registry,
+        )  # fmt: skip
+        self.scene_puts = Counter(
+            "lumigrad_scene_puts", "Scenes put, by whether their content was here.", ["result"], registry=registry
+        )
+        self.context_lookups = Counter(
+            "lumigrad_context_lookups", "Forward states asked for.", ["result"], registry=registry
+        )
+        self.lane_fallbacks = Counter(
+            "lumigrad_lane_fallbacks", "Times that the stream stood in for shared memory.", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        self.nonfinite_gradients = Counter(
+            "lumigrad_nonfinite_gradients", "Numbers in gradients sent that are NaN or infinite.", ["engine"],
+            registry=registry,
+        )  # fmt: skip
+        self.tenant_calls = Counter("lumigrad_tenant_calls", "Calls of a tenant.", ["tenant"], registry=registry)
+        self.tenant_bytes = Counter(
+            "lumigrad_tenant_payload_bytes", "Payload of a tenant, both ways.", ["tenant"], registry=registry
+        )
+        self.spans = Counter("lumigrad_trace_spans", "Spans of calls.", ["result"], registry=registry)
+        self.spool_writes = Counter(
+            "lumigrad_spool_writes", "What was to be written to the spool.", ["kind", "result"], registry=registry
+        )
+        self.spool_reads = Counter(
+            "lumigrad_spool_reads", "What was to be read from the spool.", ["kind", "result"], registry=registry
+        )
+        self._shortages = Counter(
+            "lumigrad_memory_shortages", "Work that found no memory on the device.", ["result"], registry=registry
+        )
+        self._tenants: set[str] = set()
+        self._restarts = Counter(
+            "lumigrad_worker_restarts", "Workers that the supervisor started after the first one.", registry=registry
+        )
+        self._last_exit = Gauge(
+            "lumigrad_worker_last_exit", "1 for the reason for which the worker before this one ended.", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        self._calls_in_stage = Gauge(
+            "lumigrad_calls_in_stage", "Calls in progress, by where they are.", ["stage"], registry=registry
+        )
+        self._show_zeros()
+        # To find a series by its labels takes longer than to count.
+        self._series_of_call = functools.cache(self._find_call)
+        self._series_of_stage = functools.cache(self._find_stage)
+        self._gauges = {name: Gauge(f"lumigrad_{name}", text, registry=registry) for name, text in _GAUGES.items()}
+
+    def _show_zeros(self) -> None:
+        """Let series begin before there is something to count: the first of a kind would not show as an increase."""
+        for counter, series in {
+            self.evictions: (
+                ("scenes", "room"),
+                ("contexts", "room"),
+                ("contexts", "idle"),
+                ("contexts", "size"),
+                ("spool", "room"),
+            ),
+            self.rejections: [(reason,) for reason in REFUSALS],
+            self.scene_puts: (("stored",), ("present",)),
+            self.context_lookups: (("found",), ("lost",)),
+            self.lane_fallbacks: (("full",), ("lost",), ("refused",)),
+            self.nonfinite_gradients: [(engine,) for engine in _ENGINES],
+            self.spans: (("exported",), ("lost",)),
+            self.spool_writes: [(kind, result) for kind in _SPOOLED for result in WRITE_RESULTS],
+            self.spool_reads: [(kind, result) for kind in _SPOOLED for result in READ_RESULTS],
+            self._shortages: (("relieved",), ("failed",)),
+        }.items():
+            for labels in series:
+                counter.labels(*labels)
+        for stage in _STAGES:
+            self.stage_seconds.labels(stage)
+
+    def observe(self, name: str, read: Callable[[], float]) -> None:
+        """Let a gauge show what `read` returns when it is asked for."""
+        self._gauges[name].set_function(read)
+
+    def set(self, name: str, value: float) -> None:
+        """Let a gauge show a value."""
+        self._gauges[name].set(value)
+
+    def tenant_call(self, tenant: str, payload_bytes: int) -> None:
+        """Record a call by its tenant; those that come after the first `_MAX_TENANTS` share one label."""
+        if len(self._tenants) < _MAX_TENANTS:
+            self._tenants.add(tenant)
+        label = tenant if tenant in self._tenants else _OTHERS
+        self.tenant_calls.labels(label).inc()
+        self.tenant_bytes.labels(label).inc(payload_bytes)
+
+    def accounts(self, by_resource: Mapping[str, Account]) -> None:
+        """Show what is taken of resources that tenants share."""
+        self.registry.register(_Accounts(by_resource, self._tenants))
+
+    def shortage(self, was_relieved: bool) -> None:
+        """Record that work found no memory at first, and whether it did once caches were empty."""
+        self._shortages.labels("relieved" if was_relieved else "failed").inc()
+
+    def remember(self, restarts: int, last_exit: str) -> None:
+        """Show what became of the workers before this one."""
+        self._restarts.inc(restarts)
+        for reason in REASONS:
+            self._last_exit.labels(reason).set(reason == last_exit)
+
+    def call(self, method: str, code: str, milliseconds: float, received: int, sent: int) -> None:
+        """Record a call that ended, and the bytes of its payload."""
+        count, seconds, bytes_received, bytes_sent = self._series_of_call(method, code)
+        count.inc()
+        seconds.observe(milliseconds / 1e3)
+        bytes_received.inc(received)
+        bytes_sent.inc(sent)
+
+    def stages(self, engine: str, op: str, milliseconds: Mapping[str, float]) -> None:
+        """Record the stages of one call: those called "kernel.…" as the kernels' own."""
+        for stage, value in milliseconds.items():
+            self._series_of_stage(engine, op, stage).observe(value / 1e3)
+
+    def _find_call(self, method: str, code: str) -> tuple[Counter, Histogram, Counter, Counter]:
+        return (
+            self.calls.labels(method, code),
+            self.call_seconds.labels(method),
+            self.bytes.labels(method, "received"),
+            self.bytes.labels(method, "sent"),
+        )
+
+    def _find_stage(self, engine: str, op: str, stage: str) -> Histogram:
+        if stage.startswith(_KERNEL):
+            return self.kernel_seconds.labels(engine, op, stage.removeprefix(_KERNEL))
+        return self.stage_seconds.labels(stage)
+
+    def observe_total(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show what `read` returns as a counter."""
+        self.registry.register(_Total(f"lumigrad_{name}", text, read))
+
+    def describe(self, **labels: str) -> None:
+        """Show what this worker is, as the labels of a gauge that is 1."""
+        text = "1; its labels tell what this worker is."
+        Gauge("lumigrad_worker_info", text, list(labels), registry=self.registry).labels(**labels).set(1)
+
+    def observe_stages(self, read: Callable[[], Mapping[str, float]]) -> None:
+        """Let the calls in progress show by stage what `read` returns."""
+        for stage in CALL_STAGES:
+            self._calls_in_stage.labels(stage).set_function(functools.partial(_read_one, read, stage))
+
+
+class _Before(Collector):
+    """The first to be asked whenever the metrics are read; has none itself."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing, once all is written down."""
+        self._metrics.before_read()
+        return iter(())
+
+
+class _Total(Collector):
+    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
+        self._name, self._text, self._read = name, text, read
+
+    def collect(self) -> Iterator[Metric]:
+        """What it is now."""
+        yield CounterMetricFamily(self._name, self._text, value=self._read())
+
+
+class _Accounts(Collector):
+    def __init__(self, by_resource: Mapping[str, Account], tenants: Collection[str]) -> None:
+        """`tenants` are those that have a label of their own."""
+        self._by_resource, self._tenants = by_resource, tenants
+
+    def collect(self) -> Iterator[Metric]:
+        """What is taken now, by whom, and what may be."""
+        taken = GaugeMetricFamily("lumigrad_account_taken", "What is taken of a resource.", labels=["resource"])
+        limit = GaugeMetricFamily("lumigrad_account_limit", "What may be.", labels=["resource"])
+        text = "What one tenant has taken of a resource."
+        of_tenants = GaugeMetricFamily("lumigrad_tenant_taken", text, labels=["resource", "tenant"])
+        for resource, account in self._by_resource.items():
+            taken.add_metric([resource], account.taken)
+            limit.add_metric([resource], account.limit)
+            by_label = PlainCounter(dict.fromkeys(self._tenants, 0))
+            for tenant, amount in account.tenants().items():
+                if tenant:
+                    by_label[tenant if tenant in self._tenants else _OTHERS] += amount
+            for label, amount in by_label.items():
+                of_tenants.add_metric([resource, label], amount)
+        yield from (taken, limit, of_tenants)
+
+
+def _read_one(read: Callable[[], Mapping[str, float]], name: str) -> float:
+    return read()[name]

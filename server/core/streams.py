@@ -1,0 +1,111 @@
+"""Frames of a call: the header and payload that arrive, the reply and payload that leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from google.protobuf.message import Message
+
+from lumigrad.protos import dtypes
+from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.server.core.admission import Transit
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import InvalidArgumentError
+from lumigrad.v1 import distance_pb2, render_pb2, tensor_pb2
+
+M = TypeVar("M", bound=Message)
+
+
+class Receiver(Generic[M]):
+    """Reads one stream in two steps, so that the header can be refused before memory is taken for the payload."""
+
+    def __init__(self, frames: Iterator[Frame[M]], call: Call) -> None:
+        """Wait for the header."""
+        self._frames = frames
+        self._call = call
+        first = next(frames, None)
+        call.times.restart()
+        if first is None or first.message is None:
+            raise InvalidArgumentError("stream", "a header first", "nothing" if first is None else "data")
+        self._first = first
+        self.header: M = first.message
+
+    def length(self, limit_bytes: int) -> int:
+        """Of the payload, as the header has it; no more than it may be, which `payload` sees to."""
+        length: int = self.header.payload_bytes  # type: ignore[attr-defined]
+        return min(length, limit_bytes)
+
+    def payload(self, limit_bytes: int, transit: Transit) -> PayloadReader:
+        """Wait for as many bytes as the header says."""
+        length: int = self.header.payload_bytes  # type: ignore[attr-defined]
+        assembler = PayloadAssembler(length, limit_bytes, transit.allocator(self._call))
+        assembler.add(self._first.data)
+        while not assembler.is_full:
+            frame = next(self._frames, None)
+            if frame is None:
+                break
+            _refuse_fields(frame)
+            assembler.add(frame.data)
+        self._call.receiving.restart()
+        return self._call.lane.reader(assembler.finish(), limit_bytes - length, transit.allocator(self._call))
+
+    def expect_end(self) -> None:
+        """Refuse a stream that goes on after its payload.
+
+        The end of a stream is a message of its own: looked at after the work, it costs no wait.
+        """
+        for frame in self._frames:
+            _refuse_fields(frame)
+            if frame.data.nbytes:
+                length: int = self.header.payload_bytes  # type: ignore[attr-defined]
+                raise InvalidArgumentError("data", f"payload_bytes = {length} bytes in all", "more")
+
+
+def _refuse_fields(frame: Frame[Any]) -> None:
+    if frame.message is not None and frame.message.ListFields():
+        name = frame.message.ListFields()[0][0].name
+        raise InvalidArgumentError(name, "only data after the header", "a second header")
+
+
+Forward = TypeVar("Forward", render_pb2.RenderReply, distance_pb2.QueryReply)
+Backward = TypeVar("Backward", render_pb2.BackwardReply, distance_pb2.DistanceBackwardReply)
+R = TypeVar(
+    "R",
+    render_pb2.RenderReply,
+    render_pb2.BackwardReply,
+    distance_pb2.QueryReply,
+    distance_pb2.DistanceBackwardReply,
+)
+
+
+def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:
+    """Append arrays to a payload."""
+    return [named_tensor(name, array, payload) for name, array in arrays.items()]
+
+
+def named_tensor(name: str, array: Array, payload: PayloadWriter) -> tensor_pb2.NamedTensor:
+    """Append an array to a payload; uint16 stands for the bits of bfloat16."""
+    dtype = dtypes.BFLOAT16 if array.dtype == np.uint16 else None
+    return tensor_pb2.NamedTensor(name=name, tensor=payload.add(array, dtype))
+
+
+def timed(header: R, payload: PayloadWriter, expect_end: Callable[[], None], call: Call) -> Iterator[Frame[R]]:
+    """The frames of a reply; the last one carries the timings, and so cannot be counted in them.
+
+    Calls `expect_end` to see to it that the request has ended: of a long reply while its last chunk is on its way.
+    """
+    if payload.length <= SHORT_BYTES:
+        expect_end()
+        header.timings.CopyFrom(call.times.message())
+        yield from frames_of(header, payload)
+        return
+    with call.times.stage("encode"):
+        yield from frames_of(header, payload)
+    expect_end()
+    yield Frame(type(header)(timings=call.times.message()))

@@ -1,0 +1,1 @@
+"""The device: its thread, its queue, its memory."""

@@ -1,0 +1,216 @@
+"""The one thread that works on the device, and faults after which the device cannot be used."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import CancelledError, DeviceLostError, StoppingError
+from lumigrad.server.device.jobs import Job, Joint
+from lumigrad.server.device.launch import Launch
+from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.queue import Schedule
+
+# What CUDA calls them, by name and in words; torch and our kernels pass on one or the other.
+_TEXTS = (
+    "cudaErrorAssert",
+    "cudaErrorContained",
+    "cudaErrorECCUncorrectable",
+    "cudaErrorHardwareStackError",
+    "cudaErrorIllegalAddress",
+    "cudaErrorIllegalInstruction",
+    "cudaErrorInvalidAddressSpace",
+    "cudaErrorInvalidPc",
+    "cudaErrorLaunchFailure",
+    "cudaErrorLaunchTimeout",
+    "cudaErrorMisalignedAddress",
+    "cudaErrorNvlinkUncorrectable",
+    "cudaErrorUnknown",
+    "device-side assert",
+    "hardware stack error",
+    "illegal instruction",
+    "illegal memory access",
+    "invalid program counter",
+    "launch timed out",
+    "misaligned address",
+    "not supported on global/shared address space",
+    "uncorrectable ECC",
+    "uncorrectable NVLink",
+    "unknown error",
+    "unspecified launch failure",
+)
+
+
+def is_sticky(error: BaseException) -> bool:
+    """Whether an error, or what it was raised from, says that the device's context is broken."""
+    seen: BaseException | None = error
+    while seen is not None:
+        text = str(seen)
+        if isinstance(seen, RuntimeError) and "CUDA" in text and any(sign in text for sign in _TEXTS):
+            return True
+        seen = seen.__cause__
+    return False
+
+
+T = TypeVar("T")
+
+
+class DeviceExecutor:
+    """Runs jobs one after the other; refuses them when too many wait."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        memory: DeviceMemory,
+        queue_size: int,
+        *,
+        has_tenants: bool = False,
+        batch_wait_seconds: float = 0.0,
+    ) -> None:
+        """A job that goes with others waits for them for `batch_wait_seconds`."""
+        self._device = device
+        self._memory = memory
+        self._batch_wait_seconds = batch_wait_seconds
+        self._waiting = Schedule(queue_size, has_tenants=has_tenants)
+        self._changed = threading.Condition()
+        # What those hear who come, or still wait, when it ends.
+        self._refusal: type[Exception] | None = None
+        self._running: Launch | None = None
+        # Hears of an error after which the device is of no use to this process.
+        self.on_lost: Callable[[BaseException], None] = lambda error: None
+        # Hears how many views were computed at once, of calls that may be computed together.
+        self.on_views: Callable[[int], object] = lambda views: None
+        # By the monotonic clock; minus infinity after a failure.
+        self.last_success = -math.inf
+        # How long its thread has worked, and since when it is working again; at one, for those who read it meanwhile.
+        self._busy: tuple[float, float | None] = (0.0, None)
+        self._thread = threading.Thread(target=self._loop, name="device", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits."""
+        return self._running is not None or bool(self._waiting)
+
+    @property
+    def held_seconds(self) -> float:
+        """How long the device's thread has been at one part of a job; 0 if none runs."""
+        launch = self._running
+        return 0.0 if launch is None else launch.held_seconds
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the device's thread has worked, on what it is at now too."""
+        seconds, since = self._busy
+        return seconds if since is None else seconds + time.perf_counter() - since
+
+    @property
+    def depth(self) -> int:
+        """Jobs that wait."""
+        return len(self._waiting)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """What the jobs that run and wait are predicted to take of the device's memory."""
+        with self._changed:
+            launch = self._running
+            return self._waiting.predicted_bytes + (0 if launch is None else launch.cost.bytes)
+
+    def run(
+        self, work: Callable[[], T], call: Call | None, cost: Cost | None = None, joint: Joint[T] | None = None
+    ) -> T:
+        """Run `work` on the device's thread and return its result, or raise what it raised.
+
+        A job whose call ends while it waits gives its place up. The worker's own jobs have no call. `cost` is what is
+        known of the work, and `joint` says how it is done at one with other jobs, if it can be.
+        """
+        job = Job(work, call, cost or Cost(), joint)
+        with self._changed:
+            if self._refusal is not None:
+                raise self._refusal
+            self._waiting.put(job, self._running)
+            self._changed.notify()
+        if call is not None:
+            call.on_end(lambda: self._withdraw(job, call))
+        return job.future.result()
+
+    def close(self) -> None:
+        """End the thread after the job that runs; those that wait are cancelled."""
+        self._refuse(CancelledError)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """Take no more jobs for a device that is lost: those that wait may try elsewhere, the one that runs has failed.
+
+        That one is not told to try again, since it may be what broke the device.
+        """
+        self._refuse(StoppingError)
+        launch = self._running
+        if launch is not None and threading.current_thread() is not self._thread:
+            launch.fail(DeviceLostError())
+
+    def _refuse(self, refusal: type[Exception]) -> None:
+        with self._changed:
+            self._refusal = refusal
+            refused = self._waiting.clear()
+            self._changed.notify()
+        for job in refused:
+            job.fail(refusal())
+
+    def _withdraw(self, job: Job[Any], call: Call) -> None:
+        with self._changed:
+            if not self._waiting.remove(job):
+                return
+        try:
+            call.check()
+        except Exception as error:
+            job.fail(error)
+        else:
+            job.fail(CancelledError())
+
+    def _loop(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
+                if self._refusal is not None:
+                    return
+                self._running = launch = self._next()
+            started = time.perf_counter()
+            self._busy = (self._busy[0], started)
+            launch.run(self._memory)
+            self._settle(launch, time.perf_counter() - started)
+            launch.deliver()
+            # The next wait may be long; do not keep the last call's tensors alive meanwhile.
+            del launch
+
+    def _next(self) -> Launch:
+        """The job whose turn it is, and those that go with it."""
+        jobs = self._waiting.take()
+        until = time.monotonic() + self._batch_wait_seconds
+        while self._waiting.add_mates(jobs) and self._refusal is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._changed.wait(left)
+        return Launch(jobs)
+
+    def _settle(self, launch: Launch, seconds: float) -> None:
+        """Bring the books in order before whoever waits goes on."""
+        self._busy = (self._busy[0] + seconds, None)
+        self.last_success = -math.inf if launch.errors else time.monotonic()
+        for error in launch.errors:
+            if is_sticky(error):
+                self.on_lost(error)
+        if launch.is_joint and not launch.errors:
+            self.on_views(launch.cost.views)
+        with self._changed:
+            self._waiting.settle(launch, seconds)
+        self._running = None

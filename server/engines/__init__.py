@@ -1,0 +1,1 @@
+"""The engines: from a request to kernels, and from their outputs to a reply."""

@@ -1,0 +1,256 @@
+"""Distances: request and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from lumigrad.kernels import meshes
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import extent, nbytes
+from lumigrad.server.core.limits import Limits, arguments_of, require
+from lumigrad.server.engines.base import Plan
+from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_float32, check_shape
+from lumigrad.server.scenes.mesh import ENGINE
+from lumigrad.v1 import distance_pb2, tensor_pb2
+
+SEMANTICS = {
+    distance_pb2.DISTANCE_SEMANTICS_UNSPECIFIED: "exact",
+    distance_pb2.DISTANCE_SEMANTICS_EXACT: "exact",
+    distance_pb2.DISTANCE_SEMANTICS_CUROBO: "curobo",
+    distance_pb2.DISTANCE_SEMANTICS_CUROBO_FIELD: "curobo_field",
+}
+_REDUCTIONS = {
+    distance_pb2.REDUCTION_UNSPECIFIED: "sum",
+    distance_pb2.REDUCTION_SUM: "sum",
+    distance_pb2.REDUCTION_MAX: "max",
+}
+# Names of the kernels for what callers know by another.
+_KERNEL_NAMES = {"obstacle": "instance"}
+_CALLER_NAMES = {kernel: caller for caller, kernel in _KERNEL_NAMES.items()}
+_VECTORS = {"gradient": 4, "normal": 3, "closest": 3}
+
+
+def kernel_name(output: str) -> str:
+    """What the kernels call an output."""
+    return _KERNEL_NAMES.get(output, output)
+
+
+_DISTANCES = tuple(_CALLER_NAMES.get(name, name) for name in meshes.DISTANCES)
+_OUTPUTS = (*meshes.COSTS, *_DISTANCES)
+_BOOLEANS = ("beyond", "exhausted")
+# For each sphere: of the workspace, of the derivatives of its cost, and of a backward pass.
+_ROW_BYTES = 21
+_JACOBIAN_BYTES = 44
+_BACKWARD_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistancePlan(Plan):
+    """A query, but for the world.
+
+    Attributes:
+        settings: Of the kernels.
+        per_obstacle: Whether distances are to each obstacle.
+        tensors: The spheres and, if there are several, the environments that they ask about.
+        poses: For this call; None: those of the world.
+    """
+
+    settings: meshes.Settings
+    per_obstacle: bool
+    tensors: Mapping[str, tensor_pb2.Tensor]
+    poses: tensor_pb2.Tensor | None
+
+    def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
+        """About what a query takes."""
+        kept = {*outputs} | ({"normal", "obstacle"} if retain and "distance" in outputs else set())
+        with_costs = not {"cost", "gradient"}.isdisjoint(outputs)
+        size = self.count * (_ROW_BYTES + (_JACOBIAN_BYTES if with_costs else 0)) + self.image_bytes(kept)
+        # Distances to each obstacle are turned round at the end.
+        return size + (self.image_bytes(outputs) if self.per_obstacle else 0)
+
+    def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
+        """About what a backward pass takes."""
+        return self.count * _BACKWARD_BYTES + 4 * sum(self.gradient_sizes[name] for name in wanted)
+
+    def value_bytes(self, output: str) -> int:
+        """The size of a value of an output."""
+        return 1 if output in _BOOLEANS else super().value_bytes(output)
+
+
+def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Limits, field: str) -> DistancePlan:
+    """Read and check a request about a world; `field` is the path of the spec in it."""
+    rows = _rows(spec, limits, field)
+    shapes = _output_shapes(rows, outline.obstacles if spec.per_obstacle else None)
+    poses = spec.poses if spec.HasField("poses") else None
+    if poses is not None:
+        check_float32(poses, f"{field}.poses")
+        check_shape(poses.shape, [outline.obstacles, 7], f"{field}.poses")
+    settings = _settings(spec.settings, f"{field}.settings")
+    sizes = {"spheres": 4 * prod(rows), "poses": 7 * outline.obstacles, "weight": 1}
+    # cuRobo's gradients are those of costs, and of nothing but centres.
+    given, wanted = (("cost", "distance"), sizes) if settings.exact else (("cost",), ("spheres", "weight"))
+    return DistancePlan(
+        outputs=_outputs(spec, shapes, field),
+        output_shapes=shapes,
+        upstream_shapes={name: shapes[name] for name in given if name in shapes},
+        gradient_sizes={name: sizes[name] for name in wanted},
+        default_wanted=("spheres",),
+        row_gradients=(),
+        count=prod(rows),
+        views=1,
+        kind=None if poses is not None else (_alike(spec), tuple(rows)),
+        fill=max(1 / limits.batch_views, prod(rows) / limits.rows),
+        settings=settings,
+        per_obstacle=spec.per_obstacle,
+        tensors={name: getattr(spec, name) for name in ("spheres", "environments") if spec.HasField(name)},
+        poses=poses,
+    )
+
+
+def _alike(spec: distance_pb2.DistanceSpec) -> tuple[object, ...]:
+    """What is equal of queries that could be one."""
+    settings = spec.settings.SerializeToString(deterministic=True)
+    return settings, tuple(spec.outputs), spec.per_obstacle, spec.HasField("environments")
+
+
+def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[int]:
+    """B, H, S."""
+    where = f"{field}.spheres"
+    require(spec.HasField("spheres"), where, "a tensor", "none")
+    check_float32(spec.spheres, where)
+    shape = list(spec.spheres.shape)
+    require(len(shape) == 4 and shape[3] == 4, f"{where}.shape", "[B, H, S, 4]", shape)
+    rows = shape[:3]
+    require(extent(rows) <= limits.rows, where, f"at most {limits.rows} spheres in all", extent(rows))
+    if spec.HasField("environments"):
+        tensor, where = spec.environments, f"{field}.environments"
+        require(tensor.dtype == dtypes.INT32, f"{where}.dtype", "DTYPE_INT32", dtypes.name(tensor.dtype))
+        nbytes(tensor, where)
+        check_shape(tensor.shape, rows[:1], where)
+    return rows
+
+
+def _output_shapes(rows: list[int], obstacles: int | None) -> Shapes:
+    """Of all outputs that there are; `obstacles` if each of them is asked about."""
+    names, lead = (_OUTPUTS, rows) if obstacles is None else (_DISTANCES, [*rows, obstacles])
+    return {name: [*lead, _VECTORS[name]] if name in _VECTORS else lead for name in names}
+
+
+def _outputs(spec: distance_pb2.DistanceSpec, shapes: Shapes, field: str) -> tuple[str, ...]:
+    for name in spec.outputs:
+        among = f"names out of {', '.join(shapes)}" + (" with per_obstacle" if spec.per_obstacle else "")
+        require(name in shapes, f"{field}.outputs", among, name)
+    return tuple(dict.fromkeys(spec.outputs)) or ("distance",)
+
+
+def _settings(message: distance_pb2.DistanceSettings, field: str) -> meshes.Settings:
+    require(message.semantics in SEMANTICS, f"{field}.semantics", "a known value", message.semantics)
+    require(message.reduction in _REDUCTIONS, f"{field}.reduction", "a known value", message.reduction)
+    given = {name: getattr(message, name) for name in ("max_distance", "samples", "weight") if message.HasField(name)}
+    if message.HasField("time_step"):
+        given["time_step_s"] = message.time_step
+    with arguments_of(field, {"time_step_s": f"{field}.time_step"}):
+        return meshes.Settings(
+            semantics=SEMANTICS[message.semantics],
+            activation_distance=message.activation_distance,
+            sweep=message.sweep,
+            speed_metric=message.speed_metric,
+            reduction=_REDUCTIONS[message.reduction],
+            **given,
+        )
+
+
+@dataclass(frozen=True)
+class DistanceInputs:
+    """What a query is about.
+
+    Attributes:
+        world: The obstacles.
+        tensors: By name "spheres" and, if there are several, "environments".
+    """
+
+    world: meshes.World
+    tensors: Tensors
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """What a query returns, by the names that callers know."""
+
+    outputs: Mapping[str, torch.Tensor]
+    evaluation: meshes.Evaluation
+
+    @property
+    def state(self) -> meshes.State | None:
+        """If it was to be retained."""
+        return self.evaluation.state
+
+    def stages(self) -> Mapping[str, float]:
+        """Milliseconds by kernel stage."""
+        return self.evaluation.stages()
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """Gradients, none of which has a row per primitive."""
+
+    gradients: Mapping[str, torch.Tensor]
+    stages: Callable[[], Mapping[str, float]]
+    touched = None
+
+
+class DistanceEngine:
+    """Asks how far spheres are from obstacles, and what that costs."""
+
+    name = ENGINE
+
+    def forward(
+        self,
+        plan: DistancePlan,
+        inputs: DistanceInputs,
+        outputs: Sequence[str],
+        *,
+        retain: bool,
+        before_view: Callable[[], object],
+        into: Tensors | None = None,
+    ) -> _Forward:
+        """Compute distances and costs, in memory of their own."""
+        found = meshes.evaluate(
+            inputs.tensors["spheres"],
+            inputs.world,
+            plan.settings,
+            environments=inputs.tensors.get("environments"),
+            outputs=[kernel_name(name) for name in outputs],
+            per_instance=plan.per_obstacle,
+            retain=retain,
+            before_launch=before_view,
+        )
+        return _Forward({name: found.outputs[kernel_name(name)] for name in outputs}, found)
+
+    def backward(
+        self,
+        state: meshes.State,
+        output_gradients: Tensors,
+        wanted: Sequence[str],
+        before_view: Callable[[], object],
+    ) -> _Backward:
+        """Differentiate a query."""
+        result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
+        return _Backward(result.gradients, result.stages)
+
+    def joined(
+        self, plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]
+    ) -> tuple[DistancePlan, DistanceInputs]:
+        """All trajectories before the one world."""
+        names = inputs[0].tensors
+        tensors = {name: torch.cat([one.tensors[name] for one in inputs]) for name in names}
+        return plans[0], DistanceInputs(inputs[0].world, tensors)
+
+    def shared(self, state: meshes.State) -> list[meshes.Shape]:
+        """The shapes of the world: those of a mesh that has moved on since may be of no use to anybody else."""
+        shapes = {id(instance.shape): instance.shape for instance in state.world.instances}
+        return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]

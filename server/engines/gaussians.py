@@ -1,0 +1,244 @@
+"""Gaussians: request and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isqrt, prod
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import gaussians
+from lumigrad.kernels.gaussians import OUTPUTS, SCENE_GRADIENTS, Camera, Settings, Transform
+from lumigrad.server.core.limits import Limits, arguments_of, check_finite, require
+from lumigrad.server.engines.base import Plan
+from lumigrad.server.engines.content import Shapes, Tensors
+from lumigrad.server.engines.gaussian_cloud import KIND, Layout
+from lumigrad.server.engines.requests import check_cameras, check_length, checked_outputs, fill_of, gaussian_camera
+from lumigrad.v1 import gaussians_pb2, render_pb2
+
+_SEMANTICS = {
+    gaussians_pb2.GAUSSIAN_SEMANTICS_UNSPECIFIED: "exact",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT: "exact",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT: "gsplat",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH: "inria_depth",
+    gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT: "inria_exact",
+}
+# Absent: the kernels' own default.
+_OPTIONAL = (
+    "sh_degree",
+    "eps2d",
+    "near",
+    "far",
+    "radius_clip",
+    "alpha_min",
+    "alpha_max",
+    "transmittance_min",
+    "pixel_center",
+    "scale_modifier",
+)
+_UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "means2d")
+# Inria's: two matrices and a position.
+_CAMERA_VALUES = 35
+# For each Gaussian, of the workspace, of a view, and of the backward pass of a view: on the CPU 30 to 40, 105 and, of
+# several views, 90 were measured, on CUDA 0, 113 and 46.
+_WORKSPACE_BYTES = 25
+_VIEW_BYTES = 110
+_BACKWARD_BYTES = 65
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianPlan(Plan):
+    """A call of the Gaussian kernels, but for the scene."""
+
+    cameras: Sequence[Camera]
+    settings: Settings
+    transforms: Sequence[Transform]
+    # D or C * D values; empty: all 0.
+    background: Sequence[float]
+    background_shape: Sequence[int]
+
+    def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
+        """About what a forward pass takes: all views at once on CUDA, and of each what backward needs."""
+        images = {*outputs}
+        if retain:
+            images |= {"color", "transmittance", *({"depth", "inverse_depth"} & images)}
+        kept = self.views if retain or device.type != "cpu" else 1
+        return self._each * (_WORKSPACE_BYTES + self._view_bytes * kept) + self.image_bytes(images)
+
+    def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
+        """About what a backward pass takes: sums over the pixels of each view, then the gradients."""
+        gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
+        return self._each * self.views * _BACKWARD_BYTES + gradients
+
+    @property
+    def _each(self) -> int:
+        """Gaussians of one scene."""
+        return self.output_shapes["depths"][1]
+
+    @property
+    def _view_bytes(self) -> int:
+        """Of a view, for each Gaussian; channels beyond colours are apart."""
+        return _VIEW_BYTES + 5 * max(0, self.output_shapes["color"][-1] - 3)
+
+
+def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
+    """Read and check a request about Gaussians of these shapes; `field` is the path of the spec in it."""
+    layout = Layout.of(shapes)
+    check_cameras(spec.cameras, limits, f"{field}.cameras")
+    _check_views(len(spec.cameras), layout, f"{field}.cameras")
+    outputs = checked_outputs(spec, OUTPUTS, field)
+    cameras = [gaussian_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
+    message, where = spec.gaussians, f"{field}.gaussians"
+    background = _background_shape(message.background, len(cameras), layout.channels, f"{where}.background")
+    transforms = _transforms(message.transforms, layout.each, f"{where}.transforms")
+    projected = bool(transforms) and any(camera.projected for camera in cameras)
+    require(not projected, f"{where}.transforms", "none with Inria's cameras", len(transforms))
+    output_shapes = _output_shapes(cameras, layout)
+    tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
+    per_view = 2 * len(cameras) * layout.each
+    image = cameras[0].width, cameras[0].height
+    # Whether any camera could stand among those of another call.
+    is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1
+    return GaussianPlan(
+        outputs=outputs,
+        output_shapes=output_shapes,
+        upstream_shapes={name: output_shapes[name] for name in _UPSTREAM},
+        gradient_sizes={
+            **tensors,
+            "background": prod(background),
+            "cameras": _CAMERA_VALUES * len(cameras),
+            **({"transforms": 16 * len(transforms)} if transforms else {}),
+            "means2d": per_view,
+            "means2d_abs": per_view,
+        },
+        default_wanted=tuple(tensors),
+        row_gradients=[name for name in tensors if not (name == "colors" and layout.color_views)],
+        count=prod(layout.lead),
+        views=len(cameras),
+        kind=(message.SerializeToString(deterministic=True), outputs, *image) if is_alike else None,
+        fill=fill_of(spec.cameras, limits),
+        cameras=cameras,
+        settings=_settings(message, layout, where),
+        transforms=transforms,
+        background=tuple(message.background),
+        background_shape=background,
+    )
+
+
+def _check_views(views: int, layout: Layout, field: str) -> None:
+    if layout.color_views:
+        limit = f"{layout.color_views} cameras, as many as the scene's colours are for"
+        require(views == layout.color_views, field, limit, views)
+    limit = f"as many cameras for each of the scene's {layout.scenes} scenes"
+    require(views % layout.scenes == 0, field, limit, views)
+
+
+def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
+    views, each = len(cameras), layout.each
+    image = [views, cameras[0].height, cameras[0].width]
+    return {
+        "color": [*image, layout.channels],
+        **{name: image for name in ("alpha", "transmittance", "depth", "expected_depth", "inverse_depth")},
+        "contributors": image,
+        "radii": [views, each, 2],
+        "means2d": [views, each, 2],
+        "depths": [views, each],
+        "conics": [views, each, 3],
+        "projected_opacities": [views, each],
+    }
+
+
+def _background_shape(values: Sequence[float], views: int, channels: int, field: str) -> list[int]:
+    limit = f"{channels} values, one per channel of the scene, or as many for each camera, or none"
+    require(len(values) in (0, channels, views * channels), field, limit, len(values))
+    check_finite(values, field)
+    return [views, channels] if len(values) > channels else [channels]
+
+
+def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, field: str) -> list[Transform]:
+    transforms = []
+    for index, message in enumerate(messages):
+        where = f"{field}[{index}]"
+        check_length(message.matrix, 16, f"{where}.matrix")
+        require(message.end <= count, f"{where}.end", f"at most {count}, the Gaussians of a scene", message.end)
+        with arguments_of(field, {"transforms": where}):
+            transforms.append(Transform(message.begin, message.end, np.reshape(message.matrix, (4, 4))))
+    ordered = sorted(transforms, key=lambda transform: transform.begin)
+    for before, after in pairwise(ordered):
+        found = f"[{before.begin}, {before.end}) and [{after.begin}, {after.end})"
+        require(before.end <= after.begin, field, "slices that do not overlap", found)
+    return transforms
+
+
+def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: str) -> Settings:
+    require(message.semantics in _SEMANTICS, f"{field}.semantics", "a known value", message.semantics)
+    if message.HasField("sh_degree"):
+        stored = isqrt(layout.coefficients) - 1
+        limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"
+        require(message.sh_degree <= stored, f"{field}.sh_degree", limit, message.sh_degree)
+    given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    with arguments_of(field):
+        return Settings(
+            semantics=_SEMANTICS[message.semantics],
+            antialiased=message.antialiased,
+            deterministic=message.deterministic,
+            **given,
+        )
+
+
+class GaussianEngine:
+    """Renders Gaussian clouds."""
+
+    name = KIND
+
+    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
+        """Read and check a request."""
+        return gaussian_plan(spec, shapes, limits, field)
+
+    def forward(
+        self,
+        plan: GaussianPlan,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        *,
+        retain: bool,
+        before_view: Callable[[], object],
+        into: Tensors | None = None,
+    ) -> gaussians.Forward:
+        """Render every view."""
+        background = None
+        if plan.background:
+            values = torch.tensor(plan.background, dtype=torch.float32).reshape(*plan.background_shape)
+            background = values.to(inputs["means"].device)
+        return gaussians.forward(
+            gaussians.Gaussians(**inputs),
+            plan.cameras,
+            plan.settings,
+            background=background,
+            transforms=plan.transforms,
+            outputs=outputs,
+            retain=retain,
+            into=into,
+            before_view=before_view,
+        )
+
+    def backward(
+        self,
+        state: gaussians.State,
+        output_gradients: Tensors,
+        wanted: Sequence[str],
+        before_view: Callable[[], object],
+    ) -> gaussians.Backward:
+        """Differentiate what was rendered."""
+        return gaussians.backward(state, output_gradients, wanted, before_view)
+
+    def joined(self, plans: Sequence[GaussianPlan], inputs: Sequence[Tensors]) -> tuple[GaussianPlan, Tensors]:
+        """All views of the one scene."""
+        return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
+
+    def shared(self, _: gaussians.State) -> tuple[()]:
+        """Nothing: states count their scene."""
+        return ()

@@ -1,0 +1,87 @@
+"""Gradients that leave: which are wanted, in which format, and whether they are finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lumigrad.protos import dtypes
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.engines.base import Backward, Plan
+from lumigrad.v1 import render_pb2
+
+
+def nonfinite(tensors: Iterable[torch.Tensor]) -> int:
+    """Counts them; costs one pass over the memory as long as there are none."""
+    return sum(_count(tensor) for tensor in tensors if tensor.is_floating_point())
+
+
+def _count(tensor: torch.Tensor) -> int:
+    # One that is not finite shows in the sum; a sum may also be too large, so look again.
+    if math.isfinite(tensor.sum(dtype=torch.float32).item()):
+        return 0
+    return tensor.numel() - int(torch.isfinite(tensor).sum())
+
+
+_TORCH = {
+    0: torch.float32,
+    dtypes.FLOAT32: torch.float32,
+    dtypes.FLOAT16: torch.float16,
+    dtypes.BFLOAT16: torch.bfloat16,
+}
+_INDEX_BYTES = torch.int64.itemsize
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a Backward wants: the names of gradients, each once, and their format."""
+
+    names: tuple[str, ...]
+    format: render_pb2.GradientFormat
+
+    @staticmethod
+    def of(names: Sequence[str], message: render_pb2.GradientFormat, plan: Plan) -> Wanted:
+        """Check what a request says; no names are the plan's default."""
+        known = plan.gradient_sizes
+        for name in names:
+            require(name in known, "spec.wanted", f"names out of {', '.join(known)}", name)
+        limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
+        require(message.dtype in _TORCH, "spec.format.dtype", limit, dtypes.name(message.dtype))
+        return Wanted(tuple(dict.fromkeys(names)) or plan.default_wanted, message)
+
+    def bytes(self, plan: Plan, limits: Limits) -> int:
+        """The size of the reply at the most, checked."""
+        size = _INDEX_BYTES * plan.count if self.format.sparse else 0
+        for name in self.names:
+            dtype = _TORCH[self.format.dtype] if name in plan.row_gradients else torch.float32
+            size += dtype.itemsize * plan.gradient_sizes[name]
+        limit = f"gradients of at most {limits.payload_bytes} bytes of reply"
+        require(size <= limits.payload_bytes, "spec.wanted", limit, size)
+        return size
+
+
+def formatted(
+    result: Backward, row_gradients: Collection[str], message: render_pb2.GradientFormat
+) -> Mapping[str, torch.Tensor]:
+    """The gradients as the caller wants them; with `sparse` only the rows touched, and "index".
+
+    Primitives of several scenes are counted through.
+    """
+    gradients: dict[str, torch.Tensor] = {}
+    index, touched = None, result.touched
+    if message.sparse:
+        assert touched is not None
+        index = touched.flatten().nonzero().flatten()
+        gradients["index"] = index
+    for name, gradient in result.gradients.items():
+        if name not in row_gradients:
+            gradients[name] = gradient
+            continue
+        rows = gradient
+        if index is not None and touched is not None:
+            rows = gradient.reshape(-1, *gradient.shape[touched.dim() :]).index_select(0, index)
+        gradients[name] = rows.to(_TORCH[message.dtype])
+    return gradients

@@ -1,0 +1,172 @@
+"""Image formats of replies: float, uint8, PNG and JPEG."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from PIL import Image
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.limits import require
+from lumigrad.server.core.streams import named_tensor
+from lumigrad.server.engines.base import Plan
+from lumigrad.server.engines.content import Tensors
+from lumigrad.v1 import image_pb2, tensor_pb2
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# By channels: grey, RGB, RGBA.
+_COLOR_TYPES = {1: 0, 3: 2, 4: 6}
+CHANNELS = tuple(_COLOR_TYPES)
+# Each row as its difference to the row above: to choose filters row by row takes longer and gains little in renders.
+_FILTER_UP = 2
+
+
+def png_of(levels: Array) -> bytes:
+    """The file of an image, uint8 [H, W, 1 | 3 | 4]; most of the time without the GIL."""
+    height, width, channels = levels.shape
+    rows = levels.reshape(height, width * channels)
+    filtered = np.empty((height, width * channels + 1), np.uint8)
+    filtered[:, 0] = _FILTER_UP
+    filtered[0, 1:] = rows[0]
+    np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])
+    # Differences of even rows are runs: to search for repetitions takes longer and gains little.
+    deflate = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
+    data = deflate.compress(filtered.data) + deflate.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
+    return b"".join((_SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", data), *_chunk(b"IEND", b"")))
+
+
+def _chunk(kind: bytes, data: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    return struct.pack(">I", len(data)), kind, data, struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
+
+
+_FLOAT16, _BFLOAT16 = image_pb2.IMAGE_FORMAT_FLOAT16, image_pb2.IMAGE_FORMAT_BFLOAT16
+_UINT8, _JPEG, _PNG = image_pb2.IMAGE_FORMAT_UINT8, image_pb2.IMAGE_FORMAT_JPEG, image_pb2.IMAGE_FORMAT_PNG
+_TORCH: Mapping[int, torch.dtype] = {_FLOAT16: torch.float16, _BFLOAT16: torch.bfloat16}
+_FILES = (_JPEG, _PNG)
+
+# Images of values from 0 to 1, and all that are images of floats.
+_LEVELS = ("color", "alpha", "transmittance")
+_FLOATS = (*_LEVELS, "depth", "expected_depth", "inverse_depth", "weights")
+_TAKES: Mapping[int, tuple[str, ...]] = {
+    _FLOAT16: _FLOATS,
+    _BFLOAT16: _FLOATS,
+    _UINT8: _LEVELS,
+    _PNG: _LEVELS,
+    _JPEG: ("color",),
+}
+_JPEG_CHANNELS = (3,)
+_DEFAULT_QUALITY = 90
+# Values that a core's cache holds, with what becomes of them.
+_PART = 1 << 16
+# From here on the colours of a JPEG keep the full resolution.
+_FINE_QUALITY = 90
+
+
+@dataclass(frozen=True)
+class ImageFormats:
+    """What a request says of its outputs, checked; those that it does not speak of travel as they are."""
+
+    by_name: Mapping[str, image_pb2.OutputFormat] = field(default_factory=dict)
+
+    @staticmethod
+    def of(entries: Sequence[image_pb2.OutputFormat], plan: Plan, path: str) -> ImageFormats:
+        """Check; `path` is where they stand in the request."""
+        formats: dict[str, image_pb2.OutputFormat] = {}
+        for index, entry in enumerate(entries):
+            where = f"{path}[{index}]"
+            known = entry.name in plan.outputs and entry.name not in formats
+            require(known, f"{where}.name", f"one of the outputs, {', '.join(plan.outputs)}, each once", entry.name)
+            _check(entry, plan.output_shapes[entry.name], where)
+            formats[entry.name] = entry
+        return ImageFormats(formats)
+
+    def value_bytes(self, plan: Plan, name: str) -> int:
+        """The size of a value of an output on its way; of files about, as they may be a little larger."""
+        kind = self._kind(name)
+        if kind in _TORCH:
+            return _TORCH[kind].itemsize
+        return 1 if kind in (_UINT8, *_FILES) else plan.value_bytes(name)
+
+    def unchanged(self, names: Sequence[str]) -> list[str]:
+        """Those that are images of floats and travel as such."""
+        return [name for name in names if name in _FLOATS and self._kind(name) == image_pb2.IMAGE_FORMAT_FLOAT32]
+
+    def converted(self, outputs: Tensors) -> list[torch.Tensor]:
+        """The values as they travel, or as levels for files; on the device's thread."""
+        return [self._converted(name, output) for name, output in outputs.items()]
+
+    def named(self, arrays: Mapping[str, Array], payload: PayloadWriter, call: Call) -> list[tensor_pb2.NamedTensor]:
+        """Append what was converted to a payload, files made of it first; not for the device's thread."""
+        return [self._named(name, array, payload, call) for name, array in arrays.items()]
+
+    def _kind(self, name: str) -> int:
+        entry = self.by_name.get(name)
+        return image_pb2.IMAGE_FORMAT_FLOAT32 if entry is None else entry.format
+
+    def _converted(self, name: str, output: torch.Tensor) -> torch.Tensor:
+        kind = self._kind(name)
+        if kind in _TORCH:
+            return output.to(_TORCH[kind])
+        return _levels(output) if kind in (_UINT8, *_FILES) else output
+
+    def _named(self, name: str, array: Array, payload: PayloadWriter, call: Call) -> tensor_pb2.NamedTensor:
+        entry = self.by_name.get(name)
+        if entry is None or entry.format not in _FILES:
+            return named_tensor(name, array, payload)
+        files = []
+        with call.times.stage("compress"):
+            for view in array:
+                call.check()
+                files.append(_file(view, entry))
+        encoded = image_pb2.EncodedImages(format=entry.format, lengths=map(len, files))
+        tensor = payload.add(np.frombuffer(b"".join(files), np.uint8))
+        return tensor_pb2.NamedTensor(name=name, tensor=tensor, encoded=encoded)
+
+
+def _check(entry: image_pb2.OutputFormat, shape: Sequence[int], where: str) -> None:
+    kind = image_pb2.ImageFormat.DESCRIPTOR.values_by_number.get(entry.format)
+    require(kind is not None, f"{where}.format", "a known format", entry.format)
+    takes = _TAKES.get(entry.format)
+    if takes is not None and kind is not None:
+        short = kind.name.removeprefix("IMAGE_FORMAT_")
+        require(entry.name in takes, f"{where}.format", f"{short} for {_either(takes)} alone", entry.name)
+        if entry.name == "color" and entry.format in _FILES:
+            fit = _JPEG_CHANNELS if entry.format == _JPEG else CHANNELS
+            limit = f"{short} for a scene of {_either(fit)} channels"
+            require(shape[-1] in fit, f"{where}.format", limit, f"{shape[-1]} channels")
+    highest = 100 if entry.format == _JPEG else 0
+    limit = f"0 to {highest}" if highest else "0 for formats other than JPEG"
+    require(entry.quality <= highest, f"{where}.quality", limit, entry.quality)
+
+
+def _either(values: Sequence[object]) -> str:
+    return " or ".join(", ".join(map(str, values)).rsplit(", ", 1))
+
+
+def _levels(values: torch.Tensor) -> torch.Tensor:
+    """0..1 as 0..255, rounded, ties to even; what lies outside is clamped, NaN is 0."""
+    levels = torch.empty_like(values, dtype=torch.uint8)
+    part = _PART if values.device.type == "cpu" else max(1, values.numel())
+    for source, target in zip(torch.split(values.flatten(), part), torch.split(levels.view(-1), part), strict=True):
+        scaled = source.mul(255.0).nan_to_num_(nan=0.0, posinf=255.0, neginf=0.0)
+        target.copy_(scaled.clamp_(0.0, 255.0).round_())
+    return levels
+
+
+def _file(levels: Array, entry: image_pb2.OutputFormat) -> bytes:
+    """The file of one view, [H, W] or [H, W, K]."""
+    if entry.format == _PNG:
+        return png_of(levels.reshape(*levels.shape[:2], -1))
+    quality = entry.quality or _DEFAULT_QUALITY
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "JPEG", quality=quality, subsampling=0 if quality >= _FINE_QUALITY else 2)
+    return file.getvalue()

@@ -1,0 +1,24 @@
+"""What all calls share, whoever makes them: one device and the way to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumigrad.server.core.admission import Transit
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import DeviceMemory
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.engines.passes import Passes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One worker's working parts, without anything that belongs to a caller."""
+
+    limits: Limits
+    memory: DeviceMemory
+    transfer: Transfer
+    transit: Transit
+    executor: DeviceExecutor
+    passes: Passes

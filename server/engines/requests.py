@@ -1,0 +1,163 @@
+"""Parts that render requests share: cameras, outputs, gradients of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+from lumigrad.kernels.gaussians import Camera
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import nbytes
+from lumigrad.server.core.limits import Limits, arguments_of, require
+from lumigrad.server.engines.base import Plan
+from lumigrad.server.engines.content import Shapes, check_shape
+from lumigrad.server.engines.images import ImageFormats
+from lumigrad.v1 import camera_pb2, render_pb2, tensor_pb2
+
+_PROJECTIONS = {
+    camera_pb2.PROJECTION_UNSPECIFIED: "pinhole",
+    camera_pb2.PROJECTION_PINHOLE: "pinhole",
+    camera_pb2.PROJECTION_ORTHOGRAPHIC: "orthographic",
+    camera_pb2.PROJECTION_FISHEYE: "fisheye",
+}
+
+# Calls with large pictures gain nothing from being rendered together, and each waits for the last.
+_BATCH_PIXELS = 1 << 20
+
+
+def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:
+    """Check their number and size."""
+    require(1 <= len(cameras) <= limits.cameras, field, f"1 to {limits.cameras} cameras", len(cameras))
+    width, height = cameras[0].width, cameras[0].height
+    for index, camera in enumerate(cameras):
+        where = f"{field}[{index}]"
+        require(camera.width >= 1 and camera.height >= 1, where, "width and height >= 1", _size(camera))
+        same = camera.width == width and camera.height == height
+        require(same, where, f"the size of the first camera, {_size(cameras[0])}", _size(camera))
+    pixels = len(cameras) * width * height
+    require(pixels <= limits.pixels, field, f"at most {limits.pixels} pixels in all", pixels)
+
+
+def fill_of(cameras: Sequence[camera_pb2.Camera], limits: Limits) -> float:
+    """The share that checked cameras take of the most that is rendered as one."""
+    pixels = len(cameras) * cameras[0].width * cameras[0].height
+    return max(len(cameras) / limits.batch_views, pixels / min(limits.pixels, _BATCH_PIXELS))
+
+
+def check_model(camera: camera_pb2.Camera, known: Sequence[str], field: str) -> str:
+    """The field of the camera's model, one of those known."""
+    model = camera.WhichOneof("model")
+    limit = " or ".join(known)
+    require(model is not None, field, limit, "neither")
+    require(model in known, f"{field}.{model}", limit, model)
+    return str(model)
+
+
+def check_length(values: Sequence[float], length: int, field: str) -> None:
+    """Check how many values there are."""
+    require(len(values) == length, field, f"{length} values", len(values))
+
+
+def check_opencv(camera: camera_pb2.OpenCVCamera, field: str) -> None:
+    """Check the lengths of rotation and translation."""
+    check_length(camera.rotation, 9, f"{field}.rotation")
+    check_length(camera.translation, 3, f"{field}.translation")
+
+
+def projection_of(camera: camera_pb2.OpenCVCamera, field: str) -> str:
+    """The projection in the kernels' words."""
+    require(camera.projection in _PROJECTIONS, f"{field}.projection", "a known value", camera.projection)
+    return _PROJECTIONS[camera.projection]
+
+
+def rows(values: Sequence[float], length: int) -> list[list[float]]:
+    """A row-major matrix, row by row."""
+    return [list(values[start : start + length]) for start in range(0, len(values), length)]
+
+
+def _size(camera: camera_pb2.Camera) -> str:
+    return f"{camera.width}x{camera.height}"
+
+
+def gaussian_camera(message: camera_pb2.Camera, field: str) -> Camera:
+    """Check and build a camera; `field` is its path in the request."""
+    model = check_model(message, ("opencv", "inria"), field)
+    where = f"{field}.{model}"
+    if model == "opencv":
+        check_opencv(message.opencv, where)
+        projection_of(message.opencv, where)
+    else:
+        check_length(message.inria.view_matrix, 16, f"{where}.view_matrix")
+        check_length(message.inria.full_projection, 16, f"{where}.full_projection")
+        check_length(message.inria.position, 3, f"{where}.position")
+    elsewhere = {"width": f"{field}.width", "height": f"{field}.height", "model": f"{where}.projection"}
+    with arguments_of(where, elsewhere):
+        return _known_camera(message.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=4096)
+def _known_camera(serialized: bytes) -> Camera:
+    """The kernels' camera; trainers come back to the same views, and making one takes time."""
+    message = camera_pb2.Camera.FromString(serialized)
+    if message.HasField("inria"):
+        inria = message.inria
+        return Camera.inria(
+            rows(inria.view_matrix, 4),
+            rows(inria.full_projection, 4),
+            list(inria.position),
+            inria.tan_fov_x,
+            inria.tan_fov_y,
+            message.width,
+            message.height,
+        )
+    opencv = message.opencv
+    return Camera.opencv(
+        opencv.fx,
+        opencv.fy,
+        opencv.cx,
+        opencv.cy,
+        rows(opencv.rotation, 3),
+        list(opencv.translation),
+        message.width,
+        message.height,
+        model=projection_of(opencv, "projection"),
+        distortion=tuple(opencv.distortion),
+    )
+
+
+def checked_outputs(spec: render_pb2.RenderSpec, known: Sequence[str], field: str) -> tuple[str, ...]:
+    """The names, each once; colour if there are none."""
+    for name in spec.outputs:
+        require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}", name)
+    return tuple(dict.fromkeys(spec.outputs)) or ("color",)
+
+
+def output_bytes(plan: Plan, formats: ImageFormats, limits: Limits, field: str) -> int:
+    """The size of the reply, checked."""
+    size = sum(formats.value_bytes(plan, name) * prod(plan.output_shapes[name]) for name in plan.outputs)
+    limit = f"at most {limits.payload_bytes} bytes of reply"
+    require(size <= limits.payload_bytes, f"{field}.outputs", limit, size)
+    return size
+
+
+_DTYPES = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16)
+
+
+def checked_gradients(
+    entries: Sequence[tensor_pb2.NamedTensor], shapes: Shapes, field: str
+) -> dict[str, tensor_pb2.Tensor]:
+    """The tensors by name; `shapes` are those of all that there may be."""
+    names = ", ".join(shapes)
+    require(len(entries) > 0, field, f"at least one of {names}", "none")
+    tensors: dict[str, tensor_pb2.Tensor] = {}
+    for index, entry in enumerate(entries):
+        where = f"{field}[{index}]"
+        known = entry.name in shapes and entry.name not in tensors
+        require(known, f"{where}.name", f"one of {names}, each once", entry.name)
+        limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
+        require(entry.tensor.dtype in _DTYPES, f"{where}.tensor.dtype", limit, dtypes.name(entry.tensor.dtype))
+        nbytes(entry.tensor, where)
+        check_shape(entry.tensor.shape, shapes[entry.name], f"{where}.tensor")
+        tensors[entry.name] = entry.tensor
+    return tensors

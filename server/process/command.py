@@ -1,0 +1,50 @@
+"""`lumigrad serve`: run a worker for each device, and see to it that they go on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.errors import CONFIG_ERROR
+from lumigrad.server.process.supervisor import Supervisor
+
+_EXAMPLES = """\
+examples:
+  lumigrad serve                                             the first CUDA device, else the CPU
+  lumigrad serve --device cuda:0,cuda:1 --port 50051         a worker each, on ports 50051 and 50052
+  lumigrad serve --port 0 --metrics-port 0         on free ports, which a line tells
+  lumigrad serve --host 0.0.0.0 --tls-cert worker.pem --tls-key worker.key --tokens-file tenants
+"""
+
+
+class ServeCommand:
+    """The subcommand as the `lumigrad` command expects it."""
+
+    help = "run a worker that renders for clients"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the worker's options."""
+        parser.epilog = _EXAMPLES
+        Config.add_arguments(parser)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Serve until a signal; returns the exit code."""
+        try:
+            config = Config.from_arguments(arguments)
+            # Workers would fail one after the other for want of it.
+            if find_spec("torch") is None:
+                raise ModuleNotFoundError("No module named 'torch'", name="torch")
+            if not config.no_supervisor:
+                return Supervisor(config).run()
+        except ConfigError as error:
+            sys.stderr.write(f"lumigrad: error: {error}\n")
+            return CONFIG_ERROR
+        # Imported late: torch takes seconds, and neither `lumigrad --help` nor the supervisor needs any of it.
+        from lumigrad.server.process.main import run
+
+        return run(config.of_worker(0))
+
+
+command = ServeCommand()

@@ -1,0 +1,190 @@
+"""Whether a worker works: warm-up, heartbeat, watchdog, and its end in an emergency."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from lumigrad.kernels import gaussians, meshes, spheres
+from lumigrad.server.core import logs
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.engines.machine import Machine
+from lumigrad.server.rpc.handler import Surface
+
+_LONGEST_PAUSE_SECONDS = 0.5
+
+
+class Watchdog:
+    """Looks at the device's thread all the time, from a thread of its own that waits for nothing else."""
+
+    def __init__(
+        self,
+        executor: DeviceExecutor,
+        hang_seconds: float,
+        on_hang: Callable[[str], None],
+        on_look: Callable[[], None],
+    ) -> None:
+        """`on_hang` hears what happened, once; `on_look` is called at least every half second until then."""
+        self._executor = executor
+        self._hang_seconds = hang_seconds
+        self._on_hang = on_hang
+        self._on_look = on_look
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def _watch(self) -> None:
+        pause = min(_LONGEST_PAUSE_SECONDS, self._hang_seconds / 4)
+        while self._executor.held_seconds <= self._hang_seconds:
+            self._on_look()
+            time.sleep(pause)
+        # Where it hangs is in the stacks, and nowhere else once the process has gone.
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._on_hang(
+            f"the device did not come back within {self._hang_seconds:g} s (--hang-seconds); "
+            "the stacks of all threads are above"
+        )
+
+
+_SECONDS = 10.0
+
+
+class Heartbeat:
+    """Tries an idle device out, and one whose last job failed; tells when it stops or starts to work."""
+
+    def __init__(
+        self,
+        executor: DeviceExecutor,
+        probe: Callable[[], None],
+        on_change: Callable[[bool], None],
+        seconds: float = _SECONDS,
+    ) -> None:
+        """`probe` runs a kernel and raises if that fails; `on_change` hears whether the device works."""
+        self._executor = executor
+        self._probe = probe
+        self._on_change = on_change
+        self._seconds = seconds
+        self._works = True
+
+    def beat(self) -> None:
+        """Look at the device; call it about once a second."""
+        if self._executor.is_busy:
+            return
+        error = None
+        if time.monotonic() - self._executor.last_success > self._seconds:
+            try:
+                self._probe()
+            except Exception as failure:
+                error = failure
+        works = error is None
+        if works != self._works:
+            self._works = works
+            text = "the device works again" if works else "the device does not work"
+            logs.event(text, logging.WARNING if works else logging.ERROR, error=error)
+            self._on_change(works)
+
+
+# For the calls in progress to be refused.
+_REFUSING_SECONDS = 0.5
+# For the last bytes to leave.
+_FLUSH_SECONDS = 0.1
+
+
+class Emergency:
+    """Ends the process, without waiting for a device that may never answer."""
+
+    def __init__(self, surface: Surface, executor: DeviceExecutor, tell_health: Callable[[bool], None]) -> None:
+        self._surface = surface
+        self._executor = executor
+        self._tell_health = tell_health
+        self._begun = threading.Lock()
+
+    def end(self, code: int, why: str, error: BaseException | None = None) -> None:
+        """Refuse what waits with UNAVAILABLE, then exit; returns at once, and only the first call counts."""
+        if not self._begun.acquire(blocking=False):
+            return
+        logs.event(why, logging.ERROR, error=error, exit_code=code)
+        self._surface.close()
+        self._executor.abandon()
+        # The device's own thread may be the one that came here, and has to tell its last caller.
+        threading.Thread(target=self._exit, args=(code,), name="emergency", daemon=True).start()
+
+    def _exit(self, code: int) -> None:
+        # health's watchers must not hold this up.
+        threading.Thread(target=self._tell_health, args=(False,), name="last health", daemon=True).start()
+        self._surface.wait_idle(_REFUSING_SECONDS)
+        time.sleep(_FLUSH_SECONDS)
+        # Destructors would wait for the device.
+        os._exit(code)
+
+
+_SIZE = 16
+_IDENTITY = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+_LENS = (_SIZE, _SIZE, _SIZE / 2, _SIZE / 2)
+_AWAY = 0.25
+
+
+def warm_up(machine: Machine) -> None:
+    """Run all engines once, on the device's thread; raises if a result is not what it should be."""
+    machine.executor.run(lambda: _run(machine), None)
+
+
+def _run(machine: Machine) -> None:
+    device = machine.transfer.device
+    pictures = {"sphere": _sphere(device), "Gaussian": _gaussian(device)}
+    distances = _mesh(device)
+    machine.transfer.finish()
+    if abs(distances.item() - _AWAY) > 1e-3:
+        raise RuntimeError(f"the warm-up query of a point {_AWAY} m from a mesh gave {distances.item()} m")
+    for name, picture in pictures.items():
+        centre = picture[0, _SIZE // 2, _SIZE // 2, 0].item()
+        if not 0.0 < centre < 1.0:
+            raise RuntimeError(f"the warm-up render of a {name} of colour 0.5 gave {centre}")
+
+
+def _sphere(device: torch.device) -> torch.Tensor:
+    forward = spheres.forward(
+        torch.tensor([[0.0, 0.0, 4.0]], device=device),
+        torch.tensor([[0.5]], device=device),
+        torch.tensor([1.0], device=device),
+        [spheres.Camera.opencv(*_LENS, _IDENTITY, [0, 0, 0], _SIZE, _SIZE)],
+        spheres.Settings(gamma=0.1, max_depth=10.0, min_depth=0.1),
+        retain=True,
+    )
+    assert forward.state is not None
+    spheres.backward(forward.state, {"color": torch.ones_like(forward.outputs["color"])})
+    return forward.outputs["color"]
+
+
+def _gaussian(device: torch.device) -> torch.Tensor:
+    cloud = gaussians.Gaussians(
+        means=torch.tensor([[0.0, 0.0, 4.0]], device=device),
+        quats=torch.tensor([[1.0, 0.0, 0.0, 0.0]], device=device),
+        scales=torch.ones(1, 3, device=device),
+        opacities=torch.tensor([0.9], device=device),
+        colors=torch.tensor([[0.5]], device=device),
+    )
+    camera = gaussians.Camera.opencv(*_LENS, _IDENTITY, [0, 0, 0], _SIZE, _SIZE)
+    forward = gaussians.forward(cloud, [camera], gaussians.Settings(), retain=True)
+    assert forward.state is not None
+    gaussians.backward(forward.state, {"color": torch.ones_like(forward.outputs["color"])})
+    return forward.outputs["color"]
+
+
+def _mesh(device: torch.device) -> torch.Tensor:
+    corners = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], device=device)
+    faces = torch.tensor([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]], device=device)
+    world = meshes.World([meshes.Instance(meshes.Mesh.build(corners, faces))])
+    sphere = torch.tensor([-_AWAY, 0.25, 0.25, 0.5], device=device).reshape(1, 1, 1, 4)
+    found = meshes.evaluate(sphere, world, meshes.Settings(), outputs=("cost", "distance"), retain=True)
+    assert found.state is not None
+    meshes.backward(found.state, {"cost": torch.ones_like(found.outputs["cost"])})
+    return found.outputs["distance"]

@@ -1,0 +1,85 @@
+"""The life of the worker process: start, signals, exit code."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+
+import torch
+
+from lumigrad.server.core import logs
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.errors import CONFIG_ERROR, DEVICE_ERROR, STOPPED
+from lumigrad.server.core.link import History, WorkerEnd
+from lumigrad.server.process.worker import Worker
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(config: Config, history: History | None = None, supervisor: WorkerEnd | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once, unless a supervisor sees to that.
+
+    Prints one line to standard output when calls are answered, or has the supervisor do so:
+    "listening on HOST:PORT (metrics PORT)".
+    """
+    logs.configure(config.log_format)
+    # A crash, or SIGQUIT, writes the stacks of all threads to standard error.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGQUIT)
+    # The kernels have threads of their own; torch does odd jobs here, and its threads only get in their way.
+    torch.set_num_threads(1)
+    signals = _listen()
+    try:
+        worker = Worker(config, history or History(), supervisor.beat if supervisor else _unwatched)
+    except ConfigError as error:
+        logs.event(str(error), logging.ERROR)
+        return CONFIG_ERROR
+    logs.event("configuration, where it is not the default", **config.chosen())
+    try:
+        worker.start()
+    except Exception as error:
+        logs.event("the device does not work", logging.ERROR, error=error)
+        return DEVICE_ERROR
+    announce = supervisor.announce if supervisor else _print
+    announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
+    logs.event("signal", name=_next(signals).name)
+    # Beside a supervisor the second signal may be the first one, passed on: it kills when it wants to force.
+    if supervisor is None:
+        threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()
+    worker.stop()
+    logging.shutdown()
+    # Python would take gRPC apart first, and that would cancel calls.
+    os._exit(STOPPED)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _unwatched() -> None:
+    """What a worker does that has nobody to send signs of life to."""
+
+
+def _listen() -> int:
+    """Have the signals written to a pipe, whichever thread they meet; returns its reading end."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
+def _next(signals: int) -> signal.Signals:
+    return signal.Signals(os.read(signals, 1)[0])
+
+
+def _force(signals: int) -> None:
+    number = _next(signals)
+    logs.event("forced to end", logging.WARNING, name=number.name)
+    os._exit(128 + number)

@@ -1,0 +1,155 @@
+"""The metrics' own port, and gauges that are read when it is asked."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import Any
+
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+
+from lumigrad.kernels.device import describe
+from lumigrad.server.core import logs
+from lumigrad.server.core.config import MIB, Config, ConfigError
+from lumigrad.server.core.file_stamp import Stamp, stamp_of
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.capacity import store_limits
+from lumigrad.server.engines.machine import Machine
+from lumigrad.server.rpc.handler import Surface
+from lumigrad.server.rpc.threads import CallThreads
+from lumigrad.server.shm.lanes import Lanes
+from lumigrad.server.storage.spool_writer import SpoolWriter
+from lumigrad.server.storage.tenants import Tenants
+
+
+def show_state(
+    metrics: Metrics,
+    machine: Machine,
+    tenants: Tenants,
+    lanes: Lanes,
+    surface: Surface,
+    spool: SpoolWriter | None,
+    threads: CallThreads,
+    is_serving: Callable[[], bool],
+) -> None:
+    """Let the gauges show what the parts of a worker say."""
+    executor, device = machine.executor, machine.transfer.device
+    metrics.accounts({"transit": machine.transit.account, "open_trainings": surface.trainings, **tenants.accounts})
+    for name, read in {
+        "up": is_serving,
+        "queue_depth": lambda: executor.depth,
+        "calls_in_progress": lambda: surface.in_progress,
+        "call_threads_busy": lambda: threads.busy,
+        "transit_bytes": lambda: machine.transit.bytes,
+        "lanes": lambda: len(lanes),
+        "lane_bytes": lambda: lanes.memory_bytes,
+        "scenes": lambda: tenants.scenes,
+        "scene_bytes": lambda: tenants.scene_bytes,
+        "contexts": lambda: tenants.contexts,
+        "context_bytes": lambda: tenants.context_bytes,
+        "trainings": lambda: tenants.trainings,
+        "training_bytes": lambda: tenants.training_bytes,
+        "predicted_bytes": lambda: executor.predicted_bytes,
+        "device_memory_bytes": lambda: describe(device).memory_bytes,
+        "device_memory_free_bytes": lambda: describe(device).memory_free_bytes,
+    }.items():
+        metrics.observe(name, read)
+    if spool is not None:
+        writer, files = spool, spool.spool
+        metrics.observe("spool_files", lambda: len(files))
+        metrics.observe("spool_bytes", lambda: files.bytes)
+        metrics.observe("spool_waiting", lambda: writer.depth)
+    text = "Time that the device's thread worked."
+    metrics.observe_total("device_busy_seconds", text, lambda: executor.busy_seconds)
+    metrics.observe_stages(lambda: surface.stages(executor.depth))
+
+
+def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int, threads: CallThreads) -> None:
+    """Show what a worker is, and how much it may hold."""
+    described = describe(machine.transfer.device)
+    limits = store_limits(config, machine.memory.capacity_bytes)
+    metrics.describe(
+        version=version("lumigrad"),
+        device=described.name,
+        device_name=described.device_name,
+        instruction_set=described.instruction_set,
+    )
+    for name, value in {
+        "start_time_seconds": time.time(),
+        "queue_limit": config.queue_size,
+        "calls_limit": max_calls,
+        "call_threads": threads.count,
+        "transit_limit_bytes": config.transit_mib * MIB,
+        "lane_limit_bytes": config.lane_mib * MIB,
+        "scene_limit_bytes": limits.scene_bytes,
+        "context_limit_bytes": config.context_mib * MIB,
+        "training_limit_bytes": limits.training_bytes,
+        "device_memory_limit_bytes": machine.memory.capacity_bytes,
+        "spool_limit_bytes": config.spool_mib * MIB if config.spool else 0,
+    }.items():
+        metrics.set(name, value)
+
+
+# Who connects and says nothing holds a thread.
+_SILENT_SECONDS = 10.0
+# For whoever can speak HTTP only, such as the probes of Kubernetes where calls are encrypted.
+HEALTH_PATH = "/health"
+
+_Start = Callable[[str, list[tuple[str, str]]], Any]
+
+
+class MetricsPort:
+    """Answers whoever asks for the metrics."""
+
+    def __init__(self, config: Config, registry: CollectorRegistry, is_serving: Callable[[], bool]) -> None:
+        """Listen; a port in use is a ConfigError. The files of --tls-cert have been found good already."""
+        self._config, self._is_serving = config, is_serving
+        self._metrics = make_wsgi_app(registry)
+        self._stamps = self._look()
+        tls: dict[str, Any] = {}
+        if config.metrics_tls:
+            tls = {"certfile": config.tls_cert, "keyfile": config.tls_key}
+        if config.metrics_tls and config.tls_client_ca:
+            tls |= {"client_cafile": config.tls_client_ca, "client_auth_required": True}
+        host, port = config.metrics_address, config.metrics_port
+        try:
+            self._server, _ = start_http_server(port, host, registry, **tls)
+        except OSError:
+            what = f"--metrics-port: cannot listen on {host}:{port}; is another process using it?"
+            raise ConfigError(f"{what} --metrics-port 0 takes a free one") from None
+        self._server.set_app(self._answer)
+        self._server.RequestHandlerClass.timeout = _SILENT_SECONDS  # type: ignore[attr-defined]
+        self.port = int(self._server.server_port)
+        socket = self._server.socket
+        if isinstance(socket, ssl.SSLSocket):
+            # Else the one thread that accepts connections would wait for each caller's handshake.
+            socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
+
+    def refresh(self) -> None:
+        """Use a certificate that has been replaced; one that does not work changes nothing."""
+        socket = self._server.socket
+        stamps, config = self._look(), self._config
+        if stamps == self._stamps or not isinstance(socket, ssl.SSLSocket):
+            return
+        try:
+            # Into a context of its own first: a key that does not fit would leave half of the pair in the one in use.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, lambda: "")
+            socket.context.load_cert_chain(config.tls_cert, config.tls_key)
+        except OSError as error:
+            logs.event("the metrics' certificate read before stays in use", logging.WARNING, why=type(error).__name__)
+            return
+        self._stamps = stamps
+
+    def _answer(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != HEALTH_PATH:
+            page: Iterable[bytes] = self._metrics(environ, start)
+            return page
+        is_serving = self._is_serving()
+        start("200 OK" if is_serving else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"SERVING\n" if is_serving else b"NOT_SERVING\n"]
+
+    def _look(self) -> tuple[Stamp, ...]:
+        return stamp_of(self._config.tls_cert), stamp_of(self._config.tls_key)

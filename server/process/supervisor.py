@@ -1,0 +1,237 @@
+"""The supervisor: one worker for each device, started anew when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from lumigrad.server.core import logs
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
+from lumigrad.server.process.child import COMMAND, WorkerProcess
+from lumigrad.server.process.slot import Slot
+
+
+def each(device: str) -> list[str]:
+    """One name per worker; "all" are the CUDA devices, or the CPU if there is none."""
+    names = [name.strip() for name in device.split(",")]
+    if names == ["all"]:
+        return [f"cuda:{index}" for index in range(_cuda_count())] or ["cpu"]
+    if "all" in names or "" in names:
+        raise ConfigError(f"--device: expected one device, several with commas between, or all, got {device!r}")
+    gpus = ["cuda:0" if name == "cuda" else name for name in names if name != "cpu"]
+    for name in gpus:
+        if gpus.count(name) > 1:
+            raise ConfigError(f"--device: expected each GPU once, as each worker takes a whole one, got {name} twice")
+    return names
+
+
+def _cuda_count() -> int:
+    """What the driver sees, by CUDA_VISIBLE_DEVICES; 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+class ReservedPort:
+    """Bound, but never listened on: a socket that does so beside it may come and go, and strangers get another port."""
+
+    def __init__(self, option: str, host: str, port: int) -> None:
+        """Port 0 takes a free one; one on which another process listens is a ConfigError that names `option`."""
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+        except OSError:
+            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            what = f"{option}: cannot listen on {where}; is another process using it?"
+            raise ConfigError(f"{what} {option} 0 takes a free one") from None
+        self.number: int = self._socket.getsockname()[1]
+
+
+_LONGEST_PAUSE_SECONDS = 0.5
+# A spare that ends by itself has met something that the next one will meet too.
+_SPARE_PAUSE_SECONDS = 10.0
+# Beyond the time that workers are given to drain.
+_STOP_SECONDS = 10.0
+
+
+class Supervisor:
+    """Starts workers, starts them again when they die, and passes signals on; all in one thread."""
+
+    def __init__(self, config: Config, command: Sequence[str] = COMMAND) -> None:
+        """Take the ports; one in use is a ConfigError. `command` starts a worker's process."""
+        self._config = config
+        self._command = command
+        self._ports: list[ReservedPort] = []
+        devices = each(config.device)
+        self._slots = [Slot(self._for(device, index, len(devices))) for index, device in enumerate(devices)]
+        self._spare: WorkerProcess | None = None
+        self._spare_at = 0.0
+        self._kill_at: float | None = None
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT, or until no worker is left that could; returns the exit code."""
+        logs.configure(self._config.log_format)
+        self._listen_to_signals()
+        while True:
+            number = self._wait()
+            if number is not None:
+                if self._kill_at is not None:
+                    return self._force(number)
+                logs.event("signal", name=number.name)
+                self._stop()
+            self._look_after_workers()
+            code = self._verdict()
+            if code is not None:
+                self._drop_spare()
+                return code
+
+    def _for(self, device: str, index: int, count: int) -> Config:
+        """The configuration of one worker: its device, and ports that stay its own."""
+        config = self._config
+        port = self._reserve("--port", config.host, config.port, index)
+        metrics_port = self._reserve("--metrics-port", config.metrics_address, config.metrics_port, index)
+        return dataclasses.replace(config.of_worker(index, count), device=device, port=port, metrics_port=metrics_port)
+
+    def _reserve(self, option: str, host: str, first: int, index: int) -> int:
+        if first and first + index >= 1 << 16:
+            raise ConfigError(f"{option}: expected room for one port per device below 65536, got {first}")
+        self._ports.append(ReservedPort(option, host, first and first + index))
+        return self._ports[-1].number
+
+    def _listen_to_signals(self) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(reading, selectors.EVENT_READ)
+
+    def _wait(self) -> signal.Signals | None:
+        """Wait for something to do; returns a signal to stop, if one came."""
+        next_start = min(slot.start_at for slot in self._slots)
+        pause = max(0.0, min(_LONGEST_PAUSE_SECONDS, next_start - time.monotonic()))
+        asked = None
+        for key, _ in self._selector.select(pause):
+            if isinstance(key.data, WorkerProcess):
+                self._hear(key.data)
+                continue
+            for number in map(signal.Signals, os.read(key.fd, 64)):
+                asked = asked if number == signal.SIGCHLD else number
+        return asked
+
+    def _hear(self, process: WorkerProcess) -> None:
+        texts = process.announcements()
+        if texts is None:
+            self._selector.unregister(process.line)
+            return
+        for text in texts:
+            # Whoever waited for the first line may have gone; that is no reason to end.
+            with contextlib.suppress(OSError):
+                sys.stdout.write(f"{text}\n")
+                sys.stdout.flush()
+
+    def _look_after_workers(self) -> None:
+        for slot in self._slots:
+            if slot.is_silent and self._kill_at is None:
+                slot.end_silent()
+            code = None if slot.process is None else slot.process.ended()
+            if slot.process is not None and code is not None:
+                self._hang_up(slot.process)
+                slot.bury(code, is_stopping=self._kill_at is not None)
+            if self._kill_at is None and slot.exit_code is None and time.monotonic() >= slot.start_at:
+                self._start(slot)
+        self._look_after_spare()
+        if self._kill_at is not None and time.monotonic() > self._kill_at:
+            for process in self._processes():
+                process.kill()
+
+    def _look_after_spare(self) -> None:
+        """One process for all devices that has loaded everything: a worker that dies is replaced without that wait."""
+        if self._spare is not None and self._spare.ended() is not None:
+            logs.event("the spare process ended", logging.WARNING, code=self._spare.ended())
+            self._spare.close()
+            self._spare = None
+            self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
+        is_wanted = self._spare is None and self._kill_at is None
+        # Not before the workers serve: it would take the processor's time from them.
+        if is_wanted and time.monotonic() >= self._spare_at and all(slot.is_settled for slot in self._slots):
+            self._spare = self._new_process()
+            self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
+
+    def _new_process(self) -> WorkerProcess | None:
+        """None if the system has no room for one: the workers that there are must not suffer from that."""
+        try:
+            return WorkerProcess(self._command)
+        except OSError as error:
+            logs.event("cannot start a process", logging.ERROR, error=error)
+            return None
+
+    def _start(self, slot: Slot) -> None:
+        process, self._spare = self._spare or self._new_process(), None
+        if process is None:
+            slot.postpone()
+            return
+        self._spare_at = 0.0
+        self._selector.register(process.line, selectors.EVENT_READ, process)
+        slot.start(process)
+
+    def _stop(self) -> None:
+        self._kill_at = time.monotonic() + self._config.lame_duck_seconds + self._config.drain_seconds + _STOP_SECONDS
+        self._drop_spare()
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.stop()
+            elif slot.exit_code is None:
+                slot.exit_code = STOPPED
+
+    def _force(self, number: signal.Signals) -> int:
+        logs.event("forced to end", logging.WARNING, name=number.name)
+        for process in self._processes():
+            process.kill()
+        return 128 + number
+
+    def _verdict(self) -> int | None:
+        """The exit code, if there is nothing left to do."""
+        is_misconfigured = any(slot.exit_code == CONFIG_ERROR and not slot.has_served for slot in self._slots)
+        if is_misconfigured and self._kill_at is None:
+            # As a whole it was never going to work as it was told to.
+            self._stop()
+        codes = [slot.exit_code for slot in self._slots]
+        if any(code is None for code in codes):
+            return None
+        return next((code for code in codes if code), STOPPED)
+
+    def _processes(self) -> Iterator[WorkerProcess]:
+        yield from (slot.process for slot in self._slots if slot.process is not None)
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare.close()
+            self._spare = None
+
+    def _hang_up(self, process: WorkerProcess) -> None:
+        if process.line.fileno() in self._selector.get_map():
+            self._hear(process)
+        if process.line.fileno() in self._selector.get_map():
+            self._selector.unregister(process.line)

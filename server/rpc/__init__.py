@@ -1,0 +1,1 @@
+"""The services: handlers, status codes, authentication, tracing."""

@@ -1,0 +1,88 @@
+"""The worker's certificate, its key, and the authority of its clients. Read again whenever they change."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from pathlib import Path
+
+import grpc
+
+from lumigrad.server.core import logs
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.file_stamp import Stamp, stamp_of
+
+
+class Certificates:
+    """Gives each new connection what the files hold then."""
+
+    def __init__(self, config: Config) -> None:
+        """Read the files; what cannot be used is a ConfigError."""
+        self._certificate, self._key, self._client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
+        self._lock = threading.Lock()
+        self._stamps = self._look()
+        self._current = self._read()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For a port; with an authority of clients, those must show a certificate."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._current, self._renewed, require_client_authentication=bool(self._client_ca)
+        )
+
+    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Of a rotation; None: go on with what there is. gRPC asks at each handshake."""
+        with self._lock:
+            stamps = self._look()
+            if stamps == self._stamps:
+                return None
+            try:
+                renewed = self._read()
+            except ConfigError as error:
+                # Certificate and key are seldom replaced at the same instant: the next handshake looks again.
+                logs.event(f"{error}; the certificate read before stays in use", logging.WARNING)
+                return None
+            if self._look() != stamps:
+                return None
+            self._stamps, self._current = stamps, renewed
+            logs.event("certificate read again")
+            return renewed
+
+    def _look(self) -> tuple[Stamp, ...]:
+        return tuple(stamp_of(path) for path in (self._certificate, self._key, self._client_ca))
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        certificate, key = _content("--tls-cert", self._certificate), _content("--tls-key", self._key)
+        authorities = _content("--tls-client-ca", self._client_ca) if self._client_ca else None
+        _check_pair(self._certificate, self._key)
+        if authorities is not None:
+            _check_authorities(self._client_ca)
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)
+
+
+def _content(option: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from None
+
+
+def _check_pair(certificate: str, key: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A password is never asked for: nobody may be there to type it.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"--tls-key: {key} is not the key of the certificate in {certificate}") from None
+        raise ConfigError(
+            f"--tls-cert, --tls-key: expected a certificate chain and its key without a password, both PEM, got "
+            f"{certificate} and {key}"
+        ) from None
+
+
+def _check_authorities(path: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        raise ConfigError(f"--tls-client-ca: expected certificates of authorities, PEM, got {path}") from None

@@ -1,0 +1,176 @@
+"""DistanceService: distances of spheres and of fields of points, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+from lumigrad.kernels import meshes
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.protos.wire import Frame
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.limits import Limits, renamed, require
+from lumigrad.server.core.streams import Receiver, named_tensors, timed
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.engines.content import Outline, uploader
+from lumigrad.server.engines.distances import SEMANTICS, DistanceEngine, DistanceInputs, DistancePlan, distance_plan
+from lumigrad.server.engines.passes import Task
+from lumigrad.server.rpc.exchange import BackwardExchange, Question, answer_forward
+from lumigrad.server.scenes.lookup import Source, Subjects, source_of
+from lumigrad.server.scenes.world import world_of
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.tenants import Tenants
+from lumigrad.v1 import distance_pb2, render_pb2
+
+_VOXEL_BYTES = 4
+_OF_FIELDS = ("exact", "curobo_field")
+# Fields of the request for what the kernels call otherwise.
+_NAMES = {"dims": "size", "box_pose": "pose"}
+
+
+def answer_field(
+    request: distance_pb2.FieldRequest, find: Callable[[], Source], runtime: Runtime, call: Call
+) -> Iterator[Frame[distance_pb2.QueryReply]]:
+    """Compute the field, and send it."""
+    with call.times.stage("decode"):
+        source = find()
+        _check(request, source.outline, runtime.limits)
+        cost = Cost.of_payload(_bytes(request, runtime.limits))
+        runtime.memory.check(cost)
+        runtime.transit.reserve(cost.bytes, call)
+        load = source.receive(PayloadReader())
+
+    def work() -> list[Array]:
+        world = world_of(load())
+        with call.times.stage("kernel.query"), renamed(_name):
+            values = meshes.esdf(
+                world,
+                _pose(request),
+                request.size,
+                request.voxel_size,
+                environment=request.environment,
+                max_distance=request.max_distance if request.HasField("max_distance") else None,
+                semantics=SEMANTICS[request.semantics],
+                device=runtime.transfer.device,
+                before_launch=call.check,
+            )
+            runtime.transfer.finish()
+        with call.times.stage("download"):
+            return runtime.transfer.download([values])
+
+    (values,) = runtime.executor.run(work, call, cost)
+    payload = call.lane.writer()
+    reply = distance_pb2.QueryReply(scene=source.reference, outputs=named_tensors({"distance": values}, payload))
+    yield from timed(reply, payload, lambda: None, call)
+
+
+def _check(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits) -> None:
+    semantics = SEMANTICS.get(request.semantics)
+    limit = "DISTANCE_SEMANTICS_EXACT or DISTANCE_SEMANTICS_CUROBO_FIELD"
+    require(semantics in _OF_FIELDS, "semantics", limit, request.semantics)
+    limit = f"less than {outline.environments}, the number of environments"
+    require(request.environment < outline.environments, "environment", limit, request.environment)
+    with renamed(_name):
+        counts = meshes.voxel_counts(request.size, request.voxel_size)
+        if request.HasField("max_distance"):
+            meshes.Settings(max_distance=request.max_distance)
+    voxels = prod(counts)
+    require(voxels <= limits.voxels, "voxel_size", f"at most {limits.voxels} voxels in the box", f"{voxels} voxels")
+
+
+def _bytes(request: distance_pb2.FieldRequest, limits: Limits) -> int:
+    """The size of the reply, checked."""
+    size = _VOXEL_BYTES * prod(meshes.voxel_counts(request.size, request.voxel_size))
+    limit = f"voxels of at most {limits.payload_bytes} bytes of reply"
+    require(size <= limits.payload_bytes, "voxel_size", limit, size)
+    return size
+
+
+def _pose(request: distance_pb2.FieldRequest) -> tuple[float, ...]:
+    return tuple(request.pose.values) if request.HasField("pose") else meshes.IDENTITY
+
+
+def _name(argument: str) -> str:
+    return _NAMES.get(argument, argument)
+
+
+QueryFrames = Iterator[Frame[distance_pb2.QueryRequest]]
+BackwardFrames = Iterator[Frame[distance_pb2.DistanceBackwardRequest]]
+
+_SUBJECTS = Subjects(("mesh", "world"), "a mesh or a world; RenderService renders spheres and gaussians")
+_ENGINE = DistanceEngine()
+
+
+class DistanceService:
+    """The methods of `lumigrad.v1.DistanceService`."""
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+
+    def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
+        """Ask a world or a mesh, stored or sent along."""
+        receiver = Receiver(frames, call)
+        spec = receiver.header.spec
+        runtime = self._tenants.of(call)
+        yield from answer_forward(
+            lambda: self._question(spec, call, "spec"), receiver, distance_pb2.QueryReply(), runtime, call
+        )
+
+    def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[distance_pb2.DistanceBackwardReply]]:
+        """Differentiate a query that was retained, or one that is computed again."""
+        receiver = Receiver(frames, call)
+        spec = receiver.header.spec
+        exchange = BackwardExchange(receiver, self._tenants.of(call), call)
+        yield from exchange.answer(
+            lambda: self._question(spec.query, call, "spec.query"),
+            (_ENGINE.name,),
+            distance_pb2.DistanceBackwardReply(),
+        )
+
+    def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
+        """Distances at the voxels of a box."""
+        call.engine, call.operation = _ENGINE.name, "field"
+        runtime = self._tenants.of(call)
+        yield from answer_field(request, lambda: source_of(request, _SUBJECTS, runtime, call, ""), runtime, call)
+
+    def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
+        """Forget a forward state; no harm if it has gone."""
+        self._tenants.of(call).contexts.release(request.context_id)
+        return render_pb2.ReleaseReply()
+
+    def _question(self, spec: distance_pb2.DistanceSpec, call: Call, field: str) -> Question:
+        """What is asked of whom; `field` is the path of the spec in the request."""
+        call.engine = _ENGINE.name
+        runtime = self._tenants.of(call)
+        source = source_of(spec, _SUBJECTS, runtime, call, field)
+        plan = distance_plan(spec, source.outline, runtime.limits, field)
+        call.facts["rows"] = plan.count
+        task = Task(_ENGINE, plan, field, source.reference)
+        return Question(task, source.reference, lambda reader: self._inputs(source, plan, reader, call, field))
+
+    def _inputs(
+        self, source: Source, plan: DistancePlan, reader: PayloadReader, call: Call, field: str
+    ) -> Callable[[], DistanceInputs]:
+        load = source.receive(reader)
+        upload = uploader(plan.tensors, reader, self._tenants.machine.transfer, field)
+        poses = None if plan.poses is None else reader.read(plan.poses, f"{field}.poses")
+
+        def inputs() -> DistanceInputs:
+            content = load()
+            with call.times.stage("upload"):
+                tensors = upload()
+                if source.reference is None:
+                    # A forward state keeps the spheres; the scene that came in the same buffer need not stay for them.
+                    tensors["spheres"] = tensors["spheres"].clone()
+                return DistanceInputs(_posed(world_of(content), poses, field), tensors)
+
+        return inputs
+
+
+def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World:
+    """The world with all its obstacles at the poses of this call."""
+    if poses is None:
+        return world
+    with renamed(lambda argument: f"{field}.{argument}"):
+        return world.with_poses(dict(enumerate(poses.tolist())))

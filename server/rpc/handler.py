@@ -1,0 +1,314 @@
+"""What every call passes through: its request id, its log line, its metrics, and the answer to its errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+
+from lumigrad.protos.service import Method, methods
+from lumigrad.protos.wire import Frame
+from lumigrad.server.core import logs
+from lumigrad.server.core.accounts import Account, Reservation
+from lumigrad.server.core.admission import Places
+from lumigrad.server.core.call import REQUEST_ID, Call, Patience, priority_of
+from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
+from lumigrad.server.core.metrics import REFUSALS, Metrics
+from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.status import Answer, answer_to
+from lumigrad.server.rpc.threads import afterwards
+from lumigrad.server.rpc.tokens import Gate, OpenGate
+from lumigrad.server.rpc.tracing import NoTracer, Tracer
+from lumigrad.server.shm.payload import NoLane
+
+_TRAIN = "TrainingService.Train"
+_RETRY_SECONDS = 0.1
+# Whoever reads the metrics waits no longer for the calls that have just ended.
+_WRITING_SECONDS = 1.0
+
+
+class Surface:
+    """Wraps servicers, whose methods take `(request, call)`, for grpc, which wants `(request, context)`."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        places: Places,
+        patience: Patience,
+        request_check: RequestCheck,
+        trainings: Account,
+        gate: Gate | None = None,
+        tracer: Tracer | None = None,
+        lane_of: Callable[[Call], NoLane] | None = None,
+    ) -> None:
+        """`places` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.
+
+        `request_check` refuses requests whose fields are too many or too large.
+
+        `gate` tells whose a call is, without one all are everybody's.
+
+        `tracer` writes down how each went; `lane_of` finds the lane that a call names.
+        """
+        self._metrics = metrics
+        self._tracer = tracer or NoTracer()
+        self._gate = gate or OpenGate()
+        self._lane_of = lane_of or (lambda _: NoLane())
+        self._places = places
+        self._patience = patience
+        self._request_check = request_check
+        self.trainings = trainings
+        self._trainings: dict[Call, Reservation] = {}
+        self._calls: dict[Call, float] = {}
+        # Those whose last bytes have not left yet.
+        self._unsent: set[Call] = set()
+        # Those that have ended, and are being written down.
+        self._unwritten: set[Call] = set()
+        self._is_closed = False
+        self._changed = threading.Condition()
+        metrics.before_read = self.wait_written
+
+    @property
+    def in_progress(self) -> int:
+        """Calls that have not ended."""
+        return len(self._calls)
+
+    def stages(self, waiting: int) -> Mapping[str, int]:
+        """How many calls in progress are in each stage of `CALL_STAGES`, if so many are waiting for the device."""
+        calls = list(self._calls)
+        begun = [call for call in calls if "queue" in call.times.milliseconds]
+        sending = sum(call.sending.is_on for call in begun)
+        receiving = max(0, len(calls) - len(begun) - waiting)
+        return {"receive": receiving, "queue": waiting, "device": len(begun) - sending, "send": sending}
+
+    def close(self) -> None:
+        """Refuse every new call."""
+        with self._changed:
+            self._is_closed = True
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until no call is in progress and all are written down; False if that does not come about."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._calls or self._unwritten), seconds)
+
+    def wait_written(self) -> None:
+        """Wait a moment until the calls that have ended by now are written down."""
+        with self._changed:
+            ended = set(self._unwritten)
+            self._changed.wait_for(lambda: not ended & self._unwritten, _WRITING_SECONDS)
+
+    def end_all(self) -> None:
+        """Have the calls in progress end at their next check; their callers may try elsewhere."""
+        with self._changed:
+            calls = list(self._calls)
+        for call in calls:
+            call.stop()
+
+    def wait_sent(self, seconds: float) -> None:
+        """Wait until all that was answered has left, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unsent, seconds)
+
+    def wrap(self, service_name: str, servicer: object) -> SimpleNamespace:
+        """A servicer for `protos.service.method_handlers`, to be called early."""
+        short = service_name.rpartition(".")[2]
+        return SimpleNamespace(
+            **{
+                method.name: self._wrapped(f"{short}.{method.name}", method, getattr(servicer, method.name))
+                for method in methods(service_name)
+            }
+        )
+
+    def _wrapped(self, name: str, method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[..., Any]:
+        def read(raw: bytes) -> Any:
+            self._request_check.check(method.request, raw)
+            return method.deserialize_request(raw)
+
+        def behave(requests: Iterator[Any], call: Call) -> Any:
+            return behavior(requests if method.client_streaming else _only(requests, call), call)
+
+        def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            with _Guard(self, name, context) as call:
+                return behave(_messages(requests, read, call), call)
+
+        return self.wrap_stream(name, behave, read) if method.server_streaming else single
+
+    def wrap_stream(
+        self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes], Any]
+    ) -> Callable[..., Any]:
+        """A method that takes requests as bytes, which `read` makes messages of, and gives a stream of replies."""
+
+        def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            with _Guard(self, name, context) as call:
+                for reply in behavior(_messages(requests, read, call), call):
+                    with call.sending.during():
+                        yield reply
+                    nbytes = reply.data.nbytes if isinstance(reply, Frame) else 0
+                    call.bytes_sent += nbytes
+                    call.sending.restart() if nbytes == 0 else call.sending.moved(nbytes)
+
+        return stream
+
+    def enter(self, call: Call, context: grpc.ServicerContext) -> None:
+        """Find out whose call it is and count it in, unless too many are in progress."""
+        call.tell_stages = self._metrics.stages
+        call.tenant = self._gate.tenant_of(context)
+        call.priority = priority_of(context)
+        with self._changed:
+            if self._is_closed:
+                raise StoppingError
+            self._admit(call)
+            self._calls[call] = time.monotonic()
+            self._unsent.add(call)
+        call.on_end(lambda: self._note_sent(call))
+        call.lane = self._lane_of(call)
+
+    def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
+        """Count a call out; how it went is written down when its caller has the answer."""
+        milliseconds = call.times.end()
+        with self._changed:
+            if self._calls.pop(call, None) is not None:
+                self._give_back(call)
+            self._unwritten.add(call)
+            self._changed.notify_all()
+        call.lane.end(delivered=answer is None)
+        afterwards(lambda: self._write(call, answer, error, milliseconds))
+
+    def _admit(self, call: Call) -> None:
+        if call.method == _TRAIN:
+            # Most of its time it waits for its client.
+            self._trainings[call] = self.trainings.reserve(call.tenant, 1)
+        elif not self._places.take(call.tenant):
+            raise BusyError(f"{len(self._places)} calls are in progress, {self._places.why_none}", _RETRY_SECONDS)
+
+    def _give_back(self, call: Call) -> None:
+        training = self._trainings.pop(call, None)
+        if training is None:
+            self._places.give(call.tenant)
+        else:
+            training.release()
+
+    def _write(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
+        try:
+            self._note(call, answer, error, milliseconds)
+        finally:
+            with self._changed:
+                self._unwritten.discard(call)
+                self._changed.notify_all()
+
+    def _note(self, call: Call, answer: Answer | None, error: BaseException | None, milliseconds: float) -> None:
+        call.bytes_received += call.lane.bytes_received
+        call.bytes_sent += call.lane.bytes_sent
+        code = grpc.StatusCode.OK if answer is None else answer.code
+        self._metrics.call(call.method, code.name, milliseconds, call.bytes_received, call.bytes_sent)
+        if call.tenant:
+            self._metrics.tenant_call(call.tenant, call.bytes_received + call.bytes_sent)
+        self._metrics.stages(call.engine, call.operation, call.times.milliseconds)
+        if answer is not None and answer.reason in REFUSALS:
+            self._metrics.rejections.labels(answer.reason).inc()
+        if call.nonfinite:
+            self._metrics.nonfinite_gradients.labels(call.engine).inc(call.nonfinite)
+        names = self._tracer.record(call, answer)
+        is_ours = code == grpc.StatusCode.INTERNAL
+        logs.event(
+            "call",
+            logging.ERROR if is_ours else logging.WARNING if call.nonfinite else logging.INFO,
+            error=error if is_ours else None,
+            request_id=call.request_id,
+            method=call.method,
+            code=code.name,
+            ms=round(milliseconds, 3),
+            received=call.bytes_received,
+            sent=call.bytes_sent,
+            **({"tenant": call.tenant} if call.tenant else {}),
+            **({"steps": call.steps} if call.steps else {}),
+            **({"nonfinite": call.nonfinite} if call.nonfinite else {}),
+            **names,
+            **({"why": answer.text} if answer is not None else {}),
+        )
+
+    def _note_sent(self, call: Call) -> None:
+        with self._changed:
+            self._unsent.discard(call)
+            self._changed.notify_all()
+
+    def end_overdue(self) -> None:
+        """Cancel the calls that take longer than any may, and those whose caller keeps the worker waiting."""
+        with self._changed:
+            calls = list(self._calls.items())
+        for call, started in calls:
+            why = self._patience.why_end(call, started)
+            if why:
+                call.cancel(why)
+
+
+class _Guard:
+    """Turns whatever a call raises into an answer."""
+
+    def __init__(self, surface: Surface, method: str, context: grpc.ServicerContext) -> None:
+        self._surface = surface
+        self._context = context
+        self._call = Call(method, context)
+
+    def __enter__(self) -> Call:
+        try:
+            self._context.send_initial_metadata(((REQUEST_ID, self._call.request_id),))
+            self._surface.enter(self._call, self._context)
+            self._call.check()
+        except Exception as error:
+            self._fail(error)
+        return self._call
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            self._surface.leave(self._call, None, None)
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        answer = self._answer(error)
+        self._surface.leave(self._call, answer, error)
+        # A generator that is closed must not raise anything else.
+        if not isinstance(error, GeneratorExit):
+            self._context.set_trailing_metadata(answer.trailing_metadata)
+            self._context.abort(answer.code, answer.text)
+
+    def _answer(self, error: BaseException) -> Answer:
+        """A call that ended while it was worked on is told so, whatever that made of the work."""
+        try:
+            self._call.check()
+        except Exception as ended:
+            return answer_to(ended, self._call.request_id)
+        return answer_to(error, self._call.request_id)
+
+
+def _only(requests: Iterator[Any], call: Call) -> Any:
+    """The one request of a call that has no more; it is not waited for whether more come."""
+    for request in requests:
+        return request
+    # A caller who goes away before the request has come is told so.
+    call.check()
+    raise InvalidArgumentError("stream", "one message", "none")
+
+
+def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Call) -> Iterator[Any]:
+    """The requests of a call, which come as bytes that `read` makes messages of, in the call's own thread."""
+    while (raw := _next(requests, call)) is not None:
+        call.has_begun = True
+        request = read(raw)
+        if isinstance(request, Frame):
+            call.bytes_received += request.data.nbytes
+            call.receiving.moved(request.data.nbytes)
+        yield request
+
+
+def _next(requests: Iterator[Any], call: Call) -> Any:
+    with call.receiving.during(), suppress(grpc.RpcError):
+        return next(requests, None)
+    # gRPC's own error holds itself, and with its traceback all that the call held, until garbage is collected.
+    raise CancelledError

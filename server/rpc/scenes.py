@@ -1,0 +1,136 @@
+"""SceneService: scenes come, change, and go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.protos.hashing import content_hash
+from lumigrad.protos.streams import frames_of
+from lumigrad.protos.wire import Frame
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import SceneNotFoundError
+from lumigrad.server.core.limits import require
+from lumigrad.server.core.streams import Receiver
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.scenes.kinds import SCENE_KINDS, kind_of
+from lumigrad.server.scenes.lookup import bring_meshes, stored_content, stored_scene
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.tenants import Tenants
+from lumigrad.v1 import scene_pb2
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_MAX_UPDATE_ID = 64
+
+
+class SceneService:
+    """The methods of `lumigrad.v1.SceneService`."""
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+
+    def Put(self, frames: Iterator[Frame[scene_pb2.PutRequest]], call: Call) -> scene_pb2.PutReply:
+        """Store a scene, unless its content is here."""
+        runtime = self._tenants.of(call)
+        receiver = Receiver(frames, call)
+        with call.times.stage("decode"):
+            header = receiver.header
+            kind = kind_of(header.scene, "scene")
+            call.engine, call.operation = kind.engine, "put"
+            claimed = header.content_hash
+            require(
+                not claimed or _HASH.fullmatch(claimed) is not None, "content_hash", "64 hexadecimal digits", claimed
+            )
+            bring_meshes(runtime, call, header.scene)
+            arrival = kind.arrival(header.scene, runtime, f"scene.{kind.name}")
+            present = stored_content(runtime, call, claimed) if claimed else None
+            if present is not None:
+                return scene_pb2.PutReply(scene=present.info(), existed=True)
+            cost = Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
+            runtime.memory.check(cost)
+            runtime.scenes.check(cost.payload_bytes)
+            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
+            make = arrival.receive(reader)
+            computed = content_hash(getattr(header.scene, kind.name), reader.read)
+            require(claimed in ("", computed), "content_hash", f"the hash of the content, {computed}", claimed)
+            present = None if claimed else stored_content(runtime, call, computed)
+        if present is not None:
+            receiver.expect_end()
+            return scene_pb2.PutReply(scene=present.info(), existed=True)
+        content = runtime.executor.run(lambda: make(call.times), call, cost)
+        receiver.expect_end()
+        scene, existed = runtime.scenes.add(computed, content)
+        return scene_pb2.PutReply(scene=scene.info(), existed=existed)
+
+    def Update(self, frames: Iterator[Frame[scene_pb2.UpdateRequest]], call: Call) -> scene_pb2.UpdateReply:
+        """Change a scene."""
+        runtime = self._tenants.of(call)
+        receiver = Receiver(frames, call)
+        with call.times.stage("decode"):
+            header = receiver.header
+            require(header.expected_version > 0, "expected_version", "the version that the update builds on", 0)
+            length = len(header.update_id)
+            require(length <= _MAX_UPDATE_ID, "update_id", f"at most {_MAX_UPDATE_ID} characters", length)
+            made = stored_scene(runtime, call, header.scene_id).made_by(header.update_id)
+            if made is not None:
+                return scene_pb2.UpdateReply(scene=made)
+            scene = stored_scene(runtime, call, header.scene_id, header.expected_version)
+            kind = SCENE_KINDS[scene.kind]
+            call.engine, call.operation = kind.engine, "update"
+            change = kind.change(scene.content, header, runtime)
+            make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
+        content = runtime.executor.run(
+            lambda: make(call.times), call, Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
+        )
+        receiver.expect_end()
+        updated = runtime.scenes.replace(header.scene_id, header.expected_version, content, header.update_id)
+        return scene_pb2.UpdateReply(scene=updated)
+
+    def Get(self, request: scene_pb2.GetRequest, call: Call) -> Iterator[Frame[scene_pb2.GetReply]]:
+        """Describe a scene, and send its tensors if asked."""
+        runtime = self._tenants.of(call)
+        scene = _found(request, runtime, call)
+        reply = scene_pb2.GetReply(info=scene.info())
+        payload = call.lane.writer()
+        if request.with_tensors:
+            tensors = scene.content.tensors
+            nbytes = sum(tensor.nbytes for tensor in tensors.values())
+            runtime.transit.reserve(nbytes, call)
+
+            def work() -> list[Array]:
+                with call.times.stage("download"):
+                    return runtime.transfer.download(list(tensors.values()))
+
+            # Of the device it takes nothing, for the tensors are there.
+            arrays = runtime.executor.run(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
+            sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
+            reply.scene.CopyFrom(scene.content.message(sent))
+        with call.times.stage("encode"):
+            yield from frames_of(reply, payload)
+
+    def List(self, _: scene_pb2.ListRequest, call: Call) -> scene_pb2.ListReply:
+        """Describe every scene."""
+        runtime = self._tenants.of(call)
+        infos = [scene.info() for scene in runtime.scenes.all()]
+        listed = {info.scene_id for info in infos}
+        if runtime.spool is not None:
+            infos += [info for info in runtime.spool.infos() if info.scene_id not in listed]
+        return scene_pb2.ListReply(scenes=infos)
+
+    def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
+        """Forget a scene."""
+        self._tenants.of(call).scenes.delete(request.scene_id)
+        return scene_pb2.DeleteReply()
+
+
+def _found(request: scene_pb2.GetRequest, runtime: Runtime, call: Call) -> StoredScene:
+    given = [name for name in ("scene_id", "content_hash") if getattr(request, name)]
+    require(len(given) == 1, "scene_id", "either scene_id or content_hash", " and ".join(given) or "neither")
+    if request.scene_id:
+        return stored_scene(runtime, call, request.scene_id)
+    scene = stored_content(runtime, call, request.content_hash)
+    if scene is None:
+        raise SceneNotFoundError("")
+    return scene

@@ -1,0 +1,163 @@
+"""Tokens: who a caller is, and calls that anybody may make."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+import grpc
+
+from lumigrad.server.core import logs
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.errors import UnauthenticatedError
+from lumigrad.server.core.file_stamp import stamp_of
+
+# It stands in logs and in the labels of metrics.
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_TOKEN = re.compile(r"[\x21-\x7e]{16,1024}")
+_MAX_BYTES = 1 << 20
+_FORM = (
+    'expected "tenant: token" with a token of 16 to 1024 characters without spaces, or "tenant: sha256:" and 64 '
+    "hexadecimal digits; make a token with: openssl rand -hex 32"
+)
+
+
+class Tokens:
+    """Tenants by token. Of tokens it keeps only digests."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file; one that cannot be used is a ConfigError."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._stamp = stamp_of(path)
+        self._tenant_of = _read(path)
+
+    def tenant_of(self, token: str) -> str | None:
+        """Who presents this token; None: nobody."""
+        self._refresh()
+        presented = hashlib.sha256(token.encode()).hexdigest()
+        found = None
+        # All of them, always, and each in constant time: how long it takes tells nothing of any token.
+        for digest, tenant in self._tenant_of.items():
+            if hmac.compare_digest(digest, presented):
+                found = tenant
+        return found
+
+    def _refresh(self) -> None:
+        stamp = stamp_of(self._path)
+        if stamp == self._stamp:
+            return
+        with self._lock:
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            try:
+                self._tenant_of = _read(self._path)
+            except ConfigError as error:
+                # Half an edit must neither lock everybody out nor let anybody in.
+                logs.event(f"{error}; the tokens read before stay valid", logging.ERROR)
+            else:
+                logs.event("tokens read again", tokens=len(self._tenant_of))
+
+
+def _read(path: str) -> Mapping[str, str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MAX_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"--tokens-file: cannot read {path}: {reason}") from None
+    if len(text) > _MAX_BYTES:
+        raise ConfigError(f"--tokens-file: expected {path} to have at most {_MAX_BYTES} characters")
+    tenant_of: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.strip()
+        if not content or content.startswith("#"):
+            continue
+        tenant, digest = _parsed(content, f"--tokens-file: line {number} of {path}")
+        if tenant_of.setdefault(digest, tenant) != tenant:
+            raise ConfigError(f"--tokens-file: line {number} of {path}: another tenant above has the same token")
+    if not tenant_of:
+        raise ConfigError(f"--tokens-file: {path} has no token, so nobody could call; {_FORM}")
+    return tenant_of
+
+
+def _parsed(line: str, where: str) -> tuple[str, str]:
+    """Tenant and digest. What is wrong is not shown: it may be a token."""
+    tenant, colon, secret = (part.strip() for part in line.partition(":"))
+    if not colon:
+        raise ConfigError(f"{where}: {_FORM}")
+    if not _TENANT.fullmatch(tenant):
+        raise ConfigError(f"{where}: expected a tenant's name of up to 64 letters, digits and ._-")
+    digest = _DIGEST.fullmatch(secret.lower())
+    if digest:
+        return tenant, digest[1]
+    if secret.startswith("sha256:") or not _TOKEN.fullmatch(secret):
+        raise ConfigError(f"{where}: {_FORM}")
+    return tenant, hashlib.sha256(secret.encode()).hexdigest()
+
+
+# The one tenant of a worker that asks nobody who they are.
+EVERYBODY = ""
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,63}")
+_SUBJECT = "x509_subject"
+
+
+class Gate(Protocol):
+    """Tells tenants apart."""
+
+    def tenant_of(self, context: grpc.ServicerContext) -> str:
+        """The tenant of a call; an UnauthenticatedError if it may not be made."""
+
+
+class OpenGate:
+    """Lets everybody in, as one tenant."""
+
+    def tenant_of(self, _: grpc.ServicerContext) -> str:
+        """The same for all."""
+        return EVERYBODY
+
+
+class TokenGate:
+    """Asks for a bearer token."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def tenant_of(self, context: grpc.ServicerContext) -> str:
+        """Whose token it is."""
+        given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        if len(given) != 1 or not isinstance(given[0], str):
+            raise UnauthenticatedError('expected a bearer token, as metadata "authorization: Bearer TOKEN"')
+        scheme, _, token = given[0].partition(" ")
+        if scheme.lower() != "bearer":
+            raise UnauthenticatedError('expected "authorization" of the form "Bearer TOKEN"')
+        tenant = self._tokens.tenant_of(token.strip())
+        if tenant is None:
+            raise UnauthenticatedError("the token is not valid here")
+        return tenant
+
+
+class CertificateGate:
+    """Goes by the client's certificate, which the handshake has verified."""
+
+    def tenant_of(self, context: grpc.ServicerContext) -> str:
+        """Its subject; of one with unusual letters, a digest."""
+        subject = b"".join(context.auth_context().get(_SUBJECT, ()))
+        if not subject:
+            raise UnauthenticatedError("the client's certificate has no subject")
+        text = subject.decode("ascii", "replace")
+        return text if _PLAIN.fullmatch(text) else "subject-" + hashlib.sha256(subject).hexdigest()[:32]
+
+
+def gate_of(config: Config) -> Gate:
+    """As the worker was told; where tokens and certificates are asked for, the token tells the tenant."""
+    if config.tokens_file:
+        return TokenGate(Tokens(config.tokens_file))
+    return CertificateGate() if config.tls_client_ca else OpenGate()

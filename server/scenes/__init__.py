@@ -1,0 +1,1 @@
+"""Kinds of scenes, and how a call finds its scene."""

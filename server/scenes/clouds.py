@@ -1,0 +1,226 @@
+"""Scenes of tensors alone, spheres and Gaussians: put, described, updated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from lumigrad.protos.hashing import tensors_of
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.core.timings import StageTimes
+from lumigrad.server.engines.content import Content, Outline, Shapes, Tensors, check_shape, shapes_of, uploader
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.v1 import scene_pb2, tensor_pb2
+
+# Makes the content on the device's thread, and says where the time went.
+Make = Callable[[StageTimes], Content]
+
+
+class Arrival(Protocol):
+    """A scene, or a change of one, whose header was checked; its tensors follow with the payload."""
+
+    @property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+
+    def receive(self, reader: PayloadReader) -> Make:
+        """Check the places of the tensors in the payload."""
+
+
+class SceneKind(Protocol):
+    """Scenes of one kind: what they consist of, and how they change."""
+
+    @property
+    def name(self) -> str:
+        """Its field in `Scene`."""
+
+    @property
+    def engine(self) -> str:
+        """The engine that computes with them."""
+
+    def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
+        """Check all that the header tells; `field` is the path of this kind's message in the request."""
+
+    def change(self, content: Any, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
+        """Check all that the header tells of a change of a scene of this kind."""
+
+
+@dataclass(frozen=True)
+class KeptTensors:
+    """The tensors of one version of a scene.
+
+    Attributes:
+        by_name: The tensors.
+        uploads: The upload whose buffer each of them lives in.
+    """
+
+    by_name: Tensors
+    uploads: Mapping[str, object]
+
+    @staticmethod
+    def of(tensors: Tensors) -> KeptTensors:
+        """Tensors that came with one call."""
+        return KeptTensors(tensors, dict.fromkeys(tensors, object()))
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return sum(tensor.nbytes for tensor in self.by_name.values())
+
+    def replaced(self, tensors: Tensors) -> KeptTensors:
+        """With other tensors of some names.
+
+        One that shares an upload with a replaced one is copied: it would keep both alive.
+        """
+        merged, uploads = dict(self.by_name), dict(self.uploads)
+        gone = [uploads.pop(name, None) for name in tensors]
+        for name, upload in uploads.items():
+            if upload in gone and merged[name].device.type == "cpu":
+                merged[name] = merged[name].clone()
+                uploads[name] = object()
+        return KeptTensors({**merged, **tensors}, {**uploads, **dict.fromkeys(tensors, object())})
+
+
+def replacements(
+    request: scene_pb2.UpdateRequest,
+    names: Sequence[str],
+    shapes: Shapes,
+    check_type: Callable[[str, tensor_pb2.Tensor, str], None],
+) -> dict[str, tensor_pb2.Tensor]:
+    """The tensors by name, out of `names`, shaped as those stored; `check_type` is told name, tensor and its path."""
+    require(not request.obstacles, "obstacles", "none: this scene is no world", f"{len(request.obstacles)}")
+    require(len(request.tensors) > 0, "tensors", "at least one tensor", "none")
+    tensors: dict[str, tensor_pb2.Tensor] = {}
+    for index, entry in enumerate(request.tensors):
+        where = f"tensors[{index}]"
+        limit = f"one of {', '.join(names)}, each once"
+        require(entry.name in names and entry.name not in tensors, f"{where}.name", limit, entry.name)
+        check_type(entry.name, entry.tensor, where)
+        check_shape(entry.tensor.shape, shapes[entry.name], where)
+        tensors[entry.name] = entry.tensor
+    return tensors
+
+
+class Rules(Protocol):
+    """Which tensors clouds of one kind have, and what may be in them."""
+
+    @property
+    def name(self) -> str:
+        """Its field in `Scene`."""
+
+    @property
+    def engine(self) -> str:
+        """The engine that computes with it."""
+
+    def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
+        """Check the type of a tensor, and that its size can be computed."""
+
+    def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
+        """Check all that the header tells; `field` is the path of the scene in its request."""
+
+    def check_values(self, tensors: Tensors, field: str) -> None:
+        """Check what only the device can see quickly."""
+
+    def count(self, shapes: Shapes) -> int:
+        """The number of primitives."""
+
+
+@dataclass(frozen=True)
+class CloudContent:
+    """A cloud on the device."""
+
+    rules: Rules
+    kept: KeptTensors
+    needs = ()
+
+    @property
+    def kind(self) -> str:
+        """Its field in `Scene`."""
+        return self.rules.name
+
+    @property
+    def tensors(self) -> Tensors:
+        """By name."""
+        return self.kept.by_name
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+        return Outline(shapes_of(self.tensors))
+
+    @property
+    def bytes(self) -> int:
+        """Of its tensors."""
+        return self.kept.bytes
+
+    @property
+    def count(self) -> int:
+        """The number of primitives."""
+        return self.rules.count(self.outline.shapes)
+
+    def describe(self, info: scene_pb2.SceneInfo) -> None:
+        """Nothing to add."""
+
+    def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
+        """The scene as it would be put."""
+        scene = scene_pb2.Scene()
+        cloud = getattr(scene, self.kind)
+        cloud.SetInParent()
+        for name, tensor in tensors.items():
+            getattr(cloud, name).CopyFrom(tensor)
+        return scene
+
+
+class Cloud:
+    """Scenes that are tensors, by the rules of one kind."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.name, self.engine = rules.name, rules.engine
+
+    def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
+        """Check all that the header tells; `field` is the path of the cloud in the request."""
+        tensors = dict(tensors_of(getattr(scene, self.name)))
+        for name, tensor in tensors.items():
+            self._rules.check_type(name, tensor, f"{field}.{name}")
+        self._rules.check_shapes(shapes_of(tensors), runtime.limits, field)
+        return _Arrival(self._rules, runtime, field, tensors, None)
+
+    def change(self, content: CloudContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
+        """Check the header of an update."""
+        tensors = replacements(request, list(content.tensors), content.outline.shapes, self._rules.check_type)
+        return _Arrival(self._rules, runtime, "tensors", tensors, content)
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """Tensors of a cloud, or of a part of one that is there."""
+
+    rules: Rules
+    runtime: Runtime
+    field: str
+    tensors: Mapping[str, tensor_pb2.Tensor]
+    old: CloudContent | None
+
+    @property
+    def outline(self) -> Outline:
+        """The shapes of what arrives."""
+        return Outline(shapes_of(self.tensors))
+
+    def receive(self, reader: PayloadReader) -> Make:
+        """Check the places of the tensors in the payload."""
+        transfer = self.runtime.transfer
+        upload = uploader(self.tensors, reader, transfer, self.field)
+
+        def make(times: StageTimes) -> CloudContent:
+            with times.stage("upload"):
+                uploaded = upload()
+                kept = KeptTensors.of(uploaded) if self.old is None else self.old.kept.replaced(uploaded)
+                self.rules.check_values(kept.by_name, self.field)
+                transfer.finish()
+            return CloudContent(self.rules, kept)
+
+        return make

@@ -1,0 +1,37 @@
+"""The one list of engines that render, and of the kinds of scenes that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lumigrad.server.core.limits import require
+from lumigrad.server.engines.base import RenderEngine
+from lumigrad.server.engines.gaussian_cloud import GaussianRules
+from lumigrad.server.engines.gaussians import GaussianEngine
+from lumigrad.server.engines.spheres import SphereEngine, SphereRules
+from lumigrad.server.scenes.clouds import Cloud, SceneKind
+from lumigrad.server.scenes.mesh import MeshKind
+from lumigrad.server.scenes.target import TargetRules
+from lumigrad.server.scenes.world import WorldKind
+from lumigrad.v1 import render_pb2, scene_pb2
+
+ENGINES: Mapping[str, RenderEngine[Any]] = {engine.name: engine for engine in (SphereEngine(), GaussianEngine())}
+SCENE_KINDS: Mapping[str, SceneKind] = {
+    kind.name: kind
+    for kind in (Cloud(SphereRules()), Cloud(GaussianRules()), MeshKind(), WorldKind(), Cloud(TargetRules()))
+}
+
+
+def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:
+    """The kind of a scene; one that is empty is refused as not being the one `expected`, or any."""
+    name = scene.WhichOneof("kind")
+    require(name is not None, field, expected or f"one of {', '.join(SCENE_KINDS)}", "none")
+    return SCENE_KINDS[str(name)]
+
+
+def engine_for(spec: render_pb2.RenderSpec, kind: str, field: str) -> RenderEngine[Any]:
+    """The engine that renders scenes of a kind; the spec's settings must be its own."""
+    given = spec.WhichOneof("settings")
+    require(given == kind, f"{field}.{kind}", f"settings of the {kind}", given or "none")
+    return ENGINES[kind]

@@ -1,0 +1,152 @@
+"""Stored triangle meshes: their tensors, and the hierarchy that is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import torch
+
+from lumigrad.kernels import meshes
+from lumigrad.protos import dtypes
+from lumigrad.protos.hashing import tensors_of
+from lumigrad.protos.tensors import PayloadReader, nbytes
+from lumigrad.server.core.limits import arguments_of, require
+from lumigrad.server.core.timings import StageTimes
+from lumigrad.server.engines.content import Outline, Tensors, check_float32, shapes_of, uploader
+from lumigrad.server.scenes.clouds import Arrival, KeptTensors, Make, replacements
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.v1 import scene_pb2, tensor_pb2
+
+KIND = "mesh"
+ENGINE = "meshes"
+
+
+@dataclass(frozen=True)
+class MeshContent:
+    """A mesh on the device."""
+
+    kept: KeptTensors
+    mesh: meshes.Mesh
+    kind = KIND
+    needs = ()
+    # Asked by itself, a mesh is a world.
+    outline = Outline(obstacles=1, environments=1)
+
+    @property
+    def tensors(self) -> Tensors:
+        """By name."""
+        return self.kept.by_name
+
+    @property
+    def bytes(self) -> int:
+        """Of its tensors and its hierarchy."""
+        return self.kept.bytes + self.mesh.bytes
+
+    @property
+    def count(self) -> int:
+        """The number of triangles."""
+        return self.mesh.faces
+
+    @cached_property
+    def _alone(self) -> meshes.World:
+        return meshes.World([meshes.Instance(self.mesh)])
+
+    def world(self) -> meshes.World:
+        """The mesh alone, at the identity pose."""
+        return self._alone
+
+    def prepare(self, device: torch.device) -> None:
+        """Build whatever queries would otherwise wait for."""
+        search_nothing(self._alone, device)
+
+    def describe(self, info: scene_pb2.SceneInfo) -> None:
+        """Add what registration found."""
+        found = asdict(self.mesh.report)
+        info.report.MergeFrom(type(info.report)(**found, rebuilt=self.mesh.rebuilt, growth=self.mesh.growth))
+
+    def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
+        """The mesh as it would be put."""
+        scene = scene_pb2.Scene()
+        for name, tensor in tensors.items():
+            getattr(scene.mesh, name).CopyFrom(tensor)
+        return scene
+
+
+def search_nothing(world: meshes.World, device: torch.device) -> None:
+    """Ask about a sphere that is off: all that a query needs is built then."""
+    meshes.evaluate(torch.full((1, 1, 1, 4), -1.0).to(device), world, meshes.Settings(), outputs=("distance",))
+
+
+class MeshKind:
+    """Scenes of one triangle mesh."""
+
+    name = KIND
+    engine = ENGINE
+
+    def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
+        """Check all that the header tells; `field` is the path of the mesh in the request."""
+        tensors = dict(tensors_of(scene.mesh))
+        for name, what in (("vertices", "V"), ("faces", "F")):
+            where = f"{field}.{name}"
+            require(name in tensors, where, "a tensor", "none")
+            _check_type(name, tensors[name], where)
+            shape, most = list(tensors[name].shape), runtime.limits.primitives
+            require(len(shape) == 2 and shape[1] == 3, f"{where}.shape", f"[{what}, 3]", shape)
+            require(shape[0] > 0, where, f"at least one of the {name}", "none")
+            require(shape[0] <= most, where, f"at most {most} {name}", shape[0])
+        return _Arrival(runtime, field, tensors, None)
+
+    def change(self, content: MeshContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
+        """Check the header of an update: other vertices."""
+        tensors = replacements(request, ("vertices",), shapes_of(content.tensors), _check_type)
+        return _Arrival(runtime, "tensors", tensors, content)
+
+
+def _check_type(name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
+    if name == "vertices":
+        check_float32(tensor, field)
+        return
+    require(tensor.dtype == dtypes.INT32, f"{field}.dtype", "DTYPE_INT32", dtypes.name(tensor.dtype))
+    nbytes(tensor, field)
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A mesh, or the vertices to which one moves."""
+
+    runtime: Runtime
+    field: str
+    tensors: Mapping[str, tensor_pb2.Tensor]
+    old: MeshContent | None
+    outline = MeshContent.outline
+
+    def receive(self, reader: PayloadReader) -> Make:
+        """Check the places of the tensors in the payload."""
+        upload = uploader(self.tensors, reader, self.runtime.transfer, self.field)
+
+        def make(times: StageTimes) -> MeshContent:
+            with times.stage("upload"):
+                tensors = upload()
+                self.runtime.transfer.finish()
+            with arguments_of(self.field):
+                return self._built(tensors, times) if self.old is None else self._moved(self.old, tensors, times)
+
+        return make
+
+    def _built(self, tensors: Tensors, times: StageTimes) -> MeshContent:
+        with times.stage("kernel.build"):
+            content = MeshContent(KeptTensors.of(tensors), meshes.Mesh.build(tensors["vertices"], tensors["faces"]))
+            self._prepare(content)
+        return content
+
+    def _moved(self, old: MeshContent, tensors: Tensors, times: StageTimes) -> MeshContent:
+        with times.stage("kernel.fit"):
+            content = MeshContent(old.kept.replaced(tensors), old.mesh.moved(tensors["vertices"]))
+            self._prepare(content)
+        return content
+
+    def _prepare(self, content: MeshContent) -> None:
+        content.prepare(self.runtime.transfer.device)
+        self.runtime.transfer.finish()

@@ -1,0 +1,61 @@
+"""Targets: what views of a scene should look like, stored like scenes and compared with renderings."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from lumigrad.protos import dtypes
+from lumigrad.protos.tensors import nbytes
+from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.engines.content import Shapes, Tensors, check_shape
+from lumigrad.v1 import tensor_pb2
+
+KIND = "target"
+
+
+class TargetRules:
+    """The rules for targets."""
+
+    name = KIND
+    # None computes with a target alone.
+    engine = ""
+
+    def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
+        """Check the type of a tensor, and that its size can be computed."""
+        known = (dtypes.FLOAT32,) if name == "depth" else (dtypes.FLOAT32, dtypes.UINT8)
+        limit = " or ".join(map(dtypes.name, known))
+        require(tensor.dtype in known, f"{field}.dtype", limit, dtypes.name(tensor.dtype))
+        nbytes(tensor, field)
+
+    def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
+        """Check all that the header tells; `field` is the path of the target in its request."""
+        require(bool(shapes), field, "at least one of color, mask and depth", "none")
+        size = image_size(shapes)
+        require(prod(size) >= 1 and prod(size) <= limits.pixels, field, f"1 to {limits.pixels} pixels", list(size))
+        if "color" in shapes:
+            color = list(shapes["color"])
+            is_fit = len(color) == 3 and 1 <= color[2] <= limits.channels
+            require(is_fit, f"{field}.color", f"shape [H, W, K] with K = 1 to {limits.channels}", color)
+        for name in ("mask", "depth"):
+            if name in shapes:
+                check_shape(shapes[name], size, f"{field}.{name}")
+
+    def check_values(self, tensors: Tensors, field: str) -> None:
+        """Check that colours are finite, and masks in [0, 1]."""
+        for name, limit in (("color", "finite values"), ("mask", "values in [0, 1]")):
+            tensor = tensors.get(name)
+            if tensor is None or tensor.dtype == torch.uint8:
+                continue
+            good = tensor.isfinite() if name == "color" else (tensor >= 0) & (tensor <= 1)
+            require(bool(good.all()), f"{field}.{name}", limit, f"{int((~good).sum())} others")
+
+    def count(self, shapes: Shapes) -> int:
+        """The number of pixels."""
+        return prod(image_size(shapes))
+
+
+def image_size(shapes: Shapes) -> tuple[int, ...]:
+    """Height and width."""
+    return tuple(next(iter(shapes.values()))[:2])

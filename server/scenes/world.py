@@ -1,0 +1,269 @@
+"""Worlds: meshes, cuboids and voxel grids with poses, put and updated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lumigrad.kernels import meshes
+from lumigrad.protos.tensors import PayloadReader
+from lumigrad.protos.worlds import environments_of
+from lumigrad.server.core.limits import arguments_of, require
+from lumigrad.server.core.timings import StageTimes
+from lumigrad.server.engines.content import Content, Outline, Tensors
+from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, Draft, FindMesh, drafts_of, grid_name, grids_uploader
+from lumigrad.server.scenes.clouds import Arrival, Make
+from lumigrad.server.scenes.mesh import ENGINE, MeshContent, search_nothing
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.scenes import SceneStore
+from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2
+
+_ANYTHING = meshes.Cuboid((1.0, 1.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of one obstacle; None: as it is.
+
+    Attributes:
+        pose: x y z (metres) qw qx qy qz, object to world.
+        enabled: Whether queries see it.
+    """
+
+    pose: Sequence[float] | None
+    enabled: bool | None
+
+
+def changes_of(request: scene_pb2.UpdateRequest, numbers: Mapping[str, int]) -> dict[int, Change]:
+    """By number of the obstacle; `numbers` are those of the stored world's obstacles by name."""
+    require(not request.tensors, "tensors", "none: a world's obstacles are changed by name", len(request.tensors))
+    require(len(request.obstacles) > 0, "obstacles", "at least one obstacle", "none")
+    require(
+        not request.payload_bytes, "payload_bytes", "0, since a change of obstacles has none", request.payload_bytes
+    )
+    changes: dict[int, Change] = {}
+    for index, message in enumerate(request.obstacles):
+        where = f"obstacles[{index}]"
+        number = numbers.get(message.name)
+        require(number is not None, f"{where}.name", "the name of an obstacle of this world", message.name)
+        assert number is not None
+        require(number not in changes, f"{where}.name", "each name once", message.name)
+        pose = None
+        if message.HasField("pose"):
+            with arguments_of(where):
+                pose = meshes.Instance(_ANYTHING, pose=tuple(message.pose.values)).pose
+        changes[number] = Change(pose, not message.disabled if message.HasField("disabled") else None)
+    return changes
+
+
+KIND = "world"
+# About what the lists of an obstacle take.
+_OBSTACLE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the obstacles of a world are, the same for all its versions.
+
+    Attributes:
+        names: By which updates find them.
+        mesh_ids: Of the meshes that they show; empty: no mesh.
+        scenes: Where those meshes are.
+    """
+
+    names: Sequence[str]
+    mesh_ids: Sequence[str]
+    scenes: SceneStore
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """By name."""
+        return {name: index for index, name in enumerate(self.names)}
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """Of all meshes."""
+        return frozenset(filter(None, self.mesh_ids))
+
+
+class WorldContent:
+    """A world on the device."""
+
+    kind = KIND
+
+    def __init__(self, shown: Shown, world: meshes.World) -> None:
+        self.shown = shown
+        self._world = world
+        self._meshes = {name: one.shape for name, one in zip(shown.mesh_ids, world.instances, strict=True) if name}
+
+    @property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+        return Outline(obstacles=self.count, environments=self._world.environments)
+
+    @property
+    def count(self) -> int:
+        """The number of obstacles."""
+        return len(self.shown.names)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The names of its meshes."""
+        return self.shown.needs
+
+    @property
+    def tensors(self) -> Tensors:
+        """Of its grids."""
+        shapes = ((index, instance.shape) for index, instance in enumerate(self._world.instances))
+        return {grid_name(index): shape.distances for index, shape in shapes if isinstance(shape, meshes.Grid)}
+
+    @property
+    def bytes(self) -> int:
+        """Of its grids and its lists."""
+        return _OBSTACLE_BYTES * self.count + sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def world(self) -> meshes.World:
+        """For the kernels, with the meshes as they are now; on the device's thread."""
+        moved = {}
+        for mesh_id, mesh in self._meshes.items():
+            # A world that travelled with a call keeps no scene: what it saw on arrival may be the last there is.
+            stored = self.shown.scenes.peek(mesh_id)
+            if stored is not None and isinstance(stored.content, MeshContent) and stored.content.mesh is not mesh:
+                moved[mesh_id] = stored.content.mesh
+        if moved:
+            self._meshes.update(moved)
+            instances = [
+                replace(instance, shape=moved.get(mesh_id, instance.shape))
+                for mesh_id, instance in zip(self.shown.mesh_ids, self._world.instances, strict=True)
+            ]
+            self._world = meshes.World(instances, self._world.environments)
+        return self._world
+
+    def changed(self, changes: Mapping[int, Change]) -> WorldContent:
+        """With obstacles elsewhere, or switched on or off; no hierarchy is touched."""
+        poses = {index: change.pose for index, change in changes.items() if change.pose is not None}
+        enabled = {index: change.enabled for index, change in changes.items() if change.enabled is not None}
+        world = self.world()
+        world = world.with_poses(poses) if poses else world
+        return WorldContent(self.shown, world.with_enabled(enabled) if enabled else world)
+
+    def describe(self, info: scene_pb2.SceneInfo) -> None:
+        """Nothing to add."""
+
+    def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
+        """The world as it would be put."""
+        scene = scene_pb2.Scene(world=world_pb2.World(environments=self._world.environments))
+        for index, instance in enumerate(self._world.instances):
+            obstacle = scene.world.obstacles.add(
+                name=self.shown.names[index],
+                pose=world_pb2.Pose(values=instance.pose),
+                disabled=not instance.enabled,
+                environment=instance.environment,
+                sign=NUMBER_OF_SIGN[instance.sign],
+            )
+            match instance.shape:
+                case meshes.Cuboid(size=size):
+                    obstacle.cuboid.size.extend(size)
+                case meshes.Grid(voxel_size=voxel_size):
+                    obstacle.grid.distances.CopyFrom(tensors[grid_name(index)])
+                    obstacle.grid.voxel_size = voxel_size
+                case _:
+                    obstacle.mesh_id = self.shown.mesh_ids[index]
+        return scene
+
+
+def world_of(content: Content) -> meshes.World:
+    """What queries of a mesh or of a world search, as it is now; on the device's thread."""
+    assert isinstance(content, MeshContent | WorldContent)
+    return content.world()
+
+
+class WorldKind:
+    """Scenes of obstacles."""
+
+    name = KIND
+    engine = ENGINE
+
+    def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
+        """Check all that the header tells; `field` is the path of the world in the request."""
+        world, limits = scene.world, runtime.limits
+        count = len(world.obstacles)
+        require(count <= limits.obstacles, f"{field}.obstacles", f"at most {limits.obstacles} obstacles", count)
+        environments = environments_of(world)
+        limit = f"at most {limits.obstacles} environments"
+        require(environments <= limits.obstacles, f"{field}.environments", limit, environments)
+        drafts = drafts_of(world, environments, limits, _mesh_finder(runtime.scenes), field)
+        return _Arrival(runtime, field, drafts, environments)
+
+    def change(self, content: WorldContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
+        """Check the header of an update: poses, and what is switched on or off."""
+        return _Change(content, changes_of(request, content.shown.numbers))
+
+
+def _mesh_finder(scenes: SceneStore) -> FindMesh:
+    found: dict[tuple[str, int], meshes.Mesh] = {}
+
+    def find(mesh_id: str, version: int, field: str) -> meshes.Mesh:
+        if (mesh_id, version) not in found:
+            scene = scenes.find(mesh_id, version)
+            content = scene.content
+            require(isinstance(content, MeshContent), field, "the scene_id of a mesh", f"one of kind {scene.kind}")
+            assert isinstance(content, MeshContent)
+            found[mesh_id, version] = content.mesh
+        return found[mesh_id, version]
+
+    return find
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A world on its way."""
+
+    runtime: Runtime
+    field: str
+    drafts: Sequence[Draft]
+    environments: int
+
+    @property
+    def outline(self) -> Outline:
+        """What requests are checked against."""
+        return Outline(obstacles=len(self.drafts), environments=self.environments)
+
+    def receive(self, reader: PayloadReader) -> Make:
+        """Check the places of the grids in the payload."""
+        transfer = self.runtime.transfer
+        complete = grids_uploader(self.drafts, reader, transfer, self.field)
+        names, mesh_ids = [draft.name for draft in self.drafts], [draft.mesh_id for draft in self.drafts]
+
+        def make(times: StageTimes) -> WorldContent:
+            with times.stage("upload"):
+                instances = {**dict(enumerate(draft.instance for draft in self.drafts)), **complete()}
+                content = WorldContent(
+                    Shown(names, mesh_ids, self.runtime.scenes),
+                    meshes.World(list(instances.values()), self.environments),
+                )
+                transfer.finish()
+            with times.stage("kernel.build"):
+                search_nothing(content.world(), transfer.device)
+                transfer.finish()
+            return content
+
+        return make
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Obstacles that move, or are switched on or off."""
+
+    old: WorldContent
+    changes: Mapping[int, Change]
+
+    @property
+    def outline(self) -> Outline:
+        """As before."""
+        return self.old.outline
+
+    def receive(self, reader: PayloadReader) -> Make:
+        """Nothing comes with the payload."""
+        return lambda _: self.old.changed(self.changes)

@@ -1,0 +1,1 @@
+"""Shared-memory lanes to clients on the same host."""

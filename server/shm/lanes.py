@@ -1,0 +1,271 @@
+"""The lanes of a worker: who may open one, over a Unix socket, and which lane a call uses."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import selectors
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from lumigrad.protos.lanes import (
+    NONCE_BYTES,
+    PACKET_BYTES,
+    TOKEN_BYTES,
+    Packet,
+    ToCaller,
+    ToWorker,
+    address_of,
+    peer_uid,
+    unpack_hello,
+)
+from lumigrad.server.core import logs
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import BusyError, NoLaneError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.shm.lane import Lane, LaneBudget, Lease, Region
+from lumigrad.server.shm.payload import LostLane, NoLane, OpenLane
+from lumigrad.v1 import worker_pb2
+
+# Callers that have not opened their lane yet, and how long that may take.
+_MOST_VISITORS = 16
+_VISIT_SECONDS = 5.0
+_BACKLOG = 128
+_IDLE_SECONDS = 30.0
+_PAUSE_SECONDS = 0.05
+_ROOT = 0
+# The packets of one caller that are read before the next one's turn.
+_PACKETS_AT_ONCE = 64
+
+
+@dataclass(eq=False)
+class _Visitor:
+    """Somebody at the other end of a connection."""
+
+    link: socket.socket
+    until: float
+    token: bytes = b""
+    nonce: bytes = b""
+    lane: Lane | None = None
+    # The one in which both sides prove that they see the same memory.
+    region: Region | None = None
+    is_open: bool = False
+
+
+class LaneDoor:
+    """Lets in who has a token and is of the same user, or root; whoever breaks the protocol goes out again."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        """Listen at a name that nobody can guess or has taken."""
+        self._lanes = lanes
+        self.name = f"lumigrad-{secrets.token_hex(16)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address_of(self.name))
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
+        self._visitors: set[_Visitor] = set()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        threading.Thread(target=self._listen, name="lanes", daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            for key, _ in self._selector.select(1.0 if self._visitors else None):
+                if key.data is None:
+                    self._welcome()
+                else:
+                    self._serve(key.data)
+            self._keep_house()
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        for visitor in list(self._visitors):
+            if visitor.is_open and visitor.lane is not None:
+                visitor.lane.trim(_IDLE_SECONDS)
+            elif visitor.until < now:
+                self._send_away(visitor)
+
+    def _welcome(self) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except OSError:
+            # Nobody is left there, or the process has no descriptors for another one: that one has to wait.
+            time.sleep(_PAUSE_SECONDS)
+            return
+        waiting = sum(not visitor.is_open for visitor in self._visitors)
+        if peer_uid(link) not in (os.geteuid(), _ROOT) or waiting >= _MOST_VISITORS:
+            link.close()
+            self._lanes.refuse()
+            return
+        link.setblocking(False)
+        visitor = _Visitor(link, time.monotonic() + _VISIT_SECONDS)
+        self._visitors.add(visitor)
+        self._selector.register(link, selectors.EVENT_READ, visitor)
+
+    def _serve(self, visitor: _Visitor) -> None:
+        for _ in range(_PACKETS_AT_ONCE):
+            try:
+                raw = visitor.link.recv(PACKET_BYTES + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                raw = b""
+            if not raw or not self._hear(visitor, raw):
+                self._send_away(visitor)
+                return
+
+    def _hear(self, visitor: _Visitor, raw: bytes) -> bool:
+        """Do what a packet says; False if it makes no sense."""
+        if visitor.lane is None:
+            return self._make_lane(visitor, unpack_hello(raw))
+        packet = Packet.unpack(raw)
+        match packet:
+            case Packet(ToWorker.READY) if not visitor.is_open:
+                return self._open(visitor, visitor.lane)
+            case Packet(ToWorker.LEASE, lease, length) if visitor.is_open:
+                region = visitor.lane.grant(lease, length)
+                return visitor.lane.send(Packet(ToCaller.LEASED, lease, 0 if region is None else region.number))
+            case Packet(ToWorker.RELEASE, lease) if visitor.is_open:
+                visitor.lane.release(lease)
+                return True
+        return False
+
+    def _make_lane(self, visitor: _Visitor, token: bytes | None) -> bool:
+        offer = self._lanes.accept(token) if token is not None else None
+        if token is None or offer is None:
+            return False
+        visitor.token, visitor.nonce = token, offer.nonce
+        visitor.lane = self._lanes.make(offer, visitor.link)
+        visitor.region = visitor.lane.show(offer.nonce)
+        return visitor.region is not None
+
+    def _open(self, visitor: _Visitor, lane: Lane) -> bool:
+        assert visitor.region is not None
+        if visitor.region.memory[NONCE_BYTES : 2 * NONCE_BYTES].tobytes() != visitor.nonce:
+            return False
+        visitor.is_open, visitor.region = True, None
+        self._lanes.open(visitor.token, lane)
+        whose: dict[str, Any] = {"tenant": lane.tenant} if lane.tenant else {}
+        logs.event("lane opened", lanes=len(self._lanes), **whose)
+        return lane.send(Packet(ToCaller.OPEN))
+
+    def _send_away(self, visitor: _Visitor) -> None:
+        self._visitors.discard(visitor)
+        self._selector.unregister(visitor.link)
+        if visitor.lane is not None:
+            self._lanes.close(visitor.token, visitor.lane)
+        visitor.link.close()
+        if not visitor.is_open:
+            self._lanes.refuse()
+
+
+# In all, and of one tenant where tenants are told apart.
+_MOST_LANES = 64
+_MOST_OF_TENANT = 32
+# Of one tenant at a time; the oldest go first.
+_MOST_OFFERS = 16
+_OFFER_SECONDS = 10.0
+_RETRY_SECONDS = 10.0
+_NAMED = re.compile(r"([0-9a-f]{32}):([0-9]{1,19})")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A lane that somebody may open."""
+
+    tenant: str
+    nonce: bytes
+    ends: float
+
+
+class Lanes:
+    """Tells callers apart: a token is good once, and the lane that it opens is its tenant's."""
+
+    def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
+        """0 bytes: there are no lanes."""
+        self._budget = LaneBudget(limit_bytes, has_tenants=has_tenants)
+        self._most_of_tenant = _MOST_OF_TENANT if has_tenants else _MOST_LANES
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        # The oldest first.
+        self._offers: dict[bytes, Offer] = {}
+        self._lanes: dict[bytes, Lane] = {}
+        self._door = LaneDoor(self) if limit_bytes else None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all lanes."""
+        return self._budget.bytes
+
+    def __len__(self) -> int:
+        """Lanes that are open."""
+        return len(self._lanes)
+
+    def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
+        """Let a tenant open a lane."""
+        if self._door is None:
+            raise NoLaneError
+        token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
+        with self._lock:
+            if not self._may_open(tenant):
+                raise BusyError("as many lanes of shared memory are open as may", _RETRY_SECONDS)
+            waiting = [token for token, offer in self._offers.items() if offer.tenant == tenant]
+            if len(waiting) >= _MOST_OFFERS:
+                del self._offers[waiting[0]]
+            self._offers[token] = Offer(tenant, nonce, time.monotonic() + _OFFER_SECONDS)
+        return worker_pb2.OpenLaneReply(socket=self._door.name, token=token, nonce=nonce)
+
+    def accept(self, token: bytes) -> Offer | None:
+        """The offer that a caller comes for; nobody else can."""
+        with self._lock:
+            offer = self._offers.pop(token, None)
+            is_good = offer is not None and offer.ends > time.monotonic() and self._may_open(offer.tenant)
+            return offer if is_good else None
+
+    def _may_open(self, tenant: str) -> bool:
+        own = sum(lane.tenant == tenant for lane in self._lanes.values())
+        return len(self._lanes) < _MOST_LANES and own < self._most_of_tenant
+
+    def make(self, offer: Offer, link: socket.socket) -> Lane:
+        """A lane that is not open yet."""
+        return Lane(offer.tenant, link, self._budget)
+
+    def open(self, token: bytes, lane: Lane) -> None:
+        """Let calls name a lane."""
+        with self._lock:
+            self._lanes[token] = lane
+
+    def close(self, token: bytes, lane: Lane) -> None:
+        """Forget a lane whose caller has gone."""
+        with self._lock:
+            self._lanes.pop(token, None)
+        lane.close()
+
+    def refuse(self) -> None:
+        """Somebody came to the door who was not let in."""
+        self._fall_back("refused")
+
+    def of(self, call: Call) -> NoLane:
+        """The lane that a call names; a foreign one is one that does not exist."""
+        if not call.lane_name:
+            return NoLane()
+        found = self._find(call.lane_name, call.tenant)
+        if found is None:
+            self._fall_back("lost")
+            return LostLane()
+        return OpenLane(*found, call.times, self._fall_back)
+
+    def _find(self, name: str, tenant: str) -> tuple[Lane, Lease] | None:
+        named = _NAMED.fullmatch(name)
+        lane = self._lanes.get(bytes.fromhex(named[1])) if named else None
+        if named is None or lane is None or lane.tenant != tenant:
+            return None
+        lease = lane.begin(int(named[2]))
+        return None if lease is None else (lane, lease)
+
+    def _fall_back(self, reason: str) -> None:
+        self._metrics.lane_fallbacks.labels(reason).inc()

@@ -1,0 +1,1 @@
+"""What is kept between calls: scenes, forward states, trainings, files."""

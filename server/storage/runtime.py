@@ -1,0 +1,26 @@
+"""What the services work with: one device, its queue, and what the caller keeps on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumigrad.server.engines.machine import Machine
+from lumigrad.server.engines.passes import Retained
+from lumigrad.server.storage.contexts import ContextStore
+from lumigrad.server.storage.scene_spool import SceneSpool
+from lumigrad.server.storage.scenes import SceneStore
+from lumigrad.server.storage.spool import Drawer
+from lumigrad.server.training.store import TrainingStore
+
+
+@dataclass(frozen=True)
+class Runtime(Machine):
+    """One worker's working parts, as one tenant sees them."""
+
+    scenes: SceneStore
+    contexts: ContextStore[Retained]
+    # None: scenes are in memory only.
+    spool: SceneSpool | None
+    trainings: TrainingStore
+    # For snapshots of trainings; None: there is no spool.
+    drawer: Drawer | None

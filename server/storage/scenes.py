@@ -1,0 +1,310 @@
+"""The scenes a worker keeps, found by name and by content, and versioned."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMismatchError
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.memory import Budget
+from lumigrad.server.engines.content import Content
+from lumigrad.server.storage.lru import Shelf
+from lumigrad.v1 import scene_pb2
+
+# Of the content hash that a name begins with, so that people and balancers can tell scenes; the rest is random.
+_PREFIX_LENGTH = 16
+_RANDOM_BYTES = 8
+# What a scene takes beside its tensors: 3 to 8 KiB more are resident for each of 3,000 scenes of one primitive.
+OVERHEAD_BYTES = 8 << 10
+_RETRY_SECONDS = 5.0
+# Updates of a scene that are known when they are repeated.
+_MAX_UPDATES = 16
+
+
+@dataclass(frozen=True)
+class StoredScene:
+    """One version of a scene. Updates make another, so whoever holds this one keeps its content."""
+
+    scene_id: str
+    version: int
+    # Empty once an update has changed the content.
+    content_hash: str
+    content: Content
+    update_id: str = ""
+    # What the updates that have an id answered, the oldest first.
+    updates: tuple[scene_pb2.SceneInfo, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Its field in `Scene`."""
+        return self.content.kind
+
+    def info(self) -> scene_pb2.SceneInfo:
+        """What callers are told of it."""
+        info = scene_pb2.SceneInfo(
+            scene_id=self.scene_id,
+            version=self.version,
+            content_hash=self.content_hash,
+            kind=self.kind,
+            bytes=self.content.bytes,
+            count=self.content.count,
+            update_id=self.update_id,
+        )
+        self.content.describe(info)
+        return info
+
+    def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
+        """What an update made of it, if that was made already and is still known."""
+        return next((info for info in self.updates if update_id and info.update_id == update_id), None)
+
+    def updated(self, content: Content, update_id: str) -> StoredScene:
+        """The next version."""
+        new = dataclasses.replace(self, version=self.version + 1, content_hash="", content=content, update_id=update_id)
+        made = (*self.updates, new.info()) if update_id else self.updates
+        return dataclasses.replace(new, updates=made[-_MAX_UPDATES:])
+
+
+class Backing(Protocol):
+    """What keeps scenes beyond the memory, and beyond the process; see `SceneSpool`."""
+
+    def stored(self, scene: StoredScene) -> None:
+        """Hear of a new version."""
+
+    def forget(self, scene_id: str) -> bool:
+        """Hear that a scene is as it was no more; whether it was kept."""
+
+    def let_go(self, scene_id: str) -> None:
+        """Hear that the memory had no room for a scene."""
+
+    def settle(self) -> None:
+        """See to it that nothing that was forgotten comes back."""
+
+    def touch(self, scene_id: str) -> bool:
+        """Whether a scene is kept; to ask is a use of it."""
+
+
+class NoBacking:
+    """Keeps nothing."""
+
+    def stored(self, scene: StoredScene) -> None:
+        """Not kept."""
+
+    def forget(self, _: str) -> bool:
+        """Was never kept."""
+        return False
+
+    def let_go(self, scene_id: str) -> None:
+        """Gone."""
+
+    def settle(self) -> None:
+        """Nothing to do."""
+
+    def touch(self, _: str) -> bool:
+        """Never kept."""
+        return False
+
+
+class SceneStore:
+    """All scenes of a tenant in memory, within a limit of its own and the budget of all tenants."""
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        budget: Budget,
+        metrics: Metrics,
+        backing: Backing | None = None,
+        limit_count: int = sys.maxsize,
+        option: str = "--scene-mib",
+    ) -> None:
+        """`option` names, in error texts, what sets `limit_bytes`."""
+        self._option = option
+        self._budget = budget
+        self._backing = backing or NoBacking()
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._shelf: Shelf[StoredScene] = Shelf(limit_bytes, self._dropped, limit_count)
+        self._id_of_hash: dict[str, str] = {}
+        budget.join(self)
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    def __contains__(self, scene_id: object) -> bool:
+        """Whether a scene is here, to be found."""
+        with self._lock:
+            return isinstance(scene_id, str) and self._shelf.get(scene_id) is not None
+
+    @property
+    def bytes(self) -> int:
+        """The size of all scenes."""
+        return self._shelf.bytes
+
+    def check(self, nbytes: int) -> None:
+        """Refuse a scene that is larger than all the room: BusyError; to try again later would not help."""
+        limit = self._shelf.limit_bytes
+        if nbytes > limit:
+            raise BusyError(f"the scene takes {nbytes} bytes, of {limit} that scenes may take ({self._option})", None)
+
+    def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
+        """Store a scene, unless its content is here; tells which of the two happened (True: it was here).
+
+        A scene that it needs may have gone meanwhile: SceneNotFoundError with that one's name. BusyError: it does not
+        fit beside what is others' part.
+        """
+        with self._lock:
+            present = self._by_hash(content_hash)
+            if present is not None:
+                self._metrics.scene_puts.labels("present").inc()
+                return present, True
+            for name in content.needs:
+                self._find(name, 0)
+            scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
+            self._put(scene)
+            self._backing.stored(scene)
+        if not self._budget.settle(self):
+            with contextlib.suppress(SceneNotFoundError):
+                self.delete(scene.scene_id)
+            raise self._no_room(scene)
+        self._metrics.scene_puts.labels("stored").inc()
+        return scene, False
+
+    def restore(self, scene: StoredScene) -> None:
+        """Take a scene from the backing into memory, unless it is here or was forgotten meanwhile; see `add`."""
+        with self._lock:
+            if self._shelf.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
+                return
+            for name in scene.content.needs:
+                self._find(name, 0)
+            self._put(scene)
+        if not self._budget.settle(self):
+            with self._lock:
+                self._shelf.pop(scene.scene_id)
+                self._forget_hash(scene)
+            raise self._no_room(scene)
+
+    def find(self, scene_id: str, version: int = 0) -> StoredScene:
+        """The scene; `version` 0 means whichever is current."""
+        with self._lock:
+            scene = self._find(scene_id, version)
+        self._backing.touch(scene_id)
+        return scene
+
+    def touch(self, scene_id: str) -> bool:
+        """Whether a scene is in memory; to ask is a use of it."""
+        return scene_id in self
+
+    def find_content(self, content_hash: str) -> StoredScene | None:
+        """The scene with this content, if it is here."""
+        with self._lock:
+            present = self._by_hash(content_hash)
+        if present is not None:
+            # Whoever asks would have put it.
+            self._metrics.scene_puts.labels("present").inc()
+        return present
+
+    def peek(self, scene_id: str) -> StoredScene | None:
+        """The scene, also if it was deleted and only one that needs it keeps it; this is no use of it."""
+        with self._lock:
+            return self._shelf.peek(scene_id)
+
+    def replace(
+        self, scene_id: str, expected_version: int, content: Content, update_id: str = ""
+    ) -> scene_pb2.SceneInfo:
+        """Store the next version, if the scene still has the version expected; describes it.
+
+        An update that was made already is not made again.
+        """
+        with self._lock:
+            made = self._find(scene_id, 0).made_by(update_id)
+            if made is not None:
+                return made
+            old = self._find(scene_id, expected_version)
+            new = old.updated(content, update_id)
+            self._forget_hash(old)
+            # What is kept of the version before must not be taken for the newest after a crash: others would update
+            # it in turn, and there would be two contents of one version.
+            self._backing.forget(scene_id)
+            self._put(new)
+            self._backing.stored(new)
+        self._backing.settle()
+        self._budget.settle(self)
+        return new.info()
+
+    def delete(self, scene_id: str) -> None:
+        """Forget a scene."""
+        with self._lock:
+            scene = self._shelf.pop(scene_id)
+            was_kept = self._backing.forget(scene_id)
+            if scene is None and not was_kept:
+                raise SceneNotFoundError(scene_id)
+            if scene is not None:
+                self._forget_hash(scene)
+        self._backing.settle()
+
+    def drop_oldest(self, *, keep_newest: bool) -> bool:
+        """Drop what was used least recently; False if there is nothing that may go."""
+        with self._lock:
+            return self._shelf.drop_oldest(keep_newest=keep_newest)
+
+    def clear(self) -> None:
+        """Forget every scene."""
+        with self._lock:
+            self._shelf.clear()
+            self._id_of_hash.clear()
+
+    def all(self) -> list[StoredScene]:
+        """Every scene."""
+        with self._lock:
+            return list(self._shelf.values())
+
+    def _put(self, scene: StoredScene) -> None:
+        for name in scene.content.needs:
+            # Being needed may have made it larger: signs of a mesh by winding numbers take memory of their own.
+            needed = self._shelf.peek(name)
+            if needed is not None:
+                self._shelf.recount(name, _size(needed))
+        if scene.content_hash:
+            self._id_of_hash[scene.content_hash] = scene.scene_id
+        self._shelf.put(scene.scene_id, scene, _size(scene), scene.content.needs)
+
+    def _find(self, scene_id: str, version: int) -> StoredScene:
+        scene = self._shelf.get(scene_id)
+        if scene is None:
+            raise SceneNotFoundError(scene_id)
+        if version not in (0, scene.version):
+            raise VersionMismatchError(scene_id, version, scene.version)
+        return scene
+
+    def _by_hash(self, content_hash: str) -> StoredScene | None:
+        scene_id = self._id_of_hash.get(content_hash)
+        return None if scene_id is None else self._shelf.get(scene_id)
+
+    def _forget_hash(self, scene: StoredScene) -> None:
+        if self._id_of_hash.get(scene.content_hash) == scene.scene_id:
+            del self._id_of_hash[scene.content_hash]
+
+    def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
+        self._forget_hash(scene)
+        self._backing.let_go(scene.scene_id)
+        self._metrics.evictions.labels("scenes", reason).inc()
+
+    def _no_room(self, scene: StoredScene) -> BusyError:
+        budget = self._budget
+        limits = f"{budget.limit_bytes} bytes (--scene-mib) and {budget.limit_count} scenes (--max-scenes)"
+        what = f"there is no room for a scene of {_size(scene)} bytes beside other tenants', of {limits} in all"
+        return BusyError(what, _RETRY_SECONDS)
+
+
+def _size(scene: StoredScene) -> int:
+    return scene.content.bytes + OVERHEAD_BYTES
+
+
+def _new_name(content_hash: str) -> str:
+    """One that no worker ever gave out: a version of a name stands for the same content for ever."""
+    return content_hash[:_PREFIX_LENGTH] + secrets.token_hex(_RANDOM_BYTES)

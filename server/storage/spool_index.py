@@ -1,0 +1,169 @@
+"""Which blobs a spool has, what room they take, and which of them go when another one comes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lumigrad.server.core.accounts import Account, Reservation
+from lumigrad.server.core.errors import BusyError
+
+# Blobs of this kind make way for none of another kind, and for each other only once nobody has used them for a while.
+LASTING = "training"
+
+
+@dataclass(eq=False)
+class Entry:
+    """A blob, or one that is being written.
+
+    Attributes:
+        path: Of its file.
+        alias: The key of its other name; empty: it has none.
+        nbytes: Of its file.
+        space: Its bytes in the account of all files.
+        place: The same of their number.
+        used: When it was used last, by the monotonic clock.
+    """
+
+    path: str
+    alias: str
+    nbytes: int
+    space: Reservation
+    place: Reservation
+    used: float = field(default_factory=time.monotonic)
+
+    def release(self) -> None:
+        """Give its room back."""
+        self.space.release()
+        self.place.release()
+
+
+class SpoolIndex:
+    """The blobs by their keys, OWNER/KIND/NAME. Its owner holds a lock around every call."""
+
+    def __init__(self, space: Account, places: Account, idle_seconds: float) -> None:
+        """Begin with nothing.
+
+        Args:
+            space: Counts bytes.
+            places: Counts files.
+            idle_seconds: How long nobody has used a lasting blob before another one may take its place.
+        """
+        self._space = space
+        self._places = places
+        self._idle_seconds = idle_seconds
+        # By OWNER/KIND; the least recently used first.
+        self._folders: defaultdict[str, OrderedDict[str, Entry]] = defaultdict(OrderedDict)
+        self._key_of_alias: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """The number of files, those that are being written included; needs no lock."""
+        return self._places.taken
+
+    @property
+    def bytes(self) -> int:
+        """Their size; needs no lock."""
+        return self._space.taken
+
+    def get(self, key: str) -> Entry | None:
+        """Look up, which counts as a use."""
+        entries = self._of(key)
+        entry = entries.get(key)
+        if entry is not None:
+            entry.used = time.monotonic()
+            entries.move_to_end(key)
+        return entry
+
+    def has(self, key: str, entry: Entry) -> bool:
+        """Whether an entry is the one of its key; no use."""
+        return self._of(key).get(key) is entry
+
+    def items(self, folder: str) -> list[tuple[str, Entry]]:
+        """All of one OWNER/KIND, the least recently used first."""
+        return list(self._folders[folder].items())
+
+    def key_of_alias(self, alias: str) -> str:
+        """The key of the blob that has another name; empty: there is none."""
+        return self._key_of_alias.get(alias, "")
+
+    def drop_for(self, key: str, nbytes: int, lacking_on_disk: int) -> list[Entry]:
+        """Take out as much of what its owner has as a new blob needs, or nothing if even that is not enough.
+
+        Not enough on the disk is an OSError; whether it is in the accounts, `reserve` tells.
+        """
+        owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
+        bytes_lacking = max(lacking_on_disk, self._space.lacking(owner, nbytes - (old.nbytes if old else 0)))
+        places_lacking = self._places.lacking(owner, 0 if old else 1)
+        going: list[str] = []
+        freed = 0
+        for other, entry in self._dispensable(key):
+            if freed >= bytes_lacking and len(going) >= places_lacking:
+                break
+            going.append(other)
+            freed += entry.nbytes
+        if freed < lacking_on_disk:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if freed < bytes_lacking or len(going) < places_lacking:
+            return []
+        return [entry for entry in map(self.pop, going) if entry is not None]
+
+    def reserve(self, key: str, path: str, alias: str, nbytes: int) -> Entry:
+        """Take room for a blob beside what the one that it replaces has; BusyError if there is too little."""
+        owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
+        space = self._space.reserve(owner, max(0, nbytes - (old.nbytes if old else 0)))
+        try:
+            return Entry(path, alias, nbytes, space, self._places.reserve(owner, 0 if old else 1))
+        except BusyError:
+            space.release()
+            raise
+
+    def put(self, key: str, entry: Entry) -> None:
+        """Store a blob of whose name there is none; BusyError if others have the room of the one that was there."""
+        entry.space.resize(entry.nbytes)
+        entry.place.resize(1)
+        self._of(key)[key] = entry
+        if entry.alias:
+            self._key_of_alias[entry.alias] = key
+
+    def put_oldest(self, key: str, entry: Entry) -> bool:
+        """Store a blob that was used before all others of its folder; False if there is one of its name."""
+        entries = self._of(key)
+        if key in entries:
+            return False
+        entries[key] = entry
+        entries.move_to_end(key, last=False)
+        if entry.alias:
+            self._key_of_alias.setdefault(entry.alias, key)
+        return True
+
+    def pop(self, key: str) -> Entry | None:
+        """Take out."""
+        entry = self._of(key).pop(key, None)
+        if entry is None:
+            return None
+        entry.release()
+        if self._key_of_alias.get(entry.alias) == key:
+            del self._key_of_alias[entry.alias]
+        return entry
+
+    def _dispensable(self, key: str) -> Iterator[tuple[str, Entry]]:
+        """What may go for a blob of this key, in that order."""
+        owner, kind, _ = key.split("/")
+        for folder, entries in self._folders.items():
+            if folder.startswith(f"{owner}/") and kind_of(folder) != LASTING:
+                yield from ((other, entry) for other, entry in entries.items() if other != key)
+        if kind == LASTING:
+            oldest = time.monotonic() - self._idle_seconds
+            yield from ((other, it) for other, it in self._of(key).items() if other != key and it.used < oldest)
+
+    def _of(self, key: str) -> OrderedDict[str, Entry]:
+        return self._folders[key.rpartition("/")[0]]
+
+
+def kind_of(key: str) -> str:
+    """The kind of a blob, by its key or its folder."""
+    return key.split("/")[1]

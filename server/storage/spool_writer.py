@@ -1,0 +1,159 @@
+"""The thread that writes to the spool, so that no call waits for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from lumigrad.server.core import logs
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.config import MIB, Config, ConfigError
+from lumigrad.server.core.link import History
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.storage.spool import Spool
+
+# Whoever renders goes first where processors are few.
+_NICE = 10
+# While nothing is due: what was forgotten takes room on the disk no longer.
+_SWEEP_SECONDS = 1.0
+# For others to finish trainings, or to delete scenes.
+_RETRY_SECONDS = 5.0
+# So many tenants may have all the files that one may have before others lack any.
+_SPOOL_TENANTS = 8
+# Writes something, unless it is not wanted any more, which it asks when all but the last step is done.
+Work = Callable[[Callable[[], bool]], object]
+
+
+class Writing:
+    """Something that is to be written, or was."""
+
+    def __init__(self, work: Work, due: float) -> None:
+        """`due` is by the monotonic clock."""
+        self.due = due
+        self._work: Work | None = work
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether nobody has called it off."""
+        return self._work is not None
+
+    def call_off(self) -> None:
+        """Let go of what was to be written."""
+        self._work = None
+
+    def run(self) -> None:
+        """Write, and let go."""
+        work = self._work
+        if work is not None:
+            work(lambda: self.is_wanted)
+        self._work = None
+
+
+class SpoolWriter:
+    """Writes one thing after the other, when each is due."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self._waiting: set[Writing] = set()
+        self._is_busy = False
+        self._is_hurried = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._loop, name="spool", daemon=True).start()
+
+    @property
+    def depth(self) -> int:
+        """What is not written yet."""
+        return len(self._waiting) + self._is_busy
+
+    def give(self, work: Work, delay_seconds: float) -> Writing:
+        """Have something written after a while."""
+        writing = Writing(work, time.monotonic() + delay_seconds)
+        with self._changed:
+            self._waiting.add(writing)
+            self._changed.notify_all()
+        return writing
+
+    def call_off(self, writing: Writing) -> None:
+        """Not write it after all."""
+        writing.call_off()
+        with self._changed:
+            self._waiting.discard(writing)
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all is written, whenever it was due; False if that takes longer."""
+        with self._changed:
+            self._is_hurried = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self.depth, seconds)
+
+    def _loop(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # What former workers left.
+        self.spool.sweep()
+        while True:
+            with self._changed:
+                writing = self._next()
+                if writing is not None:
+                    self._waiting.discard(writing)
+                    self._is_busy = True
+            try:
+                if writing is not None:
+                    writing.run()
+                self.spool.sweep()
+            except Exception as error:
+                logs.event("cannot write to the spool", logging.ERROR, error=error)
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+
+    def _next(self) -> Writing | None:
+        """Wait until something is due; None: nothing is for now, and there may be something to sweep."""
+        sweep_at = time.monotonic() + _SWEEP_SECONDS
+        while True:
+            first = min(self._waiting, key=lambda writing: writing.due, default=None)
+            now = time.monotonic()
+            if first is not None and (first.due <= now or self._is_hurried):
+                return first
+            if now >= sweep_at:
+                return None
+            self._changed.wait(min(sweep_at, sweep_at if first is None else first.due) - now)
+
+
+def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:
+    """The spool that a worker was told to use; None: it was told of none.
+
+    One that cannot be used is a ConfigError, unless it could be used when the first worker started.
+    """
+    if not config.spool:
+        return None
+    share = config.share_of(config.spool_mib, config.tenant_spool_mib, config.max_payload_mib)
+    space = Account(
+        "bytes of files in the spool",
+        config.spool_mib * MIB,
+        "--spool-mib",
+        share=share * MIB,
+        share_option="--tenant-spool-mib",
+        retry_seconds=_RETRY_SECONDS,
+    )
+    places = Account(
+        "files in the spool",
+        _SPOOL_TENANTS * config.max_scenes // 2,
+        "--max-scenes",
+        share=config.share_of(config.max_scenes),
+        share_option="--max-scenes",
+        retry_seconds=_RETRY_SECONDS,
+    )
+    try:
+        return SpoolWriter(Spool(config.spool, space, places, metrics, config.training_seconds))
+    except OSError as error:
+        text = f"--spool: cannot use {config.spool}: {error.strerror}"
+        if not history.restarts:
+            raise ConfigError(text) from None
+        # Better a worker that forgets than none.
+        logs.event(f"{text}; scenes are kept in memory only", logging.ERROR)
+        return None

@@ -1,0 +1,143 @@
+"""The tenants of a worker: they share its device, and see nothing of each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.config import MIB, Config
+from lumigrad.server.core.metrics import Metrics
+from lumigrad.server.device.capacity import store_limits
+from lumigrad.server.device.memory import Budget
+from lumigrad.server.engines.machine import Machine
+from lumigrad.server.storage.contexts import ContextStore
+from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.scene_spool import SceneSpool
+from lumigrad.server.storage.scenes import SceneStore
+from lumigrad.server.storage.spool_writer import SpoolWriter
+from lumigrad.server.training.store import TrainingStore
+
+# Trainings go on for a while.
+_TRAINING_RETRY_SECONDS = 5.0
+
+
+class Tenants:
+    """Gives each tenant stores of its own, so that no name, hash or size of one means anything to another."""
+
+    def __init__(self, machine: Machine, config: Config, metrics: Metrics, spool: SpoolWriter | None = None) -> None:
+        """`spool` writes what is to outlive the process; None: nothing does."""
+        self.machine = machine
+        self._spool = spool
+        self._config = config
+        self._metrics = metrics
+        limits = self._limits = store_limits(config, machine.memory.capacity_bytes)
+        self._scenes = Budget(limits.scene_bytes, config.max_scenes)
+        # Scenes and trainings have at most half of the memory. Of the other half as much is left to work.
+        kept = min(config.context_mib * MIB, machine.memory.capacity_bytes // 4)
+        self._contexts = Budget(config.context_mib * MIB, config.max_contexts, kept)
+        self._trainings = Account(
+            "bytes of trainings",
+            limits.training_bytes,
+            f"--training-mib{limits.cause}",
+            share=limits.tenant_training_bytes,
+            share_option=f"--tenant-training-mib{limits.cause}",
+            retry_seconds=_TRAINING_RETRY_SECONDS,
+        )
+        machine.memory.share_with(self._contexts, self._scenes, self._trainings)
+        self._lock = threading.Lock()
+        self._runtimes: dict[str, Runtime] = {}
+
+    def of(self, call: Call) -> Runtime:
+        """The working parts as the caller sees them."""
+        with self._lock:
+            runtime = self._runtimes.get(call.tenant)
+            if runtime is None:
+                runtime = self._runtimes[call.tenant] = self._make(call.tenant)
+            return runtime
+
+    @property
+    def scenes(self) -> int:
+        """The number of all scenes."""
+        return sum(len(runtime.scenes) for runtime in self._all())
+
+    @property
+    def scene_bytes(self) -> int:
+        """The size of all scenes."""
+        return self._scenes.bytes
+
+    @property
+    def contexts(self) -> int:
+        """The number of all forward states."""
+        return sum(len(runtime.contexts) for runtime in self._all())
+
+    @property
+    def context_bytes(self) -> int:
+        """The size of all forward states."""
+        return self._contexts.bytes
+
+    @property
+    def trainings(self) -> int:
+        """The number of all trainings."""
+        return sum(len(runtime.trainings) for runtime in self._all())
+
+    @property
+    def training_bytes(self) -> int:
+        """The size of all trainings."""
+        return self._trainings.taken
+
+    @property
+    def accounts(self) -> Mapping[str, Account]:
+        """What tenants share beside what is on its way, by its name in the metrics."""
+        return {"training": self._trainings}
+
+    def expire(self) -> None:
+        """Drop the forward states, and the trainings, that nobody asked for in time."""
+        for runtime in self._all():
+            runtime.contexts.expire()
+            runtime.trainings.expire()
+
+    def clear(self) -> None:
+        """Forget everything that is stored."""
+        for runtime in self._all():
+            runtime.contexts.clear()
+            runtime.trainings.clear()
+            runtime.scenes.clear()
+
+    def _all(self) -> tuple[Runtime, ...]:
+        with self._lock:
+            return tuple(self._runtimes.values())
+
+    def _make(self, tenant: str) -> Runtime:
+        config, machine = self._config, self.machine
+        writer = self._spool
+        drawer = None if writer is None else writer.spool.drawer(tenant)
+        spool = None if writer is None or drawer is None else SceneSpool(drawer, writer, machine.transfer)
+        context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
+        return Runtime(
+            limits=machine.limits,
+            memory=machine.memory,
+            transfer=machine.transfer,
+            transit=machine.transit,
+            executor=machine.executor,
+            passes=machine.passes,
+            scenes=SceneStore(
+                self._limits.tenant_scene_bytes,
+                self._scenes,
+                self._metrics,
+                spool,
+                config.share_of(config.max_scenes),
+                f"{'--tenant-scene-mib' if config.tenant_scene_mib else '--scene-mib'}{self._limits.cause}",
+            ),
+            contexts=ContextStore(
+                context_bytes,
+                config.context_seconds,
+                self._contexts,
+                self._metrics,
+                config.share_of(config.max_contexts),
+            ),
+            spool=spool,
+            trainings=TrainingStore(self._trainings, tenant, config.training_seconds, machine.memory),
+            drawer=drawer,
+        )

@@ -1,0 +1,1 @@
+"""Engines under test: CPU loops, the emulation of CUDA, a GPU."""

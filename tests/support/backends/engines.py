@@ -1,0 +1,95 @@
+"""The machines that the sphere engine runs on, behind one face: the same tests go to each of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from lumigrad.kernels import spheres
+from lumigrad.kernels.spheres.engine import CudaEngine
+from support.backends import emulation
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`lumigrad.kernels.spheres` with tensors on one device; takes and returns tensors on the CPU."""
+
+    name: str
+    device: torch.device
+    # Whether gradients have the same bits each time: a GPU adds them up in no particular order.
+    repeatable: bool
+    _forward: Callable[..., spheres.Forward] = field(default=spheres.forward)
+    _backward: Callable[..., spheres.Backward] = field(default=spheres.backward)
+
+    def forward(
+        self,
+        positions: Tensor,
+        colors: Tensor,
+        radii: Tensor,
+        cameras: Sequence[spheres.Camera],
+        settings: spheres.Settings,
+        *,
+        opacities: Tensor | None = None,
+        background: Tensor | None = None,
+        outputs: Sequence[str] = ("color",),
+        retain: bool = False,
+    ) -> tuple[dict[str, Tensor], spheres.State | None]:
+        """Outputs by name, and the state for `backward` if it is to be retained."""
+        result = self._forward(
+            positions.to(self.device),
+            colors.to(self.device),
+            radii.to(self.device),
+            cameras,
+            settings,
+            opacities=None if opacities is None else opacities.to(self.device),
+            background=None if background is None else background.to(self.device),
+            outputs=outputs,
+            retain=retain,
+        )
+        return {name: value.cpu() for name, value in result.outputs.items()}, result.state
+
+    def backward(
+        self, state: spheres.State | None, output_gradients: Mapping[str, Tensor], wanted: Sequence[str]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients by name, and for each sphere the number of pixels that it took part in."""
+        assert state is not None
+        upstream = {name: value.to(self.device) for name, value in output_gradients.items()}
+        result = self._backward(state, upstream, wanted)
+        return {name: value.cpu() for name, value in result.gradients.items()}, result.touched.cpu()
+
+
+def _cpu() -> Engine:
+    return Engine("cpu", torch.device("cpu"), True)
+
+
+def _gpu() -> Engine:
+    return Engine("gpu", torch.device("cuda", 0), False)
+
+
+def emulated(function: Callable[..., Result], engine: object) -> Callable[..., Result]:
+    """`function` of an engine's face with tensors on the CPU, as if that were the CUDA device of `engine`."""
+
+    @functools.wraps(function)
+    def run(*args: object, **kwargs: object) -> Result:
+        with mock.patch(f"{function.__module__}.engine_for", lambda _: engine):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _emulation() -> Engine:
+    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+    forward, backward = emulated(spheres.forward, engine), emulated(spheres.backward, engine)
+    return Engine("emulation", torch.device("cpu"), False, forward, backward)
+
+
+# A name per machine. "gpu" carries the marker of the same name; "emulation" runs the kernels for a GPU without one.
+ENGINES: dict[str, Callable[[], Engine]] = {"cpu": _cpu, "emulation": _emulation, "gpu": _gpu}

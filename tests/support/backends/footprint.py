@@ -1,0 +1,136 @@
+"""Memory of one pass over a standard scene: what the worker predicts, and what the kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from benchmarks import gaussian_scene, mesh_scene, scene
+
+from lumigrad.kernels import _native, meshes
+from lumigrad.kernels.memory import trim
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.engines import gaussians as gaussian_engine
+from lumigrad.server.engines import spheres as sphere_engine
+from lumigrad.server.engines.base import Plan
+from lumigrad.server.engines.content import Outline, shapes_of
+from lumigrad.server.engines.distances import DistanceEngine, DistanceInputs, distance_plan
+from lumigrad.server.scenes.kinds import ENGINES
+from lumigrad.v1 import camera_pb2, distance_pb2, gaussians_pb2, render_pb2, spheres_pb2
+from support.backends import emulation, engines, gaussian_engines
+
+LIMITS = Limits.of(Config())
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass, one that is retained, or one with its backward pass."""
+
+    engine: Any
+    plan: Plan
+    inputs: Any
+    retain: bool
+    backward: bool
+
+    def predicted(self, device: torch.device) -> int:
+        """Bytes."""
+        size = self.plan.forward_bytes(self.plan.outputs, retain=self.retain, device=device)
+        return size + (self.plan.backward_bytes(self.plan.default_wanted, device) if self.backward else 0)
+
+    def run(self) -> list[Any]:
+        """Everything that comes of it."""
+        plan = self.plan
+        forward = self.engine.forward(plan, self.inputs, plan.outputs, retain=self.retain, before_view=int)
+        if not self.backward:
+            return [forward]
+        name = next(name for name in plan.outputs if name in plan.upstream_shapes)
+        gradient = {name: torch.ones(*plan.upstream_shapes[name])}
+        return [forward, self.engine.backward(forward.state, gradient, plan.default_wanted, int)]
+
+    def measured(self) -> int:
+        """Bytes that the kernels' pool grows by on the CPU."""
+        trim(CPU)
+        before = _native.pool_bytes()
+        results = self.run()
+        grown = _native.pool_bytes() - before
+        del results
+        return grown
+
+    def measured_on_cuda(self) -> int:
+        """Bytes of the emulated device, and of the tensors that torch would have there."""
+        native = emulation.load("_emulation")
+        module, face = _EMULATED[self.engine.name]
+        one = face.ENGINES["emulation"]()
+        native.device_trim(0)
+        before = native.device_bytes(0)
+        with mock.patch.multiple(f"{module.__name__}.{self.engine.name}", forward=one._forward, backward=one._backward):
+            results = self.run()
+        return native.device_bytes(0) - before + self._of_torch(results)
+
+    def _of_torch(self, results: Sequence[Any]) -> int:
+        tensors = {**results[0].outputs, **(results[0].state.images if self.retain else {})}
+        size = sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors.values()}.values())
+        if self.backward:
+            # Spheres add the gradients of each view to those of all.
+            times = 2 if self.plan.views > 1 and self.engine.name == "spheres" else 1
+            size += times * sum(tensor.nbytes for tensor in (*results[1].gradients.values(), results[1].touched))
+        return size
+
+
+_EMULATED: dict[str, tuple[Any, Any]] = {
+    "spheres": (sphere_engine, engines),
+    "gaussians": (gaussian_engine, gaussian_engines),
+}
+
+
+def pass_of(kind: str, what: str, *sizes: int) -> Pass:
+    """A "forward", "retained" or "backward" pass of one of `MAKE`."""
+    engine: Any = DistanceEngine() if kind == "meshes" else ENGINES[kind]
+    return Pass(engine, *MAKE[kind](*sizes), retain=what != "forward", backward=what == "backward")
+
+
+def _spheres(count: int, width: int, height: int, views: int, semantics: int) -> tuple[Plan, Any]:
+    one = scene.scene(count)
+    inputs = {name: torch.from_numpy(getattr(one, name)) for name in ("positions", "colors", "radii")}
+    camera = camera_pb2.Camera(width=width, height=height)
+    camera.pulsar.parameters.extend(scene.CAMERA)
+    settings = spheres_pb2.SphereSettings(gamma=scene.GAMMA, max_depth=scene.MAX_DEPTH, semantics=semantics)
+    spec = render_pb2.RenderSpec(cameras=[camera] * views, spheres=settings)
+    return ENGINES["spheres"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
+
+
+def _gaussians(count: int, width: int, height: int, views: int, semantics: int) -> tuple[Plan, Any]:
+    one = gaussian_scene.scene(count, width, height)
+    inputs = {name: torch.from_numpy(array) for name, array in one.tensors.items()}
+    camera = camera_pb2.Camera(width=width, height=height)
+    fx, fy, cx, cy = one.intrinsics
+    opencv = camera_pb2.OpenCVCamera(fx=fx, fy=fy, cx=cx, cy=cy, translation=one.translation)
+    opencv.rotation.extend(one.rotation.ravel().tolist())
+    camera.opencv.CopyFrom(opencv)
+    settings = gaussians_pb2.GaussianSettings(semantics=semantics)
+    spec = render_pb2.RenderSpec(cameras=[camera] * views, gaussians=settings)
+    return ENGINES["gaussians"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
+
+
+def _meshes(batches: int, horizon: int, spheres: int, sweep: int, costs: int) -> tuple[Plan, Any]:
+    torus = mesh_scene.torus("1k")
+    mesh = meshes.Mesh.build(torch.from_numpy(torus.vertices.astype(np.float32)), torch.from_numpy(torus.faces))
+    rows = np.random.default_rng(3).uniform(-0.5, 0.5, (batches, horizon, spheres, 4)).astype(np.float32)
+    spec = distance_pb2.DistanceSpec(
+        spheres=PayloadWriter().add(rows),
+        outputs=["cost", "gradient"] if costs else ["distance"],
+        settings=distance_pb2.DistanceSettings(activation_distance=0.02, sweep=bool(sweep)),
+    )
+    plan = distance_plan(spec, Outline(obstacles=1, environments=1), LIMITS, "spec")
+    inputs = DistanceInputs(meshes.World([meshes.Instance(mesh)]), {"spheres": torch.from_numpy(rows)})
+    return plan, inputs
+
+
+MAKE: dict[str, Callable[..., tuple[Plan, Any]]] = {"spheres": _spheres, "gaussians": _gaussians, "meshes": _meshes}

@@ -1,0 +1,104 @@
+"""The machines that the Gaussian engine runs on, behind one face: the same tests go to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from lumigrad.kernels import _native, gaussians
+from lumigrad.kernels.gaussians.engine import CudaEngine
+from support.backends import emulation
+from support.backends.engines import emulated
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`lumigrad.kernels.gaussians` with tensors on one device; takes and returns tensors on the CPU."""
+
+    name: str
+    device: torch.device
+    # Whether gradients have the same bits each time without being asked to.
+    repeatable: bool
+    _forward: Callable[..., gaussians.Forward] = field(default=gaussians.forward)
+    _backward: Callable[..., gaussians.Backward] = field(default=gaussians.backward)
+    # What must be so while it works.
+    _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+
+    def forward(
+        self,
+        scene: gaussians.Gaussians,
+        cameras: Sequence[gaussians.Camera],
+        settings: gaussians.Settings,
+        *,
+        background: Tensor | None = None,
+        transforms: Sequence[gaussians.Transform] = (),
+        outputs: Sequence[str] = ("color",),
+        retain: bool = False,
+    ) -> tuple[dict[str, Tensor], gaussians.State | None]:
+        """Outputs by name, and the state for `backward` if it is to be retained."""
+        tensors = {item.name: getattr(scene, item.name) for item in fields(scene)}
+        moved = {name: None if value is None else value.to(self.device) for name, value in tensors.items()}
+        with self._within():
+            result = self._forward(
+                gaussians.Gaussians(**moved),
+                cameras,
+                settings,
+                background=None if background is None else background.to(self.device),
+                transforms=transforms,
+                outputs=outputs,
+                retain=retain,
+            )
+        return {name: value.cpu() for name, value in result.outputs.items()}, result.state
+
+    def backward(
+        self, state: gaussians.State | None, output_gradients: Mapping[str, Tensor], wanted: Sequence[str] | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients by name, and which Gaussians took part in a pixel."""
+        assert state is not None
+        upstream = {name: value.to(self.device) for name, value in output_gradients.items()}
+        with self._within():
+            result = self._backward(state, upstream, wanted)
+        return {name: value.cpu() for name, value in result.gradients.items()}, result.touched.cpu()
+
+
+@contextmanager
+def instruction_set(isa: str) -> Iterator[None]:
+    """The CPU's loops as compiled for one instruction set."""
+    before = _native.current_isa()
+    _native.set_isa(isa)
+    try:
+        yield
+    finally:
+        _native.set_isa(before)
+
+
+def _cpu(isa: str) -> Callable[[], Engine]:
+    return lambda: Engine(f"cpu-{isa}", torch.device("cpu"), True, _within=lambda: instruction_set(isa))
+
+
+def cpu() -> Engine:
+    """The CPU with its best instruction set."""
+    return Engine("cpu", torch.device("cpu"), True)
+
+
+def _emulation() -> Engine:
+    engine = CudaEngine(emulation.load("_emulation"), 0, lambda: 0)
+    forward, backward = emulated(gaussians.forward, engine), emulated(gaussians.backward, engine)
+    return Engine("emulation", torch.device("cpu"), False, forward, backward)
+
+
+def _gpu() -> Engine:
+    return Engine("gpu", torch.device("cuda", 0), False)
+
+
+# A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
+# runs the kernels for a GPU without one.
+ENGINES: dict[str, Callable[[], Engine]] = {
+    **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
+    "emulation": _emulation,
+    "gpu": _gpu,
+}

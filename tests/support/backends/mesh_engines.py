@@ -1,0 +1,130 @@
+"""The machines that the mesh engine runs on, behind one face: the same tests go to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from lumigrad.kernels import _native, meshes
+from lumigrad.kernels.meshes.engine import CudaEngine
+from support.backends import emulation
+from support.backends.gaussian_engines import instruction_set
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`lumigrad.kernels.meshes` with tensors on one device; takes and returns tensors on the CPU."""
+
+    name: str
+    device: torch.device
+    # Whether gradients have the same bits each time.
+    repeatable: bool
+    # What must be so while it works.
+    _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+
+    def mesh(self, vertices: Tensor, faces: Tensor) -> meshes.Mesh:
+        """Registers a mesh."""
+        with self._within():
+            return meshes.Mesh.build(vertices.to(self.device), faces.to(self.device))
+
+    def moved(self, mesh: meshes.Mesh, vertices: Tensor) -> meshes.Mesh:
+        """The same faces elsewhere."""
+        with self._within():
+            return mesh.moved(vertices.to(self.device))
+
+    def grid(self, distances: Tensor, voxel_size: float) -> meshes.Grid:
+        """A grid on the device."""
+        return meshes.Grid(distances.to(self.device), voxel_size)
+
+    def evaluate(
+        self,
+        spheres: Tensor,
+        world: meshes.World,
+        settings: meshes.Settings,
+        *,
+        environments: Tensor | None = None,
+        outputs: Sequence[str] = ("cost",),
+        per_instance: bool = False,
+        retain: bool = False,
+        checked: bool = False,
+    ) -> tuple[dict[str, Tensor], meshes.State | None]:
+        """Outputs by name, and the state for `backward` if it is to be retained."""
+        with self._within():
+            result = meshes.evaluate(
+                spheres.to(self.device),
+                world,
+                settings,
+                environments=None if environments is None else environments.to(self.device),
+                outputs=outputs,
+                per_instance=per_instance,
+                retain=retain,
+                checked=checked,
+            )
+        return {name: value.cpu() for name, value in result.outputs.items()}, result.state
+
+    def backward(
+        self, state: meshes.State | None, output_gradients: Mapping[str, Tensor], wanted: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """Gradients by name."""
+        assert state is not None
+        upstream = {name: value.to(self.device) for name, value in output_gradients.items()}
+        with self._within():
+            result = meshes.backward(state, upstream, wanted)
+        return {name: value.cpu() for name, value in result.gradients.items()}
+
+    def stages(self, spheres: Tensor, world: meshes.World, settings: meshes.Settings) -> dict[str, float]:
+        """Milliseconds by stage of a query, once it has finished."""
+        with self._within():
+            result = meshes.evaluate(spheres.to(self.device), world, settings)
+        result.outputs["cost"].cpu()
+        return result.stages()
+
+    def esdf(self, world: meshes.World, *arguments: object, **options: object) -> Tensor:
+        """Distances on a grid."""
+        with self._within():
+            return meshes.esdf(world, *arguments, **options).cpu()  # type: ignore[arg-type]
+
+
+def _cpu(isa: str) -> Callable[[], Engine]:
+    return lambda: Engine(f"cpu-{isa}", torch.device("cpu"), True, lambda: instruction_set(isa))
+
+
+def cpu() -> Engine:
+    """The CPU with its best instruction set."""
+    return Engine("cpu", torch.device("cpu"), True)
+
+
+def on_cuda(name: str, device: torch.device, cuda: CudaEngine) -> Engine:
+    """A CUDA device, or the emulated one, whose engine is `cuda`."""
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        """Tensors on `device` go to `cuda`."""
+        with ExitStack() as stack:
+            for module in ("evaluate", "backward", "mesh"):
+                stack.enter_context(mock.patch(f"lumigrad.kernels.meshes.{module}.engine_for", lambda _: cuda))
+            yield
+
+    return Engine(name, device, False, within)
+
+
+def _emulation() -> Engine:
+    return on_cuda("emulation", torch.device("cpu"), CudaEngine(emulation.load("_emulation"), 0, lambda: 0))
+
+
+def _gpu() -> Engine:
+    return Engine("gpu", torch.device("cuda", 0), False)
+
+
+# A name per machine; every instruction set of the CPU is one. "gpu" carries the marker of the same name; "emulation"
+# runs the kernels for a GPU without one.
+ENGINES: dict[str, Callable[[], Engine]] = {
+    **{f"cpu-{isa}": _cpu(isa) for isa in _native.available_isas()},
+    "emulation": _emulation,
+    "gpu": _gpu,
+}

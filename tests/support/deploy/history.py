@@ -1,0 +1,80 @@
+"""Earlier states of this repository: clients and contracts as they were, from its own history."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def git(*arguments: str) -> bytes:
+    """What git says; skips the test where there is no history to look at."""
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs git")
+    if done.returncode != 0:
+        pytest.skip(f"needs the history of the repository: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
+def that_added(path: str) -> str:
+    """The commit that brought a file."""
+    found = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
+    if not found:
+        pytest.skip(f"needs a history that goes back to the commit that added {path}")
+    return found[-1].decode()
+
+
+def tree(commit: str, folder: Path, *paths: str) -> Path:
+    """The files of a commit, put into a folder."""
+    with tarfile.open(fileobj=io.BytesIO(git("archive", commit, *paths))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def client_of(commit: str, folder: Path) -> Path:
+    """The client of a commit, built as its users did, and unpacked: a place for PYTHONPATH."""
+    source = tree(commit, folder / "source")
+    environment = {
+        **os.environ,
+        "LUMIGRAD_CLIENT_ONLY": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+        "-w",
+        str(folder),
+        str(source),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run_with(site: Path, script: str, *arguments: str) -> str:
+    """Run a program against a client of old, with today's other packages; returns what it printed."""
+    # Without the site, which would put the present client first.
+    path = os.pathsep.join((str(site), sysconfig.get_path("purelib")))
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-S", "-c", script, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

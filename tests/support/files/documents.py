@@ -1,0 +1,81 @@
+"""README and docs/*.md as tests see them: their code, their links, and the anchors that GitHub gives their headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A block that is not run, because it needs what a test has not; it has to compile all the same.
+FRAGMENT = "<!-- fragment -->\n"
+_BLOCK = re.compile(rf"(?P<fragment>{FRAGMENT})?^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.M | re.S)
+
+
+def name_of(document: Path) -> str:
+    """The path from the repository's root, for the names of tests."""
+    return document.relative_to(ROOT).as_posix()
+
+
+def code_of(document: Path, *, fragments: bool = False) -> list[str]:
+    """A document's Python blocks without the lines that a guide says to replace."""
+    return [
+        _after_porting(block["text"])
+        for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))
+        if block["language"] == "python" and bool(block["fragment"]) == fragments
+    ]
+
+
+def run_code_of(document: Path) -> dict[str, object]:
+    """Runs a document's Python blocks one after the other; returns the names they leave."""
+    names: dict[str, object] = {}
+    exec("\n".join(code_of(document)), names)
+    return names
+
+
+def _after_porting(block: str) -> str:
+    return block.partition("# after")[2] if block.startswith("# before") else block
+
+
+def languages_of(document: Path) -> set[str]:
+    """Of all fenced blocks."""
+    return {block["language"] for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))}
+
+
+def prose_of(document: Path) -> str:
+    """A document without its fenced blocks."""
+    return _BLOCK.sub("", document.read_text(encoding="utf-8"))
+
+
+def links_of(document: Path) -> list[str]:
+    """Targets of links and pictures."""
+    return re.findall(r"\]\(([^()\s]+)\)", prose_of(document))
+
+
+def anchors_of(document: Path) -> set[str]:
+    """What GitHub calls a document's headings."""
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#{1,6} (.+?)\s*$", prose_of(document), re.M):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        plain = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        anchors.add(next(name for name in _numbered(plain) if name not in anchors))
+    return anchors
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 0
+    while True:
+        number += 1
+        yield f"{name}-{number}"
+
+
+def commands_of(document: Path) -> list[str]:
+    """What a document has its readers type after `lumigrad`, in blocks and in the text: "serve --port 0", …"""
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = [block["text"] for block in _BLOCK.finditer(text) if block["language"] in {"sh", "bash", "console"}]
+    lines = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]
+    spans = re.findall(r"`([^`\n]+)`", prose_of(document))
+    typed = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*lumigrad ([a-z].*)$")
+    return [found[1] for line in (*lines, *spans) if (found := typed.match(line.strip()))]

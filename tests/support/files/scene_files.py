@@ -1,0 +1,64 @@
+"""A small file of each scene format, and a reader that lets nothing through but scenes and typed errors."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from lumigrad.client import Gaussians, InvalidArgument
+from lumigrad.client.formats import StoredScene, read_scene
+from lumigrad.client.formats.splat import write_splat
+from lumigrad.client.formats.spz import write_spz
+from support.gaussians.clouds import cloud
+from support.gaussians.files import spz_content, write_compressed_ply, write_ksplat, write_sog
+
+FORMATS = ("scene.ply", "text.ply", "scene.compressed.ply", "scene.splat", "scene.spz", "old.spz", "raw.spz")
+FORMATS += ("scene.ksplat", "scene.sog")
+
+
+@cache
+def good(name: str, folder: Path) -> bytes:
+    """The bytes of a small file of a format."""
+    made, path = cloud(count=40, degree=1), folder / "good" / name
+    path.parent.mkdir(exist_ok=True)
+    Gaussians(made.means, made.quats, made.scales, made.opacities, sh=made.sh).save(folder / "good" / "whole.ply")
+    scene = read_scene(folder / "good" / "whole.ply")
+    writers: dict[str, Callable[[], object]] = {
+        "scene.ply": lambda: Gaussians.load(folder / "good" / "whole.ply").save(path),
+        "text.ply": lambda: path.write_bytes(in_text((folder / "good" / "whole.ply").read_bytes())),
+        "scene.compressed.ply": lambda: write_compressed_ply(path, made),
+        "scene.splat": lambda: write_splat(scene, path),
+        "scene.spz": lambda: write_spz(scene, path),
+        "old.spz": lambda: path.write_bytes(gzip.compress(spz_content(made, 2))),
+        "raw.spz": lambda: path.write_bytes(spz_content(made, 3)),
+        "scene.ksplat": lambda: write_ksplat(path, [made, made], 2, capacity=16),
+        "scene.sog": lambda: write_sog(path, made),
+    }
+    writers[name]()
+    return path.read_bytes()
+
+
+def in_text(binary: bytes) -> bytes:
+    """A binary PLY file of floats as text."""
+    header, end, body = binary.partition(b"end_header\n")
+    width = header.count(b"property float")
+    rows = np.frombuffer(body, "<f4").reshape(-1, width)
+    text = "\n".join(" ".join(f"{value:.9g}" for value in row) for row in rows)
+    return header.replace(b"binary_little_endian", b"ascii") + end + text.encode()
+
+
+def read(path: Path, content: bytes) -> StoredScene | None:
+    """The scene, or None if the file was refused as it should be; anything else that is raised fails the test."""
+    path.write_bytes(content)
+    try:
+        scene = read_scene(path, skip_invalid=True)
+    except InvalidArgument as error:
+        assert str(error).startswith(f"path: {path}: ")
+        assert len(str(error)) < 1000
+        return None
+    scene.gaussians()
+    return scene

@@ -1,0 +1,1 @@
+"""Gaussians: cases, references, oracle."""

@@ -1,0 +1,1 @@
+"""Meshes and worlds: cases, references, oracle."""

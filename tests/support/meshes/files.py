@@ -1,0 +1,28 @@
+"""Real meshes, kept outside the repository: in the folder that LUMIGRAD_TEST_DATA names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.meshes.case import MeshShape
+from support.spheres.oracle import VARIABLE
+
+ABSENT = f"set {VARIABLE} to the folder that holds meshes/ to test with the parts of robots and machines"
+
+
+def files() -> list[Path]:
+    """Empty where the data is absent."""
+    root = os.environ.get(VARIABLE)
+    found = sorted(Path(root, "meshes").rglob("*")) if root else []
+    return [path for path in found if path.suffix.lower() in (".obj", ".stl", ".ply")]
+
+
+def load(path: Path) -> MeshShape:
+    """As it is in the file: nothing is merged or left out. Skips where no library reads it."""
+    trimesh = pytest.importorskip("trimesh")
+    mesh = trimesh.load(path, process=False, force="mesh")
+    return MeshShape(np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int32))

@@ -1,0 +1,102 @@
+"""Reads the mesh cases that were computed elsewhere in double precision; they are kept outside the repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from support.meshes.case import Doubles, MeshCase, MeshShape, Options, Placed
+
+SEMANTICS = {"static": "curobo", "swept": "curobo", "esdf": "curobo_field"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case with what it must give, and where that does not hang on rounding.
+
+    `distances` [B, H, S, I] are another library's, positive outside, of the instances of the case; `differences` is
+    the gradient [B, H, S, 4] of the plain sum of the costs by central differences, where it was computed.
+    """
+
+    case: MeshCase
+    cost: Doubles
+    gradient: Doubles
+    ok_cost: NDArray[np.bool_]
+    ok_gradient: NDArray[np.bool_]
+    distances: Doubles
+    differences: Doubles | None
+
+
+def _turn(pose: Doubles) -> Doubles:
+    """The rotation matrix of the quaternion in a pose."""
+    w, x, y, z = pose[3:7] / np.linalg.norm(pose[3:7])
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def inverse(pose: Doubles) -> tuple[float, ...]:
+    """Of a pose x, y, z, qw, qx, qy, qz."""
+    position = -_turn(pose).T @ pose[:3]
+    return (*position.tolist(), pose[3], -pose[4], -pose[5], -pose[6])
+
+
+def load(path: Path) -> Found:
+    """One file."""
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    shapes = [
+        MeshShape(arrays[f"V{index}"].astype(np.float64), arrays[f"F{index}"])
+        for index in range(len(arrays["mesh_names"]))
+    ]
+    sign = "rays" if str(arrays["ref_sign"]) == "rays3" else "auto"
+    slots = arrays["mesh_idx"]
+    placed, distances = [], []
+    for environment, slot in np.ndindex(*slots.shape):
+        if slots[environment, slot] < 0 or slot >= arrays["n_env_mesh"][environment]:
+            continue
+        placed.append(
+            Placed(
+                shape=shapes[slots[environment, slot]],
+                pose=inverse(arrays["mesh_pose_inverse"][environment, slot, :7].astype(np.float64)),
+                enabled=bool(arrays["mesh_enable"][environment, slot] == 1),
+                environment=environment,
+                sign=sign,
+            )
+        )
+        distances.append(arrays["o3d_sd"][environment, slot])
+    swept = str(arrays["kind"]) == "swept"
+    options = Options(
+        semantics=SEMANTICS[str(arrays["kind"])],
+        activation_distance=float(arrays["activation_distance"]),
+        max_distance=float(arrays["max_dist"]),
+        sweep=swept and int(arrays["sweep_steps"]) > 0,
+        samples=int(arrays["sweep_steps"]),
+        speed_metric=swept and bool(arrays["enable_speed_metric"]),
+        time_step_s=float(arrays["speed_dt"]),
+        weight=float(arrays["weight"]),
+    )
+    case = MeshCase(
+        name=path.stem,
+        placed=tuple(placed),
+        spheres=arrays["spheres"],
+        environments=len(slots),
+        rows=arrays.get("env_query_idx"),
+        options=options,
+    )
+    return Found(
+        case=case,
+        cost=arrays["ref_cost"],
+        gradient=arrays["ref_grad"],
+        ok_cost=arrays["ref_ok_cost"],
+        ok_gradient=arrays["ref_ok_grad"],
+        distances=np.stack(distances, -1),
+        differences=arrays.get("fd_grad"),
+    )

@@ -1,0 +1,110 @@
+"""What there is to know of a mesh from its faces, worked out by sets and dictionaries: what registration must find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from support.meshes.case import Doubles, MeshShape, Whole
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A report. Edges are counted of the kept faces: those with an area, repetitions of an orientation left out."""
+
+    vertices: int
+    faces: int
+    welded_vertices: int
+    degenerate_faces: int
+    duplicate_faces: int
+    boundary_edges: int
+    nonmanifold_edges: int
+    inconsistent_edges: int
+    closed: bool
+    oriented: bool
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    volume: float
+    area: float
+
+
+class Surveyed:
+    """A mesh with its vertices welded by position, its degenerate faces and the repetitions of others left out."""
+
+    def __init__(self, shape: MeshShape) -> None:
+        self.shape = shape
+        distinct, welded = np.unique(shape.vertices + 0.0, axis=0, return_inverse=True)
+        self.positions: Doubles = distinct
+        corners = welded.reshape(-1)[shape.faces]
+        flat = self._flat(corners)
+        self.degenerate = np.flatnonzero(flat)
+        seen: set[tuple[int, ...]] = set()
+        bodies: set[frozenset[int]] = set()
+        kept, duplicates = [], 0
+        for number in np.flatnonzero(~flat):
+            face = tuple(int(corner) for corner in corners[number])
+            start = face.index(min(face))
+            turned = face[start:] + face[:start]
+            duplicates += frozenset(face) in bodies
+            bodies.add(frozenset(face))
+            if turned not in seen:
+                seen.add(turned)
+                kept.append(int(number))
+        self.duplicates = duplicates
+        self.numbers: Whole = np.array(kept, np.int32)
+        self.faces: Whole = corners[self.numbers].astype(np.int32)
+
+    def _flat(self, corners: Whole) -> NDArray[np.bool_]:
+        a, b, c = (self.positions[corners[:, k]] for k in range(3))
+        same = (corners == np.roll(corners, 1, axis=1)).any(1)
+        return same | (np.linalg.norm(np.cross(b - a, c - a), axis=1) == 0)
+
+    @cached_property
+    def triangles(self) -> Tensor:
+        """[F, 3, 3] of the kept faces."""
+        return torch.from_numpy(self.positions[self.faces])
+
+    @cached_property
+    def edges(self) -> dict[tuple[int, int], list[tuple[int, bool]]]:
+        """By their two vertices, in order: faces, and whether those run along in that order."""
+        found: dict[tuple[int, int], list[tuple[int, bool]]] = {}
+        for number, face in enumerate(self.faces.tolist()):
+            for start, end in zip(face, face[1:] + face[:1], strict=True):
+                found.setdefault((min(start, end), max(start, end)), []).append((number, start < end))
+        return found
+
+    @cached_property
+    def volume(self) -> float:
+        """Signed, of the kept faces, about the middle of the mesh."""
+        a, b, c = (self.triangles - self.triangles.mean((0, 1))).unbind(1)
+        return float((a * torch.linalg.cross(b, c)).sum() / 6)
+
+    def facts(self) -> Facts:
+        """The report."""
+        counts = Counter(len(faces) for faces in self.edges.values())
+        pairs = [faces for faces in self.edges.values() if len(faces) == 2]
+        inconsistent = sum(one == other for (_, one), (_, other) in pairs)
+        closed = set(counts) == {2}
+        a, b, c = self.triangles.unbind(1)
+        return Facts(
+            vertices=len(self.shape.vertices),
+            faces=len(self.shape.faces),
+            welded_vertices=len(self.positions),
+            degenerate_faces=len(self.degenerate),
+            duplicate_faces=self.duplicates,
+            boundary_edges=counts[1],
+            nonmanifold_edges=sum(count for faces, count in counts.items() if faces > 2),
+            inconsistent_edges=inconsistent,
+            closed=closed,
+            oriented=closed and not inconsistent,
+            low=tuple(self.shape.vertices.min(0).tolist()),
+            high=tuple(self.shape.vertices.max(0).tolist()),
+            volume=self.volume,
+            area=float(torch.linalg.cross(b - a, c - a).norm(dim=-1).sum() / 2),
+        )

@@ -1,0 +1,76 @@
+"""Scenes that a model can name in a word, and the pictures that the kernels make of them in this process."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.limits import Limits
+from lumigrad.server.engines.content import shapes_of
+from lumigrad.server.engines.spheres import SphereEngine
+from lumigrad.v1 import render_pb2
+from support.calls.raw_calls import Array, opencv_camera, spec_of, sphere_cloud
+
+CONTENTS, COLORS = 6, 5
+WIDTH, HEIGHT = 24, 16
+# Of every third scene, so many that only two of them fit into 2 MiB; of the others:
+_LARGE, _SMALL = 25_000, 40
+
+
+class Parameters(NamedTuple):
+    """What a scene consists of.
+
+    Attributes:
+        content: Which scene was put.
+        colors: Which colours an update gave it; 0: those that it was put with.
+    """
+
+    content: int
+    colors: int = 0
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """By name."""
+        cloud = sphere_cloud(_SMALL if self.content % 3 else _LARGE, seed=self.content)
+        return {**cloud, "colors": self.new_colors} if self.colors else cloud
+
+    @property
+    def new_colors(self) -> Array:
+        """What the update brought."""
+        count = _SMALL if self.content % 3 else _LARGE
+        return np.random.default_rng(1000 + self.colors).random((count, 3), np.float32)
+
+
+def spec(scene_id: str = "", version: int = 0) -> render_pb2.RenderSpec:
+    """A small picture of a stored scene."""
+    made = spec_of(opencv_camera(WIDTH, HEIGHT), scene_id=scene_id, outputs=["color"])
+    if version:
+        made.scene_ref.version = version
+    return made
+
+
+@cache
+def picture(parameters: Parameters) -> Array:
+    """What `spec` shows, without a worker."""
+    color: Array = _forward(parameters, retain=False).outputs["color"].numpy()
+    assert len(np.unique(color)) > 10, "a picture of nothing is no test"
+    return color
+
+
+@cache
+def gradient(parameters: Parameters) -> Array:
+    """Of the sum of all that `picture` shows, with respect to the colours."""
+    forward = _forward(parameters, retain=True)
+    ones = torch.ones_like(forward.outputs["color"])
+    return SphereEngine().backward(forward.state, {"color": ones}, ["colors"], lambda: None).gradients["colors"].numpy()
+
+
+def _forward(parameters: Parameters, *, retain: bool) -> Any:
+    tensors = {name: torch.from_numpy(array) for name, array in parameters.tensors.items()}
+    engine = SphereEngine()
+    plan = engine.plan(spec(), shapes_of(tensors), Limits.of(Config()), "spec")
+    return engine.forward(plan, tensors, ["color"], retain=retain, before_view=lambda: None)

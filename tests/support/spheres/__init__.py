@@ -1,0 +1,1 @@
+"""Spheres: cases, references, oracle."""

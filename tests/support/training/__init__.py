@@ -1,0 +1,1 @@
+"""Training: references of losses, Adam and density control."""

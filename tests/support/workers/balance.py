@@ -1,0 +1,64 @@
+"""After each test nothing is left, on any worker, of what its calls took."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.calls.raw_training import RawTraining
+from support.workers.worker import WorkerProcess
+
+# What calls take; scenes, states and trainings outlive them.
+_TAKEN = (
+    "lumigrad_transit_bytes",
+    "lumigrad_calls_in_progress",
+    "lumigrad_predicted_bytes",
+    "lumigrad_queue_depth",
+    "lumigrad_call_threads_busy",
+    'lumigrad_account_taken{resource="open_trainings"}',
+)
+# What trainings take that are stored.
+_TRAINING, _TRAININGS = 'lumigrad_account_taken{resource="training"}', "lumigrad_trainings"
+_READ = (*_TAKEN, _TRAINING, _TRAININGS)
+_SAMPLE = re.compile(rf"^({'|'.join(map(re.escape, _READ))}) (\S+)$", re.MULTILINE)
+# For calls that were given up to come to their end.
+_SECONDS = 20.0
+
+
+def left(process: WorkerProcess) -> dict[str, float]:
+    """What is taken of a worker; nothing if it does not answer."""
+    try:
+        samples = _SAMPLE.findall(process.metrics())
+    except (OSError, http.client.HTTPException):
+        return {}
+    assert len(samples) == len(_READ)
+    values = {name: float(value) for name, value in samples}
+    # Those that are stored keep theirs.
+    counted = _TAKEN if values[_TRAININGS] else (*_TAKEN, _TRAINING)
+    return {name: values[name] for name in counted if values[name]}
+
+
+def _runs(process: WorkerProcess) -> bool:
+    """Whether a worker, or its supervisor, is neither at its end nor stopped."""
+    if process.process.poll() is not None:
+        return False
+    state = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state not in "TtZX"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Wait until all calls of the workers that run have given back what they took; what is left fails the test."""
+    yield
+    for training in list(RawTraining.all):
+        training.close()
+    for process in filter(_runs, list(WorkerProcess.all)):
+        until = time.monotonic() + _SECONDS
+        while (taken := left(process)) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not taken, f"calls have ended, and left this behind: {taken}; the log:\n{process.log}"

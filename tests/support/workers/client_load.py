@@ -1,0 +1,37 @@
+"""Renders through the client, as users do: a small one, and many of them at a fixed rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from lumigrad.client import Camera, Client, Spheres
+from support.workers.load import Load
+
+CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=64, height=48)
+
+
+def cloud(count: int = 200) -> Spheres:
+    random = np.random.default_rng(7)
+    positions, colors = random.normal(size=(count, 3)), random.random((count, 3))
+    return Spheres(positions.astype("f4"), colors.astype("f4"), np.full(count, 0.1, "f4"))
+
+
+def renders(client: Client) -> Callable[[], None]:
+    """A call that renders what is stored already, and finds out whether the picture is right."""
+    scene = client.put(cloud())
+    expected = client.render(scene, CAMERA).color
+
+    def call() -> None:
+        assert np.array_equal(client.render(scene, CAMERA).color, expected), "a wrong picture"
+
+    return call
+
+
+@contextmanager
+def load(target: str, rate: float = 30.0) -> Iterator[Load]:
+    """Such renders at a fixed rate, with the client's own repetitions."""
+    with Client(target, timeout_s=120, retry_s=60) as client, Load([renders(client)], rate) as running:
+        yield running

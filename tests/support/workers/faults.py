@@ -1,0 +1,101 @@
+"""Faults that tests have a worker meet: armed from outside by a file each, acted out around the real engine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from support.workers.worker import WorkerProcess
+
+FOLDER = "LUMIGRAD_TEST_FAULTS"
+SERVE = (sys.executable, "-m", "support.workers.faulty_serve")
+# Whoever asks for this output crashes the worker, each time, while "poison" is armed.
+POISON = "hits"
+_LONG_SECONDS = 60
+
+
+class Faults:
+    """Which faults are armed; each strikes once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def arm(self, name: str) -> None:
+        """Have the next occasion fail."""
+        (self._folder / name).touch()
+
+    def disarm(self, name: str) -> None:
+        """Have what strikes every time not do so any more."""
+        (self._folder / name).unlink()
+
+    def strike(self, name: str) -> bool:
+        """Whether a fault is armed, which it is not any more afterwards."""
+        try:
+            (self._folder / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_armed(self, name: str) -> bool:
+        """Whether it has yet to strike; one that is asked for in this way strikes every time."""
+        return (self._folder / name).exists()
+
+
+class FaultyEngine:
+    """A render engine whose forward pass meets whatever is armed."""
+
+    def __init__(self, engine: Any, faults: Faults) -> None:
+        self._engine = engine
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def forward(self, *arguments: Any, **settings: Any) -> Any:
+        faults = self._faults
+        if faults.strike("crash") or (faults.is_armed("poison") and POISON in arguments[2]):
+            # In this very thread: a signal to the process may reach another one, and this one would answer meanwhile.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
+        if faults.strike("sticky"):
+            while faults.is_armed("not yet"):
+                time.sleep(0.01)
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if faults.strike("error"):
+            raise RuntimeError("something passes")
+        if faults.strike("shortage") or faults.is_armed("shortages"):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        if faults.strike("host shortage"):
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+        if faults.strike("hang"):
+            time.sleep(_LONG_SECONDS)
+        if faults.strike("hold"):
+            # A PyDLL keeps Python's lock: no other thread of the process runs meanwhile.
+            ctypes.PyDLL(None).sleep(_LONG_SECONDS)
+        return self._engine.forward(*arguments, **settings)
+
+
+@contextmanager
+def faulty_worker(folder: Path, *options: str) -> Iterator[tuple[WorkerProcess, Faults]]:
+    """A worker under a supervisor that meets the faults armed in `folder`."""
+    tests = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": tests, FOLDER: str(folder)}
+    process = WorkerProcess(
+        *("--device", "cpu", "--lame-duck-seconds", "0", *options),
+        environment=environment,
+        supervised=True,
+        command=SERVE,
+    )
+    try:
+        yield process, Faults(folder)
+    finally:
+        process.stop()

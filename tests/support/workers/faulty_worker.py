@@ -1,0 +1,39 @@
+"""The worker's process, with engines that fail when they are told to."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from lumigrad.server.process import child as supervised
+from lumigrad.server.process import liveness as warm_up
+from lumigrad.server.process import worker
+from lumigrad.server.scenes import kinds as engines
+from support.workers.faults import FOLDER, Faults, FaultyEngine
+
+faults = Faults(Path(os.environ[FOLDER]))
+if faults.is_armed("crash at start"):
+    os._exit(70)
+
+
+def trial(machine: Any) -> None:
+    if faults.strike("trial"):
+        raise RuntimeError("nothing comes back from the device")
+    warm_up.warm_up(machine)
+
+
+def start(thread: threading.Thread) -> None:
+    if faults.is_armed("threads"):
+        raise RuntimeError("can't start new thread")
+    start_thread(thread)
+
+
+start_thread = threading.Thread.start
+threading.Thread.start = start  # type: ignore[method-assign]
+worker.warm_up = trial
+wrapped: Any = engines.ENGINES
+wrapped["spheres"] = FaultyEngine(wrapped["spheres"], faults)
+sys.exit(supervised.main())

@@ -1,0 +1,68 @@
+"""Several small workers, and what a client that knows them all is asked to do: scenes by the dozen, who has which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+from lumigrad.client import Camera, Client, SceneHandle, Spheres
+from support.workers.worker import WorkerProcess
+
+CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=32, height=24)
+SETTINGS = {"max_depth": 10.0}
+
+
+def cloud(seed: int, count: int = 40) -> Spheres:
+    """A small scene that no other seed gives."""
+    random = np.random.default_rng(seed)
+    positions, colors = random.normal(size=(count, 3)), random.random((count, 3))
+    return Spheres(positions.astype("f4"), colors.astype("f4"), np.full(count, 0.15, "f4"))
+
+
+@contextmanager
+def fleet(count: int, *options: str) -> Iterator[list[WorkerProcess]]:
+    """So many workers, each alone; those that a test has not ended yet end fast."""
+    arguments = ("--device", "cpu", "--lame-duck-seconds", "0.5", *options)
+    with ExitStack() as stack, ThreadPoolExecutor(count) as starters:
+        workers = list(starters.map(lambda _: WorkerProcess(*arguments), range(count)))
+        for worker in workers:
+            stack.callback(end, worker)
+        yield workers
+
+
+def end(worker: WorkerProcess) -> None:
+    """Kill it, if it still runs: nobody needs what it would finish."""
+    if worker.process.poll() is None:
+        worker.process.kill()
+    worker.wait()
+
+
+def targets(workers: Sequence[WorkerProcess]) -> list[str]:
+    return [worker.target for worker in workers]
+
+
+def homes(client: Client, handles: Sequence[SceneHandle]) -> list[str]:
+    """Which worker each scene has now: whoever renders it keeps the state that comes back."""
+    found = []
+    for handle in handles:
+        frame = client.render(handle, CAMERA, retain=True, **SETTINGS)
+        found.append(frame._context._kept.worker.target)
+        frame.release()
+    return found
+
+
+def puts(worker: WorkerProcess) -> float:
+    """How many scenes were stored there anew."""
+    return worker.metric("lumigrad_scene_puts_total", result="stored")
+
+
+def right(client: Client, handle: SceneHandle, expected: np.ndarray) -> Callable[[], None]:
+    """A call that renders, and finds out whether the picture is right."""
+
+    def call() -> None:
+        assert np.array_equal(client.render(handle, CAMERA, **SETTINGS).color, expected), "a wrong picture"
+
+    return call

@@ -1,0 +1,94 @@
+"""An executor that is held up while work comes to it, and calls whose end a test decides."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lumigrad.server.core.call import Priority
+from lumigrad.server.core.errors import CancelledError
+from lumigrad.server.core.timings import StageTimes
+from lumigrad.server.device.executor import DeviceExecutor
+
+
+class StandInCall:
+    """As far as the executor knows a call."""
+
+    def __init__(self, tenant: str = "", priority: Priority = Priority.NORMAL, remaining: float = 60.0) -> None:
+        self.tenant = tenant
+        self.priority = priority
+        self.times = StageTimes()
+        self.checked = 0.0
+        self._deadline = time.monotonic() + remaining
+        self._has_ended = False
+        self._on_end: list[Callable[[], None]] = []
+
+    @property
+    def remaining(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def check(self) -> None:
+        self.checked = time.monotonic()
+        if self._has_ended:
+            raise CancelledError
+
+    def ended(self) -> Exception | None:
+        return CancelledError() if self._has_ended else None
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        self._on_end.append(callback)
+
+    def cancel(self) -> None:
+        self._has_ended = True
+        for callback in self._on_end:
+            callback()
+
+
+class Asked:
+    """Work that was asked of an executor from a thread of its own."""
+
+    def __init__(self, executor: DeviceExecutor, *arguments: Any) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._executor = executor
+        self._arguments = arguments
+        self._thread = threading.Thread(target=self._run)
+        depth = executor.depth
+        self._thread.start()
+        until = time.monotonic() + 10
+        while executor.depth == depth and self._thread.is_alive():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def _run(self) -> None:
+        try:
+            self.result = self._executor.run(*self._arguments)
+        except BaseException as error:
+            self.error = error
+
+    def wait(self) -> Asked:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self
+
+
+@contextmanager
+def held(executor: DeviceExecutor) -> Iterator[None]:
+    """The device is busy for the length of a `with` block: what is asked meanwhile waits."""
+    go, begun = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go.wait(30)
+
+    thread = threading.Thread(target=executor.run, args=(hold, None))
+    thread.start()
+    assert begun.wait(10)
+    try:
+        yield
+    finally:
+        go.set()
+        thread.join(10)

@@ -1,0 +1,114 @@
+"""The worker that models are held against: tenants, little memory for scenes, and a death whenever one is asked for."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.calls.raw_calls import RawClient
+from support.workers.spooling import kill
+from support.workers.tenant import tenant_client
+from support.workers.worker import WorkerProcess, worker
+
+TENANTS = ("alice", "bob")
+TOKENS = {tenant: f"{tenant}-0123456789abcdef" for tenant in TENANTS}
+# Of the larger scenes, two fit into memory. All fit into the spool.
+LIMITS = ("--max-payload-mib", "1", "--scene-mib", "2", "--spool-mib", "256")
+
+
+class ModelWorker:
+    """A worker under a supervisor, and raw clients of its tenants."""
+
+    def __init__(self, process: WorkerProcess, has_spool: bool) -> None:
+        self.process = process
+        self.has_spool = has_spool
+        # Every name that it ever gave out.
+        self.names: set[str] = set()
+        # The steps of the machine, and the first error.
+        self.history: list[str] = []
+        self.error = ""
+        # Calls that were answered since it died.
+        self.answers = 0
+        # By the monotonic clock, when the time of a test is up.
+        self.until = math.inf
+        self._dying = threading.Lock()
+        self._killer: threading.Thread | None = None
+        self._channel = process.channel()
+        self.reconnect()
+
+    def kill(self) -> bool:
+        """Have another process take its place, and wait for that; not when time is up, for it takes the longest."""
+        if time.monotonic() > self.until:
+            return False
+        with self._dying:
+            kill(self.process)
+        self.reconnect()
+        return True
+
+    def kill_soon(self, seconds: float) -> threading.Thread:
+        """The same, after a while and in another thread, which is to be waited for before anybody reconnects."""
+
+        def work() -> None:
+            time.sleep(seconds)
+            with self._dying:
+                kill(self.process)
+
+        self._killer = threading.Thread(target=work)
+        self._killer.start()
+        return self._killer
+
+    def settle(self) -> None:
+        """Wait until a death is over."""
+        if self._killer is not None:
+            self._killer.join()
+        self.process.health()
+
+    def reconnect(self) -> None:
+        """Wait for the process that took the place of another."""
+        # A channel that has lost its worker would wait longer than this.
+        self.process.health()
+        self._channel.close()
+        self._channel = self.process.channel()
+        self.clients: dict[str, RawClient] = {name: tenant_client(self._channel, TOKENS[name]) for name in TENANTS}
+
+    def close(self) -> None:
+        """End the connection."""
+        self._channel.close()
+
+
+def noted(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule of a machine that leaves its trace: hypothesis tries again what failed, and may find nothing then."""
+
+    @functools.wraps(step)
+    def take(machine: Any, **arguments: Any) -> Any:
+        place: ModelWorker = machine.place
+        if not place.error:
+            place.history.append(f"{step.__name__} {arguments}")
+        try:
+            return step(machine, **arguments)
+        except Exception:
+            place.error = place.error or traceback.format_exc()
+            raise
+
+    return take
+
+
+@contextmanager
+def model_worker(folder: Path, *, has_spool: bool) -> Iterator[ModelWorker]:
+    """One for the length of a `with` block; `folder` is for its files."""
+    (folder / "tokens").write_text("".join(f"{name}: {token}\n" for name, token in TOKENS.items()))
+    options = ["--tokens-file", str(folder / "tokens"), *(["--spool", str(folder / "spool")] if has_spool else [])]
+    # Each crash is soon forgotten: the next process need not wait.
+    with worker("--device", "cpu", "--crash-seconds", "0.1", *LIMITS, *options, supervised=True) as process:
+        place = ModelWorker(process, has_spool)
+        try:
+            yield place
+        finally:
+            place.close()

@@ -1,0 +1,79 @@
+"""A render that keeps the device busy for as long as a test needs: ten seconds or more unless it is cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import render_pb2
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import Array, RawClient, opencv_camera, spec_of, sphere_cloud
+from support.workers.worker import WorkerProcess
+
+VIEWS = 100
+
+
+def large_gaussians() -> dict[str, Array]:
+    """So faint that all of them show, one behind the other."""
+    cloud = gaussian_cloud(5000, seed=99)
+    cloud["scales"] = np.full_like(cloud["scales"], 1.0)
+    cloud["opacities"] = np.full_like(cloud["opacities"], 0.005)
+    return cloud
+
+
+class SlowRender:
+    """Calls of many views of a scene in which every pixel blends thousands of spheres, or of Gaussians."""
+
+    def __init__(self, client: RawClient, kind: str = "spheres") -> None:
+        self._client = client
+        self._started: list[Any] = []
+        self._kind = kind
+        cloud = large_gaussians() if kind == "gaussians" else sphere_cloud(5000, radius=1.0, seed=99)
+        self._scene_id = client.put(cloud).scene.scene_id
+
+    def request(self, views: int = VIEWS) -> Frame[Any]:
+        """The one message of the call."""
+        make, settings = (gaussian_spec, {}) if self._kind == "gaussians" else (spec_of, {"gamma": 1.0})
+        cameras = [opencv_camera(256, 256)] * views
+        spec = make(*cameras, scene_id=self._scene_id, outputs=["alpha"], **settings)
+        return Frame(render_pb2.RenderRequest(spec=spec))
+
+    def start(self, views: int = VIEWS, timeout: float = 120.0) -> Any:
+        """Start a call; it goes on until it is read to its end, or cancelled."""
+        call = self._client.render_stub.Render(iter([self.request(views)]), timeout=timeout)
+        self._started.append(call)
+        return call
+
+    def cancel(self) -> None:
+        """End every call that was started here."""
+        for call in self._started:
+            call.cancel()
+
+    def seconds_per_view(self) -> float:
+        """What one view takes here and now."""
+        started = time.perf_counter()
+        list(self.start(2))
+        return (time.perf_counter() - started) / 2
+
+
+def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > until:
+            raise TimeoutError(f"{what} did not come about")
+        time.sleep(0.02)
+
+
+def wait_for(process: WorkerProcess, metric: str, value: float, seconds: float = 60.0, **labels: str) -> None:
+    """Wait until a gauge of the worker has a value."""
+    until = time.monotonic() + seconds
+    while process.metric(metric, **labels) != value:
+        if time.monotonic() > until:
+            actual, end = process.metric(metric, **labels), process.log[-3000:]
+            raise TimeoutError(f"{metric} is {actual}, not {value}; the log ends:\n{end}")
+        time.sleep(0.02)

@@ -1,0 +1,62 @@
+"""Workers that keep their scenes in a spool, and what tests ask of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumigrad.client import Client, SceneHandle
+from support.workers.client_load import CAMERA
+from support.workers.slow_render import wait_for
+from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+
+PROBES = np.array([[0.0, 0.0, 1.5, 0.1], [0.0, 3.0, 0.75, 0.1]])
+
+
+@contextmanager
+def spooling(folder: Path, *options: str, **settings: Any) -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", "--spool", str(folder), *options, **{"supervised": True, **settings}) as process:
+        yield process
+
+
+def wait_until_written(process: WorkerProcess) -> None:
+    wait_for(process, "lumigrad_spool_waiting", 0)
+
+
+def kill(process: WorkerProcess) -> None:
+    """Have another worker in the place of this one, once that has written what it has."""
+    restarts = process.log.count("restarts=")
+    os.kill(process.worker_pid, signal.SIGKILL)
+    process.wait_for_log("restarts=", count=restarts + 1)
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+
+
+def shown(client: Client, scene: SceneHandle) -> np.ndarray:
+    """What a scene looks like, or how far it is."""
+    if scene.kind in ("mesh", "world"):
+        return client.query(scene, PROBES).distance
+    return client.render(scene, CAMERA, **({"max_depth": 10} if scene.kind == "spheres" else {})).color
+
+
+def without_copy(client: Client, scene: SceneHandle) -> SceneHandle:
+    """A handle from which nothing could be put again."""
+    return client.get(scene.scene_id)
+
+
+def elsewhere(mount: str) -> tuple[str, ...]:
+    """The command of a worker for which something else is mounted."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("this system does not let us mount anything")
+    return ("unshare", "-m", "sh", "-c", f'{mount} && exec "$0" "$@"', LUMIGRAD, "serve")

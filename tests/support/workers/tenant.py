@@ -1,0 +1,42 @@
+"""Callers who say who they are, in raw calls."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import grpc
+
+from support.calls.raw_calls import RawClient
+
+
+class _Bearer(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Sends a token with each call."""
+
+    def __init__(self, token: str) -> None:
+        self._header = ("authorization", f"Bearer {token}")
+
+    def _send(self, proceed: Any, details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or ()), self._header]
+        return proceed(_Details(details.method, details.timeout, metadata, details.credentials), request)
+
+    intercept_unary_unary = _send
+    intercept_unary_stream = _send
+    intercept_stream_unary = _send
+    intercept_stream_stream = _send
+
+
+class _Details(
+    collections.namedtuple("_Details", ("method", "timeout", "metadata", "credentials")), grpc.ClientCallDetails
+):
+    pass
+
+
+def tenant_client(channel: grpc.Channel, token: str) -> RawClient:
+    """A client whose calls have the token."""
+    return RawClient("", channel=grpc.intercept_channel(channel, _Bearer(token)))

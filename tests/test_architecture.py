@@ -1,11 +1,13 @@
-"""The shape of the house: which layer may import which, what the client pulls in, and how long a file may be."""
+"""The shape of the house: which layer and which package may import which, and what the client pulls in."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,40 @@ LAYERS = {
     "client": {"protos"},
     "server": {"protos", "kernels"},
 }
+# The packages of a layer, and modules beside them, from the lowest to the highest: each may import what is before it.
+# Those on one line may not import each other.
+ORDER = {
+    "server": [
+        "core",
+        "shm device",
+        "engines",
+        "storage",
+        "scenes",
+        "training rpc",
+        "process",
+    ],
+    "client": [
+        "errors",
+        "base",
+        "values",
+        "settings formats",
+        "wire transport",
+        "workers",
+        "rendering distances",
+        "pictures video ramp",
+        "calls",
+        "training",
+        "client",
+        "default datasets robots aio shell",
+        "torch jax fitting clearance benchmark monitor viewer",
+        "compat",
+        "commands",
+        "cli",
+    ],
+}
+# Imports inside functions that point up: what a value type loads and saves is none of its business until it is asked.
+UPWARDS = {"client": {("values", "formats")}}
+MOST_FILES = 25
 # Not ours to import below the server: neither layer may grow a dependency on how it is served.
 FOREIGN = {
     "kernels": {"grpc", "google", "lumigrad.v1"},
@@ -140,3 +176,59 @@ def test_documents_are_in_the_navigation_of_the_site() -> None:
     navigation = (root / "mkdocs.yml").read_text(encoding="utf-8")
     missing = [path.name for path in sorted((root / "docs").glob("*.md")) if f": {path.name}\n" not in navigation]
     assert not missing
+
+
+def packages(layer: str) -> dict[str, int]:
+    """The rank of each package of a layer."""
+    return {name: rank for rank, line in enumerate(ORDER[layer]) for name in line.split()}
+
+
+def package_of(name: str, layer: str) -> str | None:
+    parts = name.split(".")
+    return parts[2] if parts[:2] == ["lumigrad", layer] and len(parts) > 2 else None
+
+
+@pytest.mark.parametrize("layer", ORDER)
+def test_every_package_has_its_place(layer: str) -> None:
+    found = {package_of(module_of(path, layer), layer) for path in python_files(layer)} - {"__init__"}
+    assert found == set(packages(layer))
+
+
+@pytest.mark.parametrize("layer", ORDER)
+def test_arrows_between_packages_point_down_only(layer: str) -> None:
+    ranks, wrong = packages(layer), []
+    for path in python_files(layer):
+        own = package_of(module_of(path, layer), layer)
+        if own == "__init__":
+            continue
+        for line, name in imported(path, module_of(path, layer)):
+            other = package_of(name, layer)
+            if other not in ranks or other == own or (own, other) in UPWARDS.get(layer, ()):
+                continue
+            if ranks[other] >= ranks[own]:
+                wrong.append(f"{path}:{line} imports {name}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("layer", sorted(LAYERS.keys() - {"client"}))
+def test_no_modules_import_each_other_in_a_circle(layer: str) -> None:
+    modules = {module_of(path, layer).removesuffix(".__init__"): path for path in python_files(layer)}
+    graph = {
+        name: {to for _, to in imported(path, module_of(path, layer)) if to in modules and to != name}
+        for name, path in modules.items()
+    }
+    for name, path in modules.items():
+        own = package_of(name, layer)
+        graph[name] = {to for to in graph[name] if (own, package_of(to, layer)) not in UPWARDS.get(layer, ())}
+        if path.name != "__init__.py":
+            # A module that is imported from a package is what the import is about, not the package.
+            graph[name] -= {to for to in graph[name] if modules[to].name == "__init__.py"}
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_folders_are_narrow() -> None:
+    count = Counter(str(path.parent) for path in sources() if "tests" not in path.parts[-3:-1])
+    assert not {folder: number for folder, number in count.items() if number > MOST_FILES and "/tests/" not in folder}

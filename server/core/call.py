@@ -6,18 +6,19 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
 import grpc
 
+from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import LANE_METADATA
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core.errors import CancelledError, DeadlineError, StoppingError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.timings import StageTimes
-from lumigrad.server.shm.payload import NoLane
 
 REQUEST_ID = "x-request-id"
 # W3C Trace Context: https://www.w3.org/TR/trace-context/
@@ -30,6 +31,33 @@ PROGRESS_BYTES = 64 << 10
 
 # The caller's clock was started first: its deadline ends the call a little before ours would.
 _SLACK_SECONDS = 0.05
+
+
+# Gives a call a buffer for an upload, or refuses.
+Allocate = Callable[[int], memoryview]
+
+
+class NoLane:
+    """Of a call that names none: everything travels with the stream."""
+
+    # What travelled otherwise.
+    bytes_received = 0
+    bytes_sent = 0
+
+    def writer(self) -> PayloadWriter:
+        """Where a reply's tensors go."""
+        return PayloadWriter()
+
+    def room(self, shape: Sequence[int]) -> Array | None:
+        """Where a float32 array of the reply may be made, so that nobody has to copy it; None: anywhere."""
+        return None
+
+    def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
+        """Where a request's tensors are; `limit_bytes` is for those outside of the payload, all together."""
+        return PayloadReader(payload)
+
+    def end(self, *, delivered: bool) -> None:
+        """The call has ended."""
 
 
 class Wait:

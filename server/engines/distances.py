@@ -14,7 +14,6 @@ from lumigrad.protos.tensors import extent, nbytes
 from lumigrad.server.core.limits import Limits, arguments_of, require
 from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_float32, check_shape
-from lumigrad.server.scenes.mesh import ENGINE
 from lumigrad.v1 import distance_pb2, tensor_pb2
 
 SEMANTICS = {
@@ -28,6 +27,8 @@ _REDUCTIONS = {
     distance_pb2.REDUCTION_SUM: "sum",
     distance_pb2.REDUCTION_MAX: "max",
 }
+# The name of the engine in messages, logs and metrics.
+ENGINE = "meshes"
 # Names of the kernels for what callers know by another.
 _KERNEL_NAMES = {"obstacle": "instance"}
 _CALLER_NAMES = {kernel: caller for caller, kernel in _KERNEL_NAMES.items()}

@@ -17,7 +17,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.admission import Places
-from lumigrad.server.core.call import REQUEST_ID, Call, Patience, priority_of
+from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
 from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
 from lumigrad.server.core.metrics import REFUSALS, Metrics
 from lumigrad.server.rpc.request_check import RequestCheck
@@ -25,7 +25,6 @@ from lumigrad.server.rpc.status import Answer, answer_to
 from lumigrad.server.rpc.threads import afterwards
 from lumigrad.server.rpc.tokens import Gate, OpenGate
 from lumigrad.server.rpc.tracing import NoTracer, Tracer
-from lumigrad.server.shm.payload import NoLane
 
 _TRAIN = "TrainingService.Train"
 _RETRY_SECONDS = 0.1

@@ -12,9 +12,10 @@ from lumigrad.protos.worlds import environments_of
 from lumigrad.server.core.limits import arguments_of, require
 from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Tensors
+from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, Draft, FindMesh, drafts_of, grid_name, grids_uploader
 from lumigrad.server.scenes.clouds import Arrival, Make
-from lumigrad.server.scenes.mesh import ENGINE, MeshContent, search_nothing
+from lumigrad.server.scenes.mesh import MeshContent, search_nothing
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2

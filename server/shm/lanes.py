@@ -24,11 +24,11 @@ from lumigrad.protos.lanes import (
     unpack_hello,
 )
 from lumigrad.server.core import logs
-from lumigrad.server.core.call import Call
+from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import BusyError, NoLaneError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.shm.lane import Lane, LaneBudget, Lease, Region
-from lumigrad.server.shm.payload import LostLane, NoLane, OpenLane
+from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
 
 # Callers that have not opened their lane yet, and how long that may take.

@@ -12,36 +12,11 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.core.call import Allocate, NoLane
 from lumigrad.server.core.errors import InvalidArgumentError, LaneLostError
 from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.shm.lane import Lane, Lease, Region
 from lumigrad.v1 import tensor_pb2
-
-# Gives a call a buffer for an upload, or refuses.
-Allocate = Callable[[int], memoryview]
-
-
-class NoLane:
-    """Of a call that names none: everything travels with the stream."""
-
-    # What travelled otherwise.
-    bytes_received = 0
-    bytes_sent = 0
-
-    def writer(self) -> PayloadWriter:
-        """Where a reply's tensors go."""
-        return PayloadWriter()
-
-    def room(self, shape: Sequence[int]) -> Array | None:
-        """Where a float32 array of the reply may be made, so that nobody has to copy it; None: anywhere."""
-        return None
-
-    def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
-        """Where a request's tensors are; `limit_bytes` is for those outside of the payload, all together."""
-        return PayloadReader(payload)
-
-    def end(self, *, delivered: bool) -> None:
-        """The call has ended."""
 
 
 class LostLane(NoLane):

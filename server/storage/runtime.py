@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lumigrad.server.engines.machine import Machine
 from lumigrad.server.engines.passes import Retained
@@ -10,7 +11,7 @@ from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.scene_spool import SceneSpool
 from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.server.storage.spool import Drawer
-from lumigrad.server.training.store import TrainingStore
+from lumigrad.server.storage.trainings import TrainingStore
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,6 @@ class Runtime(Machine):
     contexts: ContextStore[Retained]
     # None: scenes are in memory only.
     spool: SceneSpool | None
-    trainings: TrainingStore
+    trainings: TrainingStore[Any]
     # For snapshots of trainings; None: there is no spool.
     drawer: Drawer | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
@@ -17,7 +18,7 @@ from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scene_spool import SceneSpool
 from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.server.storage.spool_writer import SpoolWriter
-from lumigrad.server.training.store import TrainingStore
+from lumigrad.server.storage.trainings import TrainingStore
 
 # Trainings go on for a while.
 _TRAINING_RETRY_SECONDS = 5.0
@@ -138,6 +139,6 @@ class Tenants:
                 config.share_of(config.max_contexts),
             ),
             spool=spool,
-            trainings=TrainingStore(self._trainings, tenant, config.training_seconds, machine.memory),
+            trainings=TrainingStore[Any](self._trainings, tenant, config.training_seconds, machine.memory),
             drawer=drawer,
         )

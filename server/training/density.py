@@ -7,20 +7,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from lumigrad.kernels import density
 from lumigrad.server.core.limits import Limits, require
-from lumigrad.server.engines.content import Shapes
+from lumigrad.server.engines.content import Shapes, Tensors
+from lumigrad.server.storage.trainings import Room
 from lumigrad.server.training.parameters import Optimizer, Parameter, Parameters
 from lumigrad.v1 import density_pb2, training_pb2
-
-if TYPE_CHECKING:
-    from lumigrad.server.training.footprint import Room
-    from lumigrad.server.training.images import Gradients, Rendered
-
 
 _ADAPTIVE = {
     **{"start": 500, "stop": 15_000, "every": 100, "reset_every": 3000, "pause_after_reset": 0, "screen_stop": 0},
@@ -170,15 +166,13 @@ class DensityState:
         """Whether a step changes more than the optimiser and noise do."""
         return self._plan.schedule.is_due(step) or self._plan.is_reset_due(step)
 
-    def observed(self, rendered: Rendered, gradients: Gradients) -> DensityState:
-        """What it is with what a step tells of each row. This one stays."""
+    def observed(self, gradients: Tensors, radii: torch.Tensor, camera: Any) -> DensityState:
+        """A new state with the statistics of one more step: gradients by name, and radii [C, N, 2] in pixels."""
         known = self._statistics
         if known is None:
             return self
         statistics = density.Statistics(known.gradient.clone(), known.views.clone(), known.radii.clone())
-        camera = rendered.planned.plan.cameras[0]
-        gradient, radii = gradients.by_name[self.gradients[0]], rendered.outputs["radii"]
-        density.accumulate(statistics, gradient, radii, width=camera.width, height=camera.height)
+        density.accumulate(statistics, gradients[self.gradients[0]], radii, width=camera.width, height=camera.height)
         return self._with(statistics, self._was_reset)
 
     def noise(self, parameters: Parameters, optimizer: Optimizer, step: int) -> Callable[[], object]:

@@ -14,16 +14,15 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.tenants import Tenants
+from lumigrad.server.storage.trainings import Training
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.density import DensityState
-from lumigrad.server.training.footprint import Footprint
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.replies import framed
 from lumigrad.server.training.requests import Request, Requests
 from lumigrad.server.training.session import MAX_IN_FLIGHT, Session
 from lumigrad.server.training.spec import POSES, TrainingPlan
-from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.store import Training
+from lumigrad.server.training.state import TrainingState, footprint_of
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import training_pb2
 
@@ -64,7 +63,7 @@ class TrainingService:
 
 
 @contextmanager
-def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training]:
+def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training[TrainingState]]:
     """The training that a start names or begins, in the hands of its call."""
     start, trainings = first.message.start, runtime.trainings
     source = start.WhichOneof("source")
@@ -86,7 +85,11 @@ def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training]:
 
 
 def _restored(
-    start: training_pb2.TrainingStart, at_step: int | None, training: Training, runtime: Runtime, first: Request
+    start: training_pb2.TrainingStart,
+    at_step: int | None,
+    training: Training[TrainingState],
+    runtime: Runtime,
+    first: Request,
 ) -> TrainingState:
     found = snapshots.read(training, start.holder, at_step, runtime, first.part)
     if found is None:
@@ -109,7 +112,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
         views.check_poses("start.views")
     tensors = scene.content.tensors
     count = scene.content.count
-    with runtime.trainings.room(Footprint.of(plan, shapes, views), count) as room:
+    with runtime.trainings.room(footprint_of(plan, shapes, views), count) as room:
 
         def make() -> TrainingState:
             parameters = Parameters.of_scene(tensors, plan.optimizer)
@@ -124,7 +127,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
     return state
 
 
-def _started(training: Training, undelivered: int) -> training_pb2.TrainReply:
+def _started(training: Training[TrainingState], undelivered: int) -> training_pb2.TrainReply:
     reply, state = training_pb2.TrainReply(), training.state
     started = reply.started
     started.training_id, started.lease = training.training_id, training.lease

@@ -21,12 +21,13 @@ from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.trainings import Training
 from lumigrad.server.training import replies, snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
 from lumigrad.server.training.publication import publish
 from lumigrad.server.training.requests import Request
+from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, apply, step
-from lumigrad.server.training.store import Training
 from lumigrad.v1 import training_pb2
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ _MOST_PENDING = 4
 class Session:
     """Answers the requests of one call."""
 
-    def __init__(self, training: Training, runtime: Runtime, expect: Callable[[int, int], None]) -> None:
+    def __init__(self, training: Training[TrainingState], runtime: Runtime, expect: Callable[[int, int], None]) -> None:
         """`expect` hears of each step that waits for gradients, and how many bytes these may have."""
         self._training = training
         self._state = training.state

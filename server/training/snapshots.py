@@ -17,12 +17,11 @@ from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.spool_index import LASTING
+from lumigrad.server.storage.trainings import Room, Training
 from lumigrad.server.training.density import DensityState
-from lumigrad.server.training.footprint import Footprint, Room
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan
-from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.store import Training
+from lumigrad.server.training.state import TrainingState, footprint_of
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import snapshot_pb2
 
@@ -31,7 +30,7 @@ _KIND = LASTING
 _KEPT = 2
 
 
-def write(training: Training, runtime: Runtime, call: Call) -> int:
+def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> int:
     """Write a snapshot; returns its size once it is on the disk, 0 if there is no spool.
 
     BusyError, which names the limit and its option, if it finds no room there.
@@ -83,7 +82,7 @@ def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
 
 
 def read(
-    training: Training, holder: int, at_step: int | None, runtime: Runtime, call: Call
+    training: Training[TrainingState], holder: int, at_step: int | None, runtime: Runtime, call: Call
 ) -> tuple[TrainingState, int] | None:
     """The newest snapshot, or that of a step, or the last before it, and its holder's number; None: there is none.
 
@@ -126,7 +125,7 @@ def read(
 
     count = next(iter(shapes.values()))[0]
     runtime.trainings.vacate(training)
-    with runtime.trainings.room(Footprint.of(plan, shapes, views), count) as room:
+    with runtime.trainings.room(footprint_of(plan, shapes, views), count) as room:
         # Each tensor comes to the device, and is copied there.
         working = max(array.nbytes for array, _ in arrays.values())
         cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
@@ -140,7 +139,7 @@ def read(
     return state, message.holder
 
 
-def forget(training: Training, runtime: Runtime) -> None:
+def forget(training: Training[TrainingState], runtime: Runtime) -> None:
     """Remove what was written of a training that has ended."""
     if runtime.drawer is not None and training.state.snapshots:
         for slot in range(_KEPT):

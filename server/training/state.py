@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
+from lumigrad.server.engines.content import Shapes
+from lumigrad.server.storage.trainings import Footprint, Room
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposures
 from lumigrad.v1 import training_pb2
 
-if TYPE_CHECKING:
-    from lumigrad.server.training.footprint import Room
-
+# Numbers per view that are refined.
+_REFINED = {POSES: 6, EXPOSURES: 12}
 # As many as a client may have on their way at a time.
 _MOST_TOLD = 64
 
@@ -90,3 +90,14 @@ class TrainingState:
                 refined.restore(parts[name])
         if self.density is not None:
             self.density.restore(parts.get("density", {}))
+
+
+def footprint_of(plan: TrainingPlan, shapes: Shapes, views: Views) -> Footprint:
+    """The bytes that a training of tensors of these shapes takes."""
+    density = 0 if plan.density is None else DensityState.row_bytes(plan.density)
+    refined = sum(Refinement.row_bytes(_REFINED[name]) for name in _REFINED if name in plan.optimizer.rates)
+    return Footprint(
+        row_bytes=Parameters.row_bytes(shapes, plan.optimizer) + density,
+        fixed_bytes=views.bytes + len(views) * refined,
+        working_bytes=Parameters.working_bytes(shapes),
+    )

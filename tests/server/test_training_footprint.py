@@ -13,12 +13,11 @@ from lumigrad.server.core.config import Config
 from lumigrad.server.core.errors import BusyError, DeviceMemoryError
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.memory import DeviceMemory
+from lumigrad.server.storage.trainings import Footprint, TrainingStore
 from lumigrad.server.training.density import DensityState
-from lumigrad.server.training.footprint import Footprint
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import TrainingPlan
-from lumigrad.server.training.state import TrainingState
-from lumigrad.server.training.store import TrainingStore
+from lumigrad.server.training.state import TrainingState, footprint_of
 from lumigrad.server.training.views import Views
 from lumigrad.v1 import errors_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
@@ -60,7 +59,7 @@ def test_what_is_reserved_is_what_is_allocated(case: str) -> None:
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     plan = TrainingPlan.of(spec, kind, shapes, LIMITS, "spec")
     views = Views([training_pb2.TrainingView(camera=camera) for camera in cameras(3)], [None] * 3)
-    footprint = Footprint.of(plan, shapes, views)
+    footprint = footprint_of(plan, shapes, views)
     with store_of(1 << 30).room(footprint, 50) as room:
         parameters = Parameters.of_scene(tensors, plan.optimizer)
         density = None if plan.density is None else DensityState(plan.density, parameters)

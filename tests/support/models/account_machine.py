@@ -30,9 +30,8 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.process.worker import _machine
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.tenants import Tenants
-from lumigrad.server.training.footprint import Footprint, Room
+from lumigrad.server.storage.trainings import Footprint, Room, Training
 from lumigrad.server.training.requests import Part, Parts
-from lumigrad.server.training.store import Training
 
 TENANTS = ("a", "b", "c")
 # Of 16 MiB for payloads and as many for trainings, a tenant may have 4 and 8.

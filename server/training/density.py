@@ -166,13 +166,15 @@ class DensityState:
         """Whether a step changes more than the optimiser and noise do."""
         return self._plan.schedule.is_due(step) or self._plan.is_reset_due(step)
 
-    def observed(self, gradients: Tensors, radii: torch.Tensor, camera: Any) -> DensityState:
-        """A new state with the statistics of one more step: gradients by name, and radii [C, N, 2] in pixels."""
+    def observed(self, gradients: Tensors, outputs: Tensors, camera: Any) -> DensityState:
+        """A new state with the statistics of one more step: gradients by name, and its outputs."""
         known = self._statistics
         if known is None:
             return self
         statistics = density.Statistics(known.gradient.clone(), known.views.clone(), known.radii.clone())
-        density.accumulate(statistics, gradients[self.gradients[0]], radii, width=camera.width, height=camera.height)
+        density.accumulate(
+            statistics, gradients[self.gradients[0]], outputs["radii"], width=camera.width, height=camera.height
+        )
         return self._with(statistics, self._was_reset)
 
     def noise(self, parameters: Parameters, optimizer: Optimizer, step: int) -> Callable[[], object]:

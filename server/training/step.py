@@ -125,7 +125,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     noise: Callable[[], object] = _nothing
     report, done = None, None
     if density is not None:
-        density = density.observed(gradients.by_name, rendered.outputs["radii"], rendered.planned.plan.cameras[0])
+        density = density.observed(gradients.by_name, rendered.outputs, rendered.planned.plan.cameras[0])
         if is_due:
             done = adam.run()
             report, density = density.controlled(parameters, at, state.room)

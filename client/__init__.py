@@ -22,7 +22,9 @@ from lumigrad.client.errors import (
     Violation,
 )
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.gaussians import Transform
+from lumigrad.client.settings.distances import DistanceSettings
+from lumigrad.client.settings.gaussians import GaussianSettings, Transform
+from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
@@ -42,8 +44,10 @@ __all__ = [
     "ContextLost",
     "Cuboid",
     "DeadlineExceeded",
+    "DistanceSettings",
     "Distances",
     "Frame",
+    "GaussianSettings",
     "Gaussians",
     "Gradients",
     "Internal",
@@ -59,6 +63,7 @@ __all__ = [
     "ResourceExhausted",
     "SceneHandle",
     "SceneNotFound",
+    "SphereSettings",
     "Spheres",
     "StepMismatch",
     "Target",
@@ -75,3 +80,8 @@ __all__ = [
     "WorkerInfo",
     "World",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, without the packages and modules that hold them."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -104,7 +104,7 @@ class MeshDistances(NamedTuple):
     """What came of a query, on the device of the spheres. What was not asked for is None.
 
     Attributes:
-        cost: [B, H, S] collision costs; see `lumigrad.client.settings.distances.DistanceSettings`.
+        cost: [B, H, S] collision costs; see `lumigrad.client.DistanceSettings`.
         distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
             the sphere's own. Where there is nothing, and for spheres that are off: max_distance, or infinity.
     """

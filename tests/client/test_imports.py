@@ -48,6 +48,17 @@ def test_torch_is_not_imported_by_the_client():
     assert run("import lumigrad.client, sys; print('torch' in sys.modules)", ()) == "False\n"
 
 
+def test_the_client_shows_its_public_names_alone():
+    script = """
+import lumigrad.client, lumigrad.client.torch, lumigrad.client.aio
+client = lumigrad.client
+shown = {name for name in dir(client) if not name.startswith("__")}
+print(sorted(shown ^ set(client.__all__)), all(hasattr(client, name) for name in dir(client)))
+print({"DistanceSettings", "GaussianSettings", "SphereSettings"} <= shown)
+"""
+    assert run(script, ()) == "[] True\nTrue\n"
+
+
 def test_operators_without_torch_say_what_to_install():
     modules = ("torch", "compat.pulsar", "compat.gsplat", "compat.diff_gaussian_rasterization", "compat.curobo")
     for module in (f"lumigrad.client.{name}" for name in modules):

@@ -1,15 +1,32 @@
-"""What is kept for the calls to come is given back on request."""
+"""What is kept for the calls to come is given back on request, and what none of them needs after a while."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 import torch
 
 from lumigrad.kernels import _native, gaussians, meshes, spheres
 from lumigrad.kernels.memory import trim
 from support.calls.gaussian_calls import gaussian_cloud
+from support.wall_clock import WallClock
 
 CPU = torch.device("cpu")
 LENS = (256, 256, 128, 128)
+MIB = 1 << 20
+# Takes arrays of so many MiB, gives all of them back, and tells how much is held.
+HOLDER = """
+import sys
+from lumigrad.kernels import _native
+
+for line in sys.stdin:
+    arrays = [_native.pool_array(int(mib) << 20).fill_(1) for mib in line.split()]
+    del arrays
+    print(_native.pool_bytes() >> 20, flush=True)
+"""
 IDENTITY = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
@@ -51,3 +68,30 @@ def test_memory_is_given_back_and_calls_go_on_as_before() -> None:
     del first, second, one, other
     trim(CPU)
     assert _native.pool_bytes() == before
+
+
+def test_what_was_for_a_burst_goes_back_to_the_system_after_a_while(tmp_path: Path) -> None:
+    clock = WallClock(tmp_path)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], env=clock.environment, stdin=pipe, stdout=pipe, text=True, bufsize=1
+    ) as child:
+
+        def held_after(*mib: int) -> int:
+            assert child.stdin is not None and child.stdout is not None
+            child.stdin.write(" ".join(map(str, mib)) + "\n")
+            return int(child.stdout.readline())
+
+        def resident() -> float:
+            return psutil.Process(child.pid).memory_info().rss / MIB
+
+        # Of all sizes: 10 MiB is a picture of 1280 x 720.
+        burst = (*[10] * 8, *[1] * 32)
+        assert held_after(10) == 10
+        before = resident()
+        assert held_after(*burst) == sum(burst)
+        assert held_after(10) == sum(burst), "the calls to come have to ask the system again"
+        assert resident() - before > 0.8 * sum(burst)
+        clock.pass_time(60)
+        assert held_after(10) == 10, "more is held than what was in use lately"
+        assert resident() - before < 0.2 * sum(burst)

@@ -1,4 +1,4 @@
-"""A process whose wall clock jumps when a test says so; its monotonic clocks go on."""
+"""A process whose wall clock jumps when a test says so, while its monotonic clock goes on; or that one jumps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 
 class WallClock:
-    """Set by `jump`; processes see it that are started with `environment`."""
+    """Set by `jump` and `pass_time`; processes see it that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         """Builds what is preloaded, in `folder`."""
@@ -23,6 +23,16 @@ class WallClock:
         self.environment = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self._file)}
 
     def jump(self, seconds: int) -> None:
-        """Have the clock be off by so much from now on."""
+        """Have the wall clock be off by so much from now on, and the monotonic clock be right."""
+        self._set(seconds, 0)
+
+    def pass_time(self, seconds: int) -> None:
+        """Have both clocks be ahead by so much from now on, as if the time had passed.
+
+        The kernel's clock is not: a wait with a time limit that begins afterwards takes so much longer.
+        """
+        self._set(seconds, seconds)
+
+    def _set(self, wall: int, monotonic: int) -> None:
         with open(self._file, "r+b" if self._file.exists() else "wb") as file:
-            file.write(struct.pack("=q", seconds))
+            file.write(struct.pack("=qq", wall, monotonic))

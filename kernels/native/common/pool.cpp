@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -13,14 +16,27 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr int kClasses = 64;
-// Large blocks start on a huge page and ask for more: the kernels visit spheres in an order that is random in memory,
+// Huge blocks start on a huge page and ask for more: the kernels visit spheres in an order that is random in memory,
 // and with small pages half of their time would go into address translation.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// A multiple of every machine's pages.
+constexpr std::size_t kPage = std::size_t{64} << 10;
+// Blocks from this size on are mappings of their own. malloc does so only until it has freed some; from then on it
+// takes them from its heaps, which give memory back at their ends alone.
+constexpr std::size_t kMapped = std::size_t{128} << 10;
+
+using Clock = std::chrono::steady_clock;
+// Blocks that nobody took for so long were for a burst of calls that is over. Kept for ever, a process would hold as
+// many of each size as were ever in use at one time, and grow for hours.
+constexpr auto kIdle = std::chrono::seconds(10);
+// How often they are looked for.
+constexpr auto kLook = std::chrono::seconds(1);
 
 // In front of each block; as long as the alignment, so that the block behind it is aligned.
 struct alignas(kAlignment) Header {
   std::size_t bytes;
   int size_class;
+  Clock::time_point given;
 };
 
 // Sizes are rounded up to one of eight steps per power of two, so that blocks of nearly equal size serve each other.
@@ -32,7 +48,9 @@ std::size_t rounded(std::size_t bytes) {
 
 struct State {
   std::mutex mutex;
+  // The block that was given back first is in front.
   std::vector<Header*> free[kClasses];
+  Clock::time_point looked;
   std::uint64_t system_allocations = 0;
   std::uint64_t bytes = 0;
 };
@@ -51,21 +69,48 @@ State& state() {
   return *instance;
 }
 
-std::align_val_t alignment_of(std::size_t bytes) {
-  return std::align_val_t(bytes >= 2 * kHugePage ? kHugePage : kAlignment);
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+bool is_huge(std::size_t bytes) { return bytes >= 2 * kHugePage; }
+
+// A mapping of so many bytes, aligned to a multiple of every machine's pages.
+void* mapped(std::size_t bytes, std::size_t alignment) {
+  const std::size_t length = rounded_up(bytes, kPage);
+  void* memory = mmap(nullptr, length + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  auto* start = static_cast<std::byte*>(memory);
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(start) % alignment;
+  if (before > 0) munmap(start, before);
+  if (before < alignment) munmap(start + before + length, alignment - before);
+  return start + before;
 }
 
 // Huge pages only for what is used at once: a page is touched whole, also where it is spare.
 void* system_memory(std::size_t bytes, std::size_t used) {
-  void* memory = ::operator new(bytes, alignment_of(bytes));
+  if (bytes < kMapped) return ::operator new(bytes, std::align_val_t(kAlignment));
+  void* memory = mapped(bytes, is_huge(bytes) ? kHugePage : kPage);
   // A wish; without huge pages everything works, only slower.
-  if (bytes >= 2 * kHugePage) madvise(memory, used / kHugePage * kHugePage, MADV_HUGEPAGE);
+  if (is_huge(bytes)) madvise(memory, used / kHugePage * kHugePage, MADV_HUGEPAGE);
   return memory;
 }
 
 void release(State& s, Header* header) {
+  const std::size_t bytes = sizeof(Header) + header->bytes;
   s.bytes -= header->bytes;
-  ::operator delete(header, alignment_of(sizeof(Header) + header->bytes));
+  if (bytes < kMapped) {
+    ::operator delete(header, std::align_val_t(kAlignment));
+  } else {
+    munmap(header, rounded_up(bytes, kPage));
+  }
+}
+
+void release_idle(State& s, Clock::time_point now) {
+  for (auto& blocks : s.free) {
+    const auto is_recent = [now](const Header* header) { return now - header->given < kIdle; };
+    const auto recent = std::find_if(blocks.begin(), blocks.end(), is_recent);
+    std::for_each(blocks.begin(), recent, [&s](Header* header) { release(s, header); });
+    blocks.erase(blocks.begin(), recent);
+  }
 }
 
 }  // namespace
@@ -94,6 +139,8 @@ void* pool_take(std::size_t bytes, std::size_t spare) {
 void pool_give(void* block) noexcept {
   if (block == nullptr) return;
   Header* header = static_cast<Header*>(block) - 1;
+  const Clock::time_point now = Clock::now();
+  header->given = now;
   State& s = state();
   std::lock_guard lock(s.mutex);
   auto& blocks = s.free[header->size_class];
@@ -101,6 +148,10 @@ void pool_give(void* block) noexcept {
   if (blocks.size() > kept_blocks(header->bytes)) {
     release(s, blocks.front());
     blocks.erase(blocks.begin());
+  }
+  if (now - s.looked >= kLook) {
+    s.looked = now;
+    release_idle(s, now);
   }
 }
 

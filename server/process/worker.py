@@ -46,6 +46,7 @@ from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.machine import Machine
 from lumigrad.server.engines.passes import Passes
+from lumigrad.server.process.heap import Heap
 from lumigrad.server.process.liveness import Emergency, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
 from lumigrad.server.rpc.certificates import Certificates
@@ -264,6 +265,7 @@ class Worker:
             self._health.set(name, status.SERVING if works else status.NOT_SERVING)
 
     def _keep_house(self) -> None:
+        heap = Heap()
         while True:
             time.sleep(_HOUSEKEEPING_SECONDS)
             self._tenants.expire()
@@ -271,6 +273,7 @@ class Worker:
             self._health_gate.end_silent()
             self._heartbeat.beat()
             self._metrics_port.refresh()
+            heap.tidy()
 
 
 def _trainings(config: Config) -> Account:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import importlib.util
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -232,3 +233,25 @@ def test_no_modules_import_each_other_in_a_circle(layer: str) -> None:
 def test_folders_are_narrow() -> None:
     count = Counter(str(path.parent) for path in sources() if "tests" not in path.parts[-3:-1])
     assert not {folder: number for folder, number in count.items() if number > MOST_FILES and "/tests/" not in folder}
+
+
+def imports_of_packages(layer: str) -> dict[str, set[str]]:
+    """The packages that each package of a layer imports."""
+    ranks = packages(layer)
+    found: dict[str, set[str]] = {name: set() for name in ranks}
+    for path in python_files(layer):
+        own = package_of(module_of(path, layer), layer)
+        if own in ranks:
+            others = {package_of(name, layer) for _, name in imported(path, module_of(path, layer))}
+            found[own] |= {other for other in others if other in ranks and other != own}
+    return found
+
+
+@pytest.mark.parametrize("layer", ORDER)
+def test_the_document_shows_the_packages_and_their_arrows(layer: str) -> None:
+    document = Path(__file__).parents[1] / "docs" / "architecture.md"
+    if not document.is_file():
+        pytest.skip("the documents are not here, only the tests of a wheel")
+    rows = re.findall(rf"^\| `{layer}\.(\w+)` \|[^|]*\|([^|]*)\|$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    shown = {name: {other.strip() for other in others.split(",") if other.strip()} for name, others in rows}
+    assert shown == imports_of_packages(layer)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 # Before anything imports the native module that is installed.
+from support.backends import native  # noqa: F401
 
 # isort: split
 from support.backends import engines, gaussian_engines, mesh_engines, training_engines

@@ -183,7 +183,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def let_go(error: BaseException) -> None:
+def release_frames(error: BaseException) -> None:
     """Drop what the frames hold that an error came through: tensors, which are what there is no room for."""
     if error.__traceback__ is not None:
         traceback.clear_frames(error.__traceback__)

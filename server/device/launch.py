@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lumigrad.server.core.errors import DeviceMemoryError, InvalidArgumentError, is_out_of_memory, let_go
+from lumigrad.server.core.errors import DeviceMemoryError, InvalidArgumentError, is_out_of_memory, release_frames
 from lumigrad.server.device.jobs import Job
 from lumigrad.server.device.memory import Cost, DeviceMemory
 
@@ -87,7 +87,7 @@ class Launch:
         except BaseException as error:
             if isinstance(error, InvalidArgumentError | DeviceMemoryError) or is_out_of_memory(error):
                 # The fault of one of them, or of their number: none may suffer for another.
-                let_go(error)
+                release_frames(error)
                 for job in jobs:
                     job.work(memory)
                 return

@@ -16,7 +16,7 @@ import torch
 from lumigrad.kernels.memory import trim
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.admission import Transit
-from lumigrad.server.core.errors import DeviceMemoryError, is_out_of_memory, let_go
+from lumigrad.server.core.errors import DeviceMemoryError, is_out_of_memory, release_frames
 
 
 class Store(Protocol):
@@ -237,7 +237,7 @@ class DeviceMemory:
         except BaseException as error:
             if not is_out_of_memory(error):
                 raise
-            let_go(error)
+            release_frames(error)
             return _Shortage(error)
         self._failures = 0
         return result

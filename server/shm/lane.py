@@ -21,12 +21,12 @@ from lumigrad.protos.lanes import Packet, ToCaller
 
 # Nobody can change its size: memory that vanishes would end whoever touches it.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_LEAST_BYTES = 64 << 10
+_MIN_REGION_BYTES = 64 << 10
 
 
 def region_bytes(length: int) -> int:
     """The size of a region for so many bytes: one of eight between powers of two, so that regions serve again."""
-    step = max(_LEAST_BYTES, 1 << max(0, (length - 1).bit_length() - 4))
+    step = max(_MIN_REGION_BYTES, 1 << max(0, (length - 1).bit_length() - 4))
     return -(-length // step) * step
 
 
@@ -93,9 +93,9 @@ class LaneBudget:
 
 
 # Each takes two descriptors, one here and one on the caller's side.
-_MOST_REGIONS = 256
+_MAX_REGIONS = 256
 # Leases that were released before their calls arrived: those of callers who gave up at once.
-_MOST_DISMISSED = 256
+_MAX_DISMISSED = 256
 
 
 @dataclass(eq=False)
@@ -120,11 +120,11 @@ class Lane:
         self.tenant = tenant
         self._link = link
         self._budget = budget
-        self._most_bytes = budget.lane_bytes
+        self._max_bytes = budget.lane_bytes
         self._lock = threading.Lock()
         self._regions: dict[int, Region] = {}
         self._leases: dict[int, Lease] = {}
-        self._dismissed: deque[int] = deque(maxlen=_MOST_DISMISSED)
+        self._dismissed: deque[int] = deque(maxlen=_MAX_DISMISSED)
         self._numbers = itertools.count(1)
         self._bytes = 0
         self._is_closed = False
@@ -212,7 +212,7 @@ class Lane:
         return True
 
     def _take(self, lease: Lease, length: int) -> Region | None:
-        if self._is_closed or not 0 < length <= self._most_bytes:
+        if self._is_closed or not 0 < length <= self._max_bytes:
             return None
         size = region_bytes(length)
         # Of those of one size the last that was in use, which the caches may still hold; the others can be dropped.
@@ -243,7 +243,7 @@ class Lane:
 
     def _count(self, size: int) -> bool:
         """Take so much from the budget, if there may be another region."""
-        if self._is_closed or len(self._regions) >= _MOST_REGIONS or self._bytes + size > self._most_bytes:
+        if self._is_closed or len(self._regions) >= _MAX_REGIONS or self._bytes + size > self._max_bytes:
             return False
         return self._budget.take(self.tenant, size)
 

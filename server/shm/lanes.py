@@ -32,8 +32,8 @@ from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
 
 # Callers that have not opened their lane yet, and how long that may take.
-_MOST_VISITORS = 16
-_VISIT_SECONDS = 5.0
+_MAX_UNOPENED = 16
+_OPEN_SECONDS = 5.0
 _BACKLOG = 128
 _IDLE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
@@ -43,7 +43,7 @@ _PACKETS_AT_ONCE = 64
 
 
 @dataclass(eq=False)
-class _Visitor:
+class _Connection:
     """Somebody at the other end of a connection."""
 
     link: socket.socket
@@ -56,7 +56,7 @@ class _Visitor:
     is_open: bool = False
 
 
-class LaneDoor:
+class LaneListener:
     """Lets in who has a token and is of the same user, or root; whoever breaks the protocol goes out again."""
 
     def __init__(self, lanes: Lanes) -> None:
@@ -67,107 +67,107 @@ class LaneDoor:
         self._listener.bind(address_of(self.name))
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
-        self._visitors: set[_Visitor] = set()
+        self._connections: set[_Connection] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         threading.Thread(target=self._listen, name="lanes", daemon=True).start()
 
     def _listen(self) -> None:
         while True:
-            for key, _ in self._selector.select(1.0 if self._visitors else None):
+            for key, _ in self._selector.select(1.0 if self._connections else None):
                 if key.data is None:
-                    self._welcome()
+                    self._accept()
                 else:
                     self._serve(key.data)
-            self._keep_house()
+            self._trim()
 
-    def _keep_house(self) -> None:
+    def _trim(self) -> None:
         now = time.monotonic()
-        for visitor in list(self._visitors):
-            if visitor.is_open and visitor.lane is not None:
-                visitor.lane.trim(_IDLE_SECONDS)
-            elif visitor.until < now:
-                self._send_away(visitor)
+        for connection in list(self._connections):
+            if connection.is_open and connection.lane is not None:
+                connection.lane.trim(_IDLE_SECONDS)
+            elif connection.until < now:
+                self._disconnect(connection)
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()
         except OSError:
             # Nobody is left there, or the process has no descriptors for another one: that one has to wait.
             time.sleep(_PAUSE_SECONDS)
             return
-        waiting = sum(not visitor.is_open for visitor in self._visitors)
-        if peer_uid(link) not in (os.geteuid(), _ROOT) or waiting >= _MOST_VISITORS:
+        waiting = sum(not connection.is_open for connection in self._connections)
+        if peer_uid(link) not in (os.geteuid(), _ROOT) or waiting >= _MAX_UNOPENED:
             link.close()
             self._lanes.refuse()
             return
         link.setblocking(False)
-        visitor = _Visitor(link, time.monotonic() + _VISIT_SECONDS)
-        self._visitors.add(visitor)
-        self._selector.register(link, selectors.EVENT_READ, visitor)
+        connection = _Connection(link, time.monotonic() + _OPEN_SECONDS)
+        self._connections.add(connection)
+        self._selector.register(link, selectors.EVENT_READ, connection)
 
-    def _serve(self, visitor: _Visitor) -> None:
+    def _serve(self, connection: _Connection) -> None:
         for _ in range(_PACKETS_AT_ONCE):
             try:
-                raw = visitor.link.recv(PACKET_BYTES + 1)
+                raw = connection.link.recv(PACKET_BYTES + 1)
             except BlockingIOError:
                 return
             except OSError:
                 raw = b""
-            if not raw or not self._hear(visitor, raw):
-                self._send_away(visitor)
+            if not raw or not self._handle(connection, raw):
+                self._disconnect(connection)
                 return
 
-    def _hear(self, visitor: _Visitor, raw: bytes) -> bool:
+    def _handle(self, connection: _Connection, raw: bytes) -> bool:
         """Do what a packet says; False if it makes no sense."""
-        if visitor.lane is None:
-            return self._make_lane(visitor, unpack_hello(raw))
+        if connection.lane is None:
+            return self._make_lane(connection, unpack_hello(raw))
         packet = Packet.unpack(raw)
         match packet:
-            case Packet(ToWorker.READY) if not visitor.is_open:
-                return self._open(visitor, visitor.lane)
-            case Packet(ToWorker.LEASE, lease, length) if visitor.is_open:
-                region = visitor.lane.grant(lease, length)
-                return visitor.lane.send(Packet(ToCaller.LEASED, lease, 0 if region is None else region.number))
-            case Packet(ToWorker.RELEASE, lease) if visitor.is_open:
-                visitor.lane.release(lease)
+            case Packet(ToWorker.READY) if not connection.is_open:
+                return self._open(connection, connection.lane)
+            case Packet(ToWorker.LEASE, lease, length) if connection.is_open:
+                region = connection.lane.grant(lease, length)
+                return connection.lane.send(Packet(ToCaller.LEASED, lease, 0 if region is None else region.number))
+            case Packet(ToWorker.RELEASE, lease) if connection.is_open:
+                connection.lane.release(lease)
                 return True
         return False
 
-    def _make_lane(self, visitor: _Visitor, token: bytes | None) -> bool:
+    def _make_lane(self, connection: _Connection, token: bytes | None) -> bool:
         offer = self._lanes.accept(token) if token is not None else None
         if token is None or offer is None:
             return False
-        visitor.token, visitor.nonce = token, offer.nonce
-        visitor.lane = self._lanes.make(offer, visitor.link)
-        visitor.region = visitor.lane.show(offer.nonce)
-        return visitor.region is not None
+        connection.token, connection.nonce = token, offer.nonce
+        connection.lane = self._lanes.make(offer, connection.link)
+        connection.region = connection.lane.show(offer.nonce)
+        return connection.region is not None
 
-    def _open(self, visitor: _Visitor, lane: Lane) -> bool:
-        assert visitor.region is not None
-        if visitor.region.memory[NONCE_BYTES : 2 * NONCE_BYTES].tobytes() != visitor.nonce:
+    def _open(self, connection: _Connection, lane: Lane) -> bool:
+        assert connection.region is not None
+        if connection.region.memory[NONCE_BYTES : 2 * NONCE_BYTES].tobytes() != connection.nonce:
             return False
-        visitor.is_open, visitor.region = True, None
-        self._lanes.open(visitor.token, lane)
+        connection.is_open, connection.region = True, None
+        self._lanes.open(connection.token, lane)
         whose: dict[str, Any] = {"tenant": lane.tenant} if lane.tenant else {}
         logs.event("lane opened", lanes=len(self._lanes), **whose)
         return lane.send(Packet(ToCaller.OPEN))
 
-    def _send_away(self, visitor: _Visitor) -> None:
-        self._visitors.discard(visitor)
-        self._selector.unregister(visitor.link)
-        if visitor.lane is not None:
-            self._lanes.close(visitor.token, visitor.lane)
-        visitor.link.close()
-        if not visitor.is_open:
+    def _disconnect(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection.link)
+        if connection.lane is not None:
+            self._lanes.close(connection.token, connection.lane)
+        connection.link.close()
+        if not connection.is_open:
             self._lanes.refuse()
 
 
 # In all, and of one tenant where tenants are told apart.
-_MOST_LANES = 64
-_MOST_OF_TENANT = 32
+_MAX_LANES = 64
+_MAX_TENANT_LANES = 32
 # Of one tenant at a time; the oldest go first.
-_MOST_OFFERS = 16
+_MAX_OFFERS = 16
 _OFFER_SECONDS = 10.0
 _RETRY_SECONDS = 10.0
 _NAMED = re.compile(r"([0-9a-f]{32}):([0-9]{1,19})")
@@ -188,13 +188,13 @@ class Lanes:
     def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
         """0 bytes: there are no lanes."""
         self._budget = LaneBudget(limit_bytes, has_tenants=has_tenants)
-        self._most_of_tenant = _MOST_OF_TENANT if has_tenants else _MOST_LANES
+        self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
         self._metrics = metrics
         self._lock = threading.Lock()
         # The oldest first.
         self._offers: dict[bytes, Offer] = {}
         self._lanes: dict[bytes, Lane] = {}
-        self._door = LaneDoor(self) if limit_bytes else None
+        self._acceptor = LaneListener(self) if limit_bytes else None
 
     @property
     def memory_bytes(self) -> int:
@@ -207,17 +207,17 @@ class Lanes:
 
     def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
         """Let a tenant open a lane."""
-        if self._door is None:
+        if self._acceptor is None:
             raise NoLaneError
         token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
         with self._lock:
             if not self._may_open(tenant):
                 raise BusyError("as many lanes of shared memory are open as may", _RETRY_SECONDS)
             waiting = [token for token, offer in self._offers.items() if offer.tenant == tenant]
-            if len(waiting) >= _MOST_OFFERS:
+            if len(waiting) >= _MAX_OFFERS:
                 del self._offers[waiting[0]]
             self._offers[token] = Offer(tenant, nonce, time.monotonic() + _OFFER_SECONDS)
-        return worker_pb2.OpenLaneReply(socket=self._door.name, token=token, nonce=nonce)
+        return worker_pb2.OpenLaneReply(socket=self._acceptor.name, token=token, nonce=nonce)
 
     def accept(self, token: bytes) -> Offer | None:
         """The offer that a caller comes for; nobody else can."""
@@ -228,7 +228,7 @@ class Lanes:
 
     def _may_open(self, tenant: str) -> bool:
         own = sum(lane.tenant == tenant for lane in self._lanes.values())
-        return len(self._lanes) < _MOST_LANES and own < self._most_of_tenant
+        return len(self._lanes) < _MAX_LANES and own < self._max_tenant_lanes
 
     def make(self, offer: Offer, link: socket.socket) -> Lane:
         """A lane that is not open yet."""

@@ -12,7 +12,7 @@ from lumigrad.server.core.errors import ContextLostError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.base import Sized
-from lumigrad.server.storage.lru import Shelf
+from lumigrad.server.storage.lru import LruCache
 
 V = TypeVar("V")
 
@@ -35,23 +35,23 @@ class ContextStore(Generic[V]):
         self._idle_seconds = idle_seconds
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._shelf: Shelf[V] = Shelf(limit_bytes, self._dropped, limit_count)
+        self._cache: LruCache[V] = LruCache(limit_bytes, self._dropped, limit_count)
         budget.join(self)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
     @property
     def bytes(self) -> int:
         """The size of all states."""
-        return self._shelf.bytes
+        return self._cache.bytes
 
     def add(self, state: V, nbytes: int, shared: Collection[Sized] = ()) -> str:
         """Keep a state; returns its name, or nothing if it is more than may be kept beside what others have.
 
         What it shares with others is counted once for all of them.
         """
-        if nbytes > self._shelf.limit_bytes:
+        if nbytes > self._cache.limit_bytes:
             self._metrics.evictions.labels("contexts", "size").inc()
             return ""
         context_id = uuid.uuid4().hex
@@ -59,8 +59,8 @@ class ContextStore(Generic[V]):
         parts = {f"part-{id(part):x}": part.bytes for part in shared}
         with self._lock:
             for name, size in parts.items():
-                self._shelf.lend(name, size)
-            self._shelf.put(context_id, state, nbytes + OVERHEAD_BYTES, tuple(parts))
+                self._cache.lend(name, size)
+            self._cache.put(context_id, state, nbytes + OVERHEAD_BYTES, tuple(parts))
         if not self._budget.settle(self):
             self._metrics.evictions.labels("contexts", "size").inc()
             self.release(context_id)
@@ -70,7 +70,7 @@ class ContextStore(Generic[V]):
     def peek(self, context_id: str) -> V:
         """The state of a name, to look at before it is used; ContextLostError if it is not here."""
         with self._lock:
-            state = self._shelf.get(context_id)
+            state = self._cache.get(context_id)
         if state is None:
             self._metrics.context_lookups.labels("lost").inc()
             raise ContextLostError(context_id)
@@ -85,28 +85,28 @@ class ContextStore(Generic[V]):
     def resize(self, context_id: str, nbytes: int) -> None:
         """Count a state that a backward pass has made larger; no harm if it has gone."""
         with self._lock:
-            self._shelf.resize(context_id, nbytes + OVERHEAD_BYTES)
+            self._cache.resize(context_id, nbytes + OVERHEAD_BYTES)
         self._budget.settle(self)
 
     def release(self, context_id: str) -> bool:
         """Forget a state; False if it was not here."""
         with self._lock:
-            return self._shelf.pop(context_id) is not None
+            return self._cache.pop(context_id) is not None
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Drop what was used least recently; False if there is nothing that may go."""
         with self._lock:
-            return self._shelf.drop_oldest(keep_newest=keep_newest)
+            return self._cache.drop_oldest(keep_newest=keep_newest)
 
     def clear(self) -> None:
         """Forget every state."""
         with self._lock:
-            self._shelf.clear()
+            self._cache.clear()
 
     def expire(self) -> None:
         """Drop the states that nobody asked for in time."""
         with self._lock:
-            self._shelf.drop_idle(self._idle_seconds)
+            self._cache.drop_idle(self._idle_seconds)
 
     def _dropped(self, _: str, __: V, reason: str) -> None:
         self._metrics.evictions.labels("contexts", reason).inc()

@@ -20,7 +20,7 @@ class _Entry(Generic[V]):
     used: float
 
 
-class Shelf(Generic[V]):
+class LruCache(Generic[V]):
     """Named values and their sizes, in order of last use. Its owner holds a lock around every call.
 
     A value may need others: those stay, and are counted, as long as it is here. One that is taken out meanwhile cannot

@@ -10,7 +10,7 @@ from lumigrad.server.engines.passes import Retained
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.scene_spool import SceneSpool
 from lumigrad.server.storage.scenes import SceneStore
-from lumigrad.server.storage.spool import Drawer
+from lumigrad.server.storage.spool import TenantSpool
 from lumigrad.server.storage.trainings import TrainingStore
 
 
@@ -24,4 +24,4 @@ class Runtime(Machine):
     spool: SceneSpool | None
     trainings: TrainingStore[Any]
     # For snapshots of trainings; None: there is no spool.
-    drawer: Drawer | None
+    tenant_spool: TenantSpool | None

@@ -13,7 +13,7 @@ from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.storage.scenes import StoredScene
-from lumigrad.server.storage.spool import Blob, Drawer
+from lumigrad.server.storage.spool import Blob, TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter, Writing
 from lumigrad.v1 import scene_pb2
 
@@ -60,8 +60,8 @@ class SceneSpool:
     was given out once must not be made again. Content is found by its hash after that, too.
     """
 
-    def __init__(self, drawer: Drawer, writer: SpoolWriter, transfer: Transfer) -> None:
-        self._drawer = drawer
+    def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
+        self._tenant_spool = tenant_spool
         self._writer = writer
         self._transfer = transfer
         self._boot = boot_id()
@@ -72,47 +72,47 @@ class SceneSpool:
     def stored(self, scene: StoredScene) -> None:
         """Have a new version written."""
         delay = _REST_SECONDS if scene.version > 1 else 0.0
-        self._writings[scene.scene_id] = self._writer.give(partial(self._write, scene), delay)
+        self._writings[scene.scene_id] = self._writer.submit(partial(self._write, scene), delay)
 
     def forget(self, scene_id: str) -> bool:
-        """Forget what is written, or is to be; whether there was anything. It is certain once `settle` returns."""
-        self.let_go(scene_id)
-        return self._drawer.forget(KIND, self._name(scene_id))
+        """Forget what is written, or is to be; whether there was anything. It is certain once `sync` returns."""
+        self.cancel_write(scene_id)
+        return self._tenant_spool.forget(KIND, self._name(scene_id))
 
-    def let_go(self, scene_id: str) -> None:
+    def cancel_write(self, scene_id: str) -> None:
         """Write no more of a scene that the memory has no room for; what is written stays."""
         writing = self._writings.pop(scene_id, None)
         if writing is not None:
-            self._writer.call_off(writing)
+            self._writer.cancel(writing)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """See to it that nothing that was forgotten comes back."""
-        self._drawer.settle()
+        self._tenant_spool.sync()
 
     def touch(self, scene_id: str) -> bool:
         """Whether a scene is written; to ask is a use of it."""
-        return self._drawer.touch(KIND, self._name(scene_id))
+        return self._tenant_spool.touch(KIND, self._name(scene_id))
 
     def has_content(self, content_hash: str) -> bool:
         """Whether a scene of this content is written."""
-        return self._drawer.has_alias(KIND, content_hash)
+        return self._tenant_spool.has_alias(KIND, content_hash)
 
     def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
         """A scene by its name; None: not there, or damaged."""
-        return self._decoded(self._drawer.read(KIND, self._name(scene_id), allocate))
+        return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
 
     def read_content(self, content_hash: str, allocate: Allocate) -> SpooledScene | None:
         """A scene by its content, likewise."""
-        return self._decoded(self._drawer.read_alias(KIND, content_hash, allocate))
+        return self._decoded(self._tenant_spool.read_alias(KIND, content_hash, allocate))
 
     def remove(self, scene: SpooledScene) -> None:
         """Forget a scene of which nothing can be made, or that is stored under another name now."""
-        self._drawer.forget(KIND, scene.name)
-        self._drawer.settle()
+        self._tenant_spool.forget(KIND, scene.name)
+        self._tenant_spool.sync()
 
     def infos(self) -> Iterator[scene_pb2.SceneInfo]:
         """What callers are told of all that is written."""
-        for head in self._drawer.heads(KIND):
+        for head in self._tenant_spool.heads(KIND):
             if head.name.startswith(self._name("")):
                 yield scene_pb2.GetReply.FromString(head.header).info
 
@@ -124,7 +124,7 @@ class SceneSpool:
         message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
         # What finds no room is in memory only.
         with contextlib.suppress(BusyError):
-            self._drawer.write(
+            self._tenant_spool.write(
                 KIND,
                 self._name(scene.scene_id),
                 message.SerializeToString(),

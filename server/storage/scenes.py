@@ -14,7 +14,7 @@ from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMi
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.content import Content
-from lumigrad.server.storage.lru import Shelf
+from lumigrad.server.storage.lru import LruCache
 from lumigrad.v1 import scene_pb2
 
 # Of the content hash that a name begins with, so that people and balancers can tell scenes; the rest is random.
@@ -79,10 +79,10 @@ class Backing(Protocol):
     def forget(self, scene_id: str) -> bool:
         """Hear that a scene is as it was no more; whether it was kept."""
 
-    def let_go(self, scene_id: str) -> None:
+    def cancel_write(self, scene_id: str) -> None:
         """Hear that the memory had no room for a scene."""
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """See to it that nothing that was forgotten comes back."""
 
     def touch(self, scene_id: str) -> bool:
@@ -99,10 +99,10 @@ class NoBacking:
         """Was never kept."""
         return False
 
-    def let_go(self, scene_id: str) -> None:
+    def cancel_write(self, scene_id: str) -> None:
         """Gone."""
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Nothing to do."""
 
     def touch(self, _: str) -> bool:
@@ -128,26 +128,26 @@ class SceneStore:
         self._backing = backing or NoBacking()
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._shelf: Shelf[StoredScene] = Shelf(limit_bytes, self._dropped, limit_count)
+        self._cache: LruCache[StoredScene] = LruCache(limit_bytes, self._dropped, limit_count)
         self._id_of_hash: dict[str, str] = {}
         budget.join(self)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether a scene is here, to be found."""
         with self._lock:
-            return isinstance(scene_id, str) and self._shelf.get(scene_id) is not None
+            return isinstance(scene_id, str) and self._cache.get(scene_id) is not None
 
     @property
     def bytes(self) -> int:
         """The size of all scenes."""
-        return self._shelf.bytes
+        return self._cache.bytes
 
     def check(self, nbytes: int) -> None:
         """Refuse a scene that is larger than all the room: BusyError; to try again later would not help."""
-        limit = self._shelf.limit_bytes
+        limit = self._cache.limit_bytes
         if nbytes > limit:
             raise BusyError(f"the scene takes {nbytes} bytes, of {limit} that scenes may take ({self._option})", None)
 
@@ -177,14 +177,14 @@ class SceneStore:
     def restore(self, scene: StoredScene) -> None:
         """Take a scene from the backing into memory, unless it is here or was forgotten meanwhile; see `add`."""
         with self._lock:
-            if self._shelf.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
+            if self._cache.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
                 return
             for name in scene.content.needs:
                 self._find(name, 0)
             self._put(scene)
         if not self._budget.settle(self):
             with self._lock:
-                self._shelf.pop(scene.scene_id)
+                self._cache.pop(scene.scene_id)
                 self._forget_hash(scene)
             raise self._no_room(scene)
 
@@ -211,7 +211,7 @@ class SceneStore:
     def peek(self, scene_id: str) -> StoredScene | None:
         """The scene, also if it was deleted and only one that needs it keeps it; this is no use of it."""
         with self._lock:
-            return self._shelf.peek(scene_id)
+            return self._cache.peek(scene_id)
 
     def replace(
         self, scene_id: str, expected_version: int, content: Content, update_id: str = ""
@@ -232,49 +232,49 @@ class SceneStore:
             self._backing.forget(scene_id)
             self._put(new)
             self._backing.stored(new)
-        self._backing.settle()
+        self._backing.sync()
         self._budget.settle(self)
         return new.info()
 
     def delete(self, scene_id: str) -> None:
         """Forget a scene."""
         with self._lock:
-            scene = self._shelf.pop(scene_id)
+            scene = self._cache.pop(scene_id)
             was_kept = self._backing.forget(scene_id)
             if scene is None and not was_kept:
                 raise SceneNotFoundError(scene_id)
             if scene is not None:
                 self._forget_hash(scene)
-        self._backing.settle()
+        self._backing.sync()
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
         """Drop what was used least recently; False if there is nothing that may go."""
         with self._lock:
-            return self._shelf.drop_oldest(keep_newest=keep_newest)
+            return self._cache.drop_oldest(keep_newest=keep_newest)
 
     def clear(self) -> None:
         """Forget every scene."""
         with self._lock:
-            self._shelf.clear()
+            self._cache.clear()
             self._id_of_hash.clear()
 
     def all(self) -> list[StoredScene]:
         """Every scene."""
         with self._lock:
-            return list(self._shelf.values())
+            return list(self._cache.values())
 
     def _put(self, scene: StoredScene) -> None:
         for name in scene.content.needs:
             # Being needed may have made it larger: signs of a mesh by winding numbers take memory of their own.
-            needed = self._shelf.peek(name)
+            needed = self._cache.peek(name)
             if needed is not None:
-                self._shelf.recount(name, _size(needed))
+                self._cache.recount(name, _size(needed))
         if scene.content_hash:
             self._id_of_hash[scene.content_hash] = scene.scene_id
-        self._shelf.put(scene.scene_id, scene, _size(scene), scene.content.needs)
+        self._cache.put(scene.scene_id, scene, _size(scene), scene.content.needs)
 
     def _find(self, scene_id: str, version: int) -> StoredScene:
-        scene = self._shelf.get(scene_id)
+        scene = self._cache.get(scene_id)
         if scene is None:
             raise SceneNotFoundError(scene_id)
         if version not in (0, scene.version):
@@ -283,7 +283,7 @@ class SceneStore:
 
     def _by_hash(self, content_hash: str) -> StoredScene | None:
         scene_id = self._id_of_hash.get(content_hash)
-        return None if scene_id is None else self._shelf.get(scene_id)
+        return None if scene_id is None else self._cache.get(scene_id)
 
     def _forget_hash(self, scene: StoredScene) -> None:
         if self._id_of_hash.get(scene.content_hash) == scene.scene_id:
@@ -291,7 +291,7 @@ class SceneStore:
 
     def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
         self._forget_hash(scene)
-        self._backing.let_go(scene.scene_id)
+        self._backing.cancel_write(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()
 
     def _no_room(self, scene: StoredScene) -> BusyError:

@@ -69,9 +69,9 @@ class Spool:
         """The size of all files, those that are being written included."""
         return self._index.bytes
 
-    def drawer(self, owner: str) -> Drawer:
+    def of_tenant(self, tenant: str) -> TenantSpool:
         """What belongs to one owner."""
-        return Drawer(self, _digest(owner))
+        return TenantSpool(self, _digest(tenant))
 
     def write(
         self, key: str, alias: str, head: Head, buffers: Sequence[memoryview], is_wanted: Callable[[], bool]
@@ -122,17 +122,17 @@ class Spool:
             return self._index.get(key) is not None
 
     def forget(self, key: str) -> bool:
-        """Forget a blob; False if there is none. After a crash it might be there again, until `settle` returns."""
+        """Forget a blob; False if there is none. After a crash it might be there again, until `sync` returns."""
         with self._lock:
             return self._forget(key)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """See to it that nothing that was forgotten comes back."""
-        self._trash.settle()
+        self._trash.sync()
 
     def sweep(self) -> None:
         """Give the disk the room back that forgotten blobs take."""
-        self._trash.settle()
+        self._trash.sync()
         self._trash.sweep()
 
     def _write(
@@ -229,7 +229,7 @@ class Spool:
             return None
 
 
-class Drawer:
+class TenantSpool:
     """The blobs of one owner: no name of anybody else's leads to them."""
 
     def __init__(self, spool: Spool, folder: str) -> None:
@@ -284,12 +284,12 @@ class Drawer:
         return self._spool.touch(self._key(kind, name))
 
     def forget(self, kind: str, name: str) -> bool:
-        """Forget a blob; False if there is none. After a crash it might be there again, until `settle` returns."""
+        """Forget a blob; False if there is none. After a crash it might be there again, until `sync` returns."""
         return self._spool.forget(self._key(kind, name))
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """See to it that nothing that was forgotten comes back."""
-        self._spool.settle()
+        self._spool.sync()
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self._folder}/{kind}/{_digest(name)}"

@@ -25,10 +25,10 @@ class Trash:
         self.renaming = threading.Lock()
 
     def put(self, path: str) -> None:
-        """Take a file. It is there under its name until `settle` returns."""
+        """Take a file. It is there under its name until `sync` returns."""
         self._named.append(path)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """See to it that whatever was put here is under its name no more, not even after the power failed."""
         with self.renaming:
             folders = set()

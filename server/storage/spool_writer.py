@@ -41,7 +41,7 @@ class Writing:
         """Whether nobody has called it off."""
         return self._work is not None
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Let go of what was to be written."""
         self._work = None
 
@@ -69,7 +69,7 @@ class SpoolWriter:
         """What is not written yet."""
         return len(self._waiting) + self._is_busy
 
-    def give(self, work: Work, delay_seconds: float) -> Writing:
+    def submit(self, work: Work, delay_seconds: float) -> Writing:
         """Have something written after a while."""
         writing = Writing(work, time.monotonic() + delay_seconds)
         with self._changed:
@@ -77,9 +77,9 @@ class SpoolWriter:
             self._changed.notify_all()
         return writing
 
-    def call_off(self, writing: Writing) -> None:
+    def cancel(self, writing: Writing) -> None:
         """Not write it after all."""
-        writing.call_off()
+        writing.cancel()
         with self._changed:
             self._waiting.discard(writing)
 

@@ -113,8 +113,8 @@ class Tenants:
     def _make(self, tenant: str) -> Runtime:
         config, machine = self._config, self.machine
         writer = self._spool
-        drawer = None if writer is None else writer.spool.drawer(tenant)
-        spool = None if writer is None or drawer is None else SceneSpool(drawer, writer, machine.transfer)
+        tenant_spool = None if writer is None else writer.spool.of_tenant(tenant)
+        spool = None if writer is None or tenant_spool is None else SceneSpool(tenant_spool, writer, machine.transfer)
         context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
         return Runtime(
             limits=machine.limits,
@@ -140,5 +140,5 @@ class Tenants:
             ),
             spool=spool,
             trainings=TrainingStore[Any](self._trainings, tenant, config.training_seconds, machine.memory),
-            drawer=drawer,
+            tenant_spool=tenant_spool,
         )

@@ -35,7 +35,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
 
     BusyError, which names the limit and its option, if it finds no room there.
     """
-    if runtime.drawer is None:
+    if runtime.tenant_spool is None:
         return 0
     state = training.state
     names = list(state.tensors())
@@ -66,7 +66,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
         )
         message.scene.scene_id, message.scene.version = state.scene_id, state.version
         name = _name(training.training_id, state.snapshots % _KEPT)
-        if not runtime.drawer.write(_KIND, name, message.SerializeToString(), payload.buffers):
+        if not runtime.tenant_spool.write(_KIND, name, message.SerializeToString(), payload.buffers):
             return 0
     state.snapshots += 1
     state.snapshot_step = state.step
@@ -76,7 +76,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
 def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
     """Log that no snapshot of a training will be written, if all of them are larger than a payload may be."""
     nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.transit.account.share
-    if state.plan.message.snapshot_every and runtime.drawer is not None and nbytes > share:
+    if state.plan.message.snapshot_every and runtime.tenant_spool is not None and nbytes > share:
         why = f"{nbytes} bytes are more than a tenant may have of payloads in progress: {share}"
         logs.event("snapshots will not be written", logging.WARNING, scene=state.scene_id, why=why)
 
@@ -92,14 +92,14 @@ def read(
     """
     training_id = training.training_id
     found = _newest(training_id, at_step, runtime)
-    if found is None or runtime.drawer is None:
+    if found is None or runtime.tenant_spool is None:
         return None
     slot, message = found
     if not hmac.compare_digest(message.lease.encode(), training.lease.encode()):
         raise TrainingLostError(training_id)
     if 0 < holder < message.holder:
         raise TrainingHeldError(message.scene.scene_id)
-    blob = runtime.drawer.read(_KIND, _name(training_id, slot), runtime.transit.allocator(call))
+    blob = runtime.tenant_spool.read(_KIND, _name(training_id, slot), runtime.transit.allocator(call))
     if blob is None:
         return None
     reader = PayloadReader(blob.payload)
@@ -141,18 +141,18 @@ def read(
 
 def forget(training: Training[TrainingState], runtime: Runtime) -> None:
     """Remove what was written of a training that has ended."""
-    if runtime.drawer is not None and training.state.snapshots:
+    if runtime.tenant_spool is not None and training.state.snapshots:
         for slot in range(_KEPT):
-            runtime.drawer.forget(_KIND, _name(training.training_id, slot))
-        runtime.drawer.settle()
+            runtime.tenant_spool.forget(_KIND, _name(training.training_id, slot))
+        runtime.tenant_spool.sync()
 
 
 def forget_after(training_id: str, step: int, runtime: Runtime) -> None:
     """Remove the snapshots of steps that were abandoned when a training went back to a step before them."""
     for name, message in _all(training_id, runtime):
-        if message.step > step and runtime.drawer is not None:
-            runtime.drawer.forget(_KIND, name)
-            runtime.drawer.settle()
+        if message.step > step and runtime.tenant_spool is not None:
+            runtime.tenant_spool.forget(_KIND, name)
+            runtime.tenant_spool.sync()
 
 
 def _newest(
@@ -168,7 +168,7 @@ def _newest(
 
 def _all(training_id: str, runtime: Runtime) -> Iterator[tuple[str, snapshot_pb2.TrainingSnapshot]]:
     """The names and headers of a training's snapshots."""
-    for head in () if runtime.drawer is None else runtime.drawer.heads(_KIND):
+    for head in () if runtime.tenant_spool is None else runtime.tenant_spool.heads(_KIND):
         if head.name.rpartition("/")[0] == training_id:
             yield head.name, snapshot_pb2.TrainingSnapshot.FromString(head.header)
 

@@ -15,7 +15,7 @@ import pytest
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.storage.spool import Blob, Drawer, Spool
+from lumigrad.server.storage.spool import Blob, Spool, TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
 
 LARGE = np.random.default_rng(0).bytes(3 << 20)
@@ -49,9 +49,11 @@ def again(spool: Spool, limit_bytes: int = 16 << 20) -> Spool:
     return spool_in(spool._folder, Metrics(), limit_bytes)
 
 
-def write(drawer: Drawer, name: str, payload: bytes = b"payload", header: bytes = b"header", **options: object) -> bool:
+def write(
+    tenant_spool: TenantSpool, name: str, payload: bytes = b"payload", header: bytes = b"header", **options: object
+) -> bool:
     buffers = [memoryview(payload[:5]), memoryview(payload[5:])]
-    return drawer.write("thing", name, header, buffers, **options)  # type: ignore[arg-type]
+    return tenant_spool.write("thing", name, header, buffers, **options)  # type: ignore[arg-type]
 
 
 def parts(blob: Blob | None) -> tuple[str, bytes, bytes] | None:
@@ -69,15 +71,15 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float:
 @pytest.mark.parametrize("payload", [b"", b"x", b"payload", LARGE])
 @pytest.mark.parametrize("header", [b"", b"header" * 1000])
 def test_what_was_written_is_read(spool: Spool, payload: bytes, header: bytes) -> None:
-    assert write(spool.drawer("anna"), "a name / of any length " * 20, payload, header)
+    assert write(spool.of_tenant("anna"), "a name / of any length " * 20, payload, header)
     for _ in range(2):
-        found = spool.drawer("anna").read("thing", "a name / of any length " * 20)
+        found = spool.of_tenant("anna").read("thing", "a name / of any length " * 20)
         assert parts(found) == ("a name / of any length " * 20, header, payload)
         spool = again(spool)
 
 
 def test_blobs_are_their_owners_and_of_their_kind(spool: Spool) -> None:
-    anna, ben = spool.drawer("anna"), spool.drawer("ben")
+    anna, ben = spool.of_tenant("anna"), spool.of_tenant("ben")
     write(anna, "one", alias="other")
     for reader, kind in ((ben, "thing"), (anna, "item")):
         assert reader.read(kind, "one") is None
@@ -90,40 +92,40 @@ def test_blobs_are_their_owners_and_of_their_kind(spool: Spool) -> None:
 
 
 def test_nobody_else_on_the_machine_can_read_it(spool: Spool) -> None:
-    write(spool.drawer("anna"), "one")
+    write(spool.of_tenant("anna"), "one")
     for path in (Path(spool._folder), *Path(spool._folder).rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
         assert "anna" not in str(path) and "one" not in path.name
 
 
 def test_the_newest_of_a_name_stands(spool: Spool) -> None:
-    drawer = spool.drawer("anna")
+    tenant_spool = spool.of_tenant("anna")
     for number in range(3):
-        assert write(drawer, "one", b"payload %d" % number, alias=f"alias {number}")
+        assert write(tenant_spool, "one", b"payload %d" % number, alias=f"alias {number}")
     assert len(spool) == len(files(spool)) == 1
-    drawer = again(spool).drawer("anna")
-    assert parts(drawer.read("thing", "one")) == ("one", b"header", b"payload 2")
-    assert drawer.read_alias("thing", "alias 1") is None
-    assert drawer.read_alias("thing", "alias 2") is not None
+    tenant_spool = again(spool).of_tenant("anna")
+    assert parts(tenant_spool.read("thing", "one")) == ("one", b"header", b"payload 2")
+    assert tenant_spool.read_alias("thing", "alias 1") is None
+    assert tenant_spool.read_alias("thing", "alias 2") is not None
 
 
 def test_what_is_forgotten_and_settled_does_not_come_back(spool: Spool) -> None:
-    drawer = spool.drawer("anna")
-    write(drawer, "one", alias="other")
-    assert drawer.forget("thing", "one")
-    assert not drawer.forget("thing", "one")
-    assert drawer.read("thing", "one") is None and drawer.read_alias("thing", "other") is None
+    tenant_spool = spool.of_tenant("anna")
+    write(tenant_spool, "one", alias="other")
+    assert tenant_spool.forget("thing", "one")
+    assert not tenant_spool.forget("thing", "one")
+    assert tenant_spool.read("thing", "one") is None and tenant_spool.read_alias("thing", "other") is None
     # Not even if nothing could be removed any more.
-    drawer.settle()
+    tenant_spool.sync()
     spool = again(spool)
-    assert len(spool) == 0 and spool.drawer("anna").read("thing", "one") is None
+    assert len(spool) == 0 and spool.of_tenant("anna").read("thing", "one") is None
     spool.sweep()
     assert files(spool) == []
 
 
 def test_what_a_crash_left_unfinished_is_removed(spool: Spool) -> None:
-    drawer = spool.drawer("anna")
-    write(drawer, "one")
+    tenant_spool = spool.of_tenant("anna")
+    write(tenant_spool, "one")
     (whole,) = files(spool)
     for name in (f"{whole.name}.part", f"{whole.name}.gone", "what is this"):
         whole.with_name(name).write_bytes(b"?")
@@ -133,73 +135,73 @@ def test_what_a_crash_left_unfinished_is_removed(spool: Spool) -> None:
     spool = again(spool)
     spool.sweep()
     assert files(spool) == [whole]
-    assert write(spool.drawer("anna"), "two")
+    assert write(spool.of_tenant("anna"), "two")
 
 
 def test_a_write_that_is_called_off_at_the_last_moment_leaves_nothing(spool: Spool, metrics: Metrics) -> None:
-    drawer = spool.drawer("anna")
-    assert not write(drawer, "one", is_wanted=lambda: False)
+    tenant_spool = spool.of_tenant("anna")
+    assert not write(tenant_spool, "one", is_wanted=lambda: False)
     assert len(spool) == 0 and files(spool) == []
     assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="unwanted") == 1
 
 
 @pytest.mark.parametrize("place", [0, 20, 60, 75, 200, -40, -1])
 def test_a_damaged_file_is_noticed_and_removed(spool: Spool, metrics: Metrics, place: int) -> None:
-    drawer = spool.drawer("anna")
-    write(drawer, "one", LARGE[:1000])
-    write(drawer, "two", LARGE[:1000])
+    tenant_spool = spool.of_tenant("anna")
+    write(tenant_spool, "one", LARGE[:1000])
+    write(tenant_spool, "two", LARGE[:1000])
     path = next(path for path in files(spool) if b"one" in path.read_bytes()[:60])
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    assert drawer.read("thing", "one") is None
-    assert drawer.read("thing", "two") is not None
+    assert tenant_spool.read("thing", "one") is None
+    assert tenant_spool.read("thing", "two") is not None
     assert not path.exists() and len(spool) == 1
     assert sample(metrics, "lumigrad_spool_reads_total", kind="thing", result="damaged") == 1
 
 
 @pytest.mark.parametrize("length", [0, 10, 40, 90, 1000])
 def test_a_file_that_is_cut_off_or_longer_is_damaged(spool: Spool, length: int) -> None:
-    drawer = spool.drawer("anna")
-    write(drawer, "one", LARGE[:1000])
+    tenant_spool = spool.of_tenant("anna")
+    write(tenant_spool, "one", LARGE[:1000])
     (path,) = files(spool)
     os.truncate(path, length if length else 5000)
-    assert list(drawer.heads("thing")) == []
+    assert list(tenant_spool.heads("thing")) == []
     assert files(spool) == []
 
 
 def test_the_header_of_one_file_does_not_go_with_the_payload_of_another(spool: Spool) -> None:
-    drawer = spool.drawer("anna")
-    write(drawer, "one", b"1" * 64, b"header 1")
-    write(drawer, "two", b"2" * 64, b"header 2")
+    tenant_spool = spool.of_tenant("anna")
+    write(tenant_spool, "one", b"1" * 64, b"header 1")
+    write(tenant_spool, "two", b"2" * 64, b"header 2")
     one, two = sorted(files(spool), key=lambda path: b"two" in path.read_bytes()[:60])
     content = one.read_bytes()
     one.write_bytes(content[:128] + two.read_bytes()[128:])
-    assert drawer.read("thing", "one") is None
+    assert tenant_spool.read("thing", "one") is None
 
 
 def test_the_least_recently_used_makes_room(tmp_path: Path, metrics: Metrics) -> None:
     spool = spool_in(tmp_path, metrics, 3_500)
-    drawer = spool.drawer("anna")
+    tenant_spool = spool.of_tenant("anna")
     for name in ("one", "two", "three"):
-        write(drawer, name, LARGE[:900])
-    drawer.touch("thing", "one")
-    write(drawer, "four", LARGE[:900])
-    assert [head.name for head in drawer.heads("thing")] == ["three", "one", "four"]
+        write(tenant_spool, name, LARGE[:900])
+    tenant_spool.touch("thing", "one")
+    write(tenant_spool, "four", LARGE[:900])
+    assert [head.name for head in tenant_spool.heads("thing")] == ["three", "one", "four"]
     assert spool.bytes == sum(path.stat().st_size for path in files(spool)) <= 3_500
     assert sample(metrics, "lumigrad_evictions_total", store="spool", reason="room") == 1
     with pytest.raises(BusyError, match=r"bytes of files are needed, of which there are 3500 .*--whole"):
-        write(drawer, "five", LARGE[:4000])
+        write(tenant_spool, "five", LARGE[:4000])
     assert sample(metrics, "lumigrad_spool_writes_total", kind="thing", result="no_room") == 1
     assert len(spool) == 3
     # The next process may be given less.
     spool = again(spool, 2_500)
-    assert [head.name for head in spool.drawer("anna").heads("thing")] == ["three", "four"]
+    assert [head.name for head in spool.of_tenant("anna").heads("thing")] == ["three", "four"]
 
 
 def test_each_owner_has_a_share_and_loses_its_own_only(tmp_path: Path, metrics: Metrics) -> None:
     spool = spool_in(tmp_path, metrics, 4_400, share=2_400)
-    anna, ben = spool.drawer("anna"), spool.drawer("ben")
+    anna, ben = spool.of_tenant("anna"), spool.of_tenant("ben")
     write(ben, "kept", LARGE[:900])
     for name in ("one", "two", "three"):
         write(anna, name, LARGE[:900])
@@ -207,7 +209,7 @@ def test_each_owner_has_a_share_and_loses_its_own_only(tmp_path: Path, metrics: 
     # Carl has nothing that might go.
     write(ben, "more", LARGE[:700])
     with pytest.raises(BusyError, match="--whole"):
-        write(spool.drawer("carl"), "one", LARGE[:900])
+        write(spool.of_tenant("carl"), "one", LARGE[:900])
     with pytest.raises(BusyError, match="--share"):
         write(anna, "four", LARGE[:2400])
     assert [head.name for head in anna.heads("thing")] == ["two", "three"]
@@ -217,39 +219,39 @@ def test_each_owner_has_a_share_and_loses_its_own_only(tmp_path: Path, metrics: 
 
 def test_snapshots_make_way_for_no_scene_and_scenes_for_snapshots(tmp_path: Path, metrics: Metrics) -> None:
     spool = spool_in(tmp_path, metrics, 2_400)
-    drawer = spool.drawer("anna")
+    tenant_spool = spool.of_tenant("anna")
     payload = [memoryview(LARGE[:900])]
-    write(drawer, "scene", LARGE[:900])
+    write(tenant_spool, "scene", LARGE[:900])
     for _ in range(3):
         # Of one name, it takes the room of the one before.
-        assert drawer.write("training", "one", b"", payload)
-    assert drawer.touch("thing", "scene")
-    assert drawer.write("training", "two", b"", payload)
-    assert not drawer.touch("thing", "scene")
+        assert tenant_spool.write("training", "one", b"", payload)
+    assert tenant_spool.touch("thing", "scene")
+    assert tenant_spool.write("training", "two", b"", payload)
+    assert not tenant_spool.touch("thing", "scene")
     for write_another in (
-        lambda: write(drawer, "scene", LARGE[:900]),
-        lambda: drawer.write("training", "three", b"", payload),
+        lambda: write(tenant_spool, "scene", LARGE[:900]),
+        lambda: tenant_spool.write("training", "three", b"", payload),
     ):
         with pytest.raises(BusyError, match="2400 bytes of files"):
             write_another()
-    assert [head.name for head in drawer.heads("training")] == ["one", "two"]
+    assert [head.name for head in tenant_spool.heads("training")] == ["one", "two"]
     # As the next process finds them: with scenes last, whatever is newer.
     os.close(spool._claim)
     spool = spool_in(tmp_path, metrics, 2_400, idle_seconds=0.0)
-    drawer = spool.drawer("anna")
+    tenant_spool = spool.of_tenant("anna")
     # Nobody has come back to them.
-    assert drawer.write("training", "three", b"", payload)
-    assert [head.name for head in drawer.heads("training")] == ["two", "three"]
+    assert tenant_spool.write("training", "three", b"", payload)
+    assert [head.name for head in tenant_spool.heads("training")] == ["two", "three"]
 
 
 def test_the_number_of_files_is_limited_too(tmp_path: Path, metrics: Metrics) -> None:
     spool = spool_in(tmp_path, metrics, files=3)
-    drawer = spool.drawer("anna")
+    tenant_spool = spool.of_tenant("anna")
     for number in range(5):
-        assert write(drawer, str(number))
-    assert [head.name for head in drawer.heads("thing")] == ["2", "3", "4"]
+        assert write(tenant_spool, str(number))
+    assert [head.name for head in tenant_spool.heads("thing")] == ["2", "3", "4"]
     with pytest.raises(BusyError, match=r"3 of 3 files .*--files"):
-        write(spool.drawer("ben"), "one")
+        write(spool.of_tenant("ben"), "one")
 
 
 def test_names_are_on_the_disk_before_anybody_relies_on_them(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,13 +264,13 @@ def test_names_are_on_the_disk_before_anybody_relies_on_them(spool: Spool, monke
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    drawer = spool.drawer("anna")
-    write(drawer, "one")
+    tenant_spool = spool.of_tenant("anna")
+    write(tenant_spool, "one")
     (file,) = files(spool)
     assert (file.parent, frozenset({file.name})) == synced[-1]
     assert {file.parent.parent, Path(spool._folder)} <= {path for path, _ in synced}
-    drawer.forget("thing", "one")
-    drawer.settle()
+    tenant_spool.forget("thing", "one")
+    tenant_spool.sync()
     assert (file.parent, frozenset({f"{file.name}.gone"})) == synced[-1]
 
 
@@ -298,10 +300,10 @@ def test_a_full_disk_costs_what_does_not_fit(spool: Spool, metrics: Metrics, cap
         "def count(limit): return Account('of them', limit, '--option')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "spool = Spool(sys.argv[1], count(1 << 24), count(9), Metrics(), 600)\n"
-        "drawer = spool.drawer('anna')\n"
+        "tenant_spool = spool.of_tenant('anna')\n"
         "small, large = memoryview(bytes(1 << 10)), memoryview(bytes(1 << 21))\n"
         "def written(each):\n"
-        "    try: return drawer.write('thing', str(len(each)), b'', [each])\n"
+        "    try: return tenant_spool.write('thing', str(len(each)), b'', [each])\n"
         "    except BusyError: return False\n"
         "print([written(each) for each in (small, large, small)])\n"
         "print(len(spool), len([name for _, _, names in os.walk(sys.argv[1]) for name in names if name != 'lock']))\n"
@@ -314,27 +316,27 @@ def test_a_full_disk_costs_what_does_not_fit(spool: Spool, metrics: Metrics, cap
 
 def test_writing_is_somebody_elses_work(spool: Spool) -> None:
     writer = SpoolWriter(spool)
-    drawer = spool.drawer("anna")
+    tenant_spool = spool.of_tenant("anna")
     may_go_on, threads = threading.Event(), []
 
     def work(name: str):
         def write_now(is_wanted) -> None:
             threads.append(threading.current_thread().name)
             may_go_on.wait(10)
-            write(drawer, name, is_wanted=is_wanted)
+            write(tenant_spool, name, is_wanted=is_wanted)
 
         return write_now
 
-    writer.give(work("one"), 0)
-    running = writer.give(work("two"), 0)
-    waiting = writer.give(work("three"), 3600)
-    writer.give(work("four"), 3600)
+    writer.submit(work("one"), 0)
+    running = writer.submit(work("two"), 0)
+    waiting = writer.submit(work("three"), 3600)
+    writer.submit(work("four"), 3600)
     assert not writer.flush(0)
-    writer.call_off(waiting)
+    writer.cancel(waiting)
     may_go_on.set()
     assert writer.flush(10)
     assert set(threads) == {"spool"} and running.is_wanted is False
-    assert sorted(head.name for head in drawer.heads("thing")) == ["four", "one", "two"]
+    assert sorted(head.name for head in tenant_spool.heads("thing")) == ["four", "one", "two"]
 
 
 def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> None:
@@ -343,17 +345,17 @@ def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> Non
     def fail(_: object) -> None:
         raise RuntimeError("no")
 
-    writer.give(fail, 0)
-    writer.give(lambda is_wanted: write(spool.drawer("anna"), "one", is_wanted=is_wanted), 0)
+    writer.submit(fail, 0)
+    writer.submit(lambda is_wanted: write(spool.of_tenant("anna"), "one", is_wanted=is_wanted), 0)
     assert writer.flush(10)
     assert len(spool) == 1
 
 
 def test_what_was_forgotten_leaves_the_disk_although_nothing_is_written(spool: Spool) -> None:
     writer = SpoolWriter(spool)
-    write(spool.drawer("anna"), "one")
-    writer.give(lambda _: None, 3600)
-    assert spool.drawer("anna").forget("thing", "one")
+    write(spool.of_tenant("anna"), "one")
+    writer.submit(lambda _: None, 3600)
+    assert spool.of_tenant("anna").forget("thing", "one")
     until = time.monotonic() + 30
     while files(spool):
         assert time.monotonic() < until, f"still there: {files(spool)}"

@@ -1,4 +1,4 @@
-"""The one thread that works on the device, and faults after which the device cannot be used."""
+"""The one thread that runs jobs on the device."""
 
 from __future__ import annotations
 
@@ -12,51 +12,9 @@ import torch
 
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, DeviceLostError, StoppingError
-from lumigrad.server.device.jobs import Job, Joint
-from lumigrad.server.device.launch import Launch
+from lumigrad.server.device.faults import is_device_lost
 from lumigrad.server.device.memory import Cost, DeviceMemory
-from lumigrad.server.device.queue import Schedule
-
-# What CUDA calls them, by name and in words; torch and our kernels pass on one or the other.
-_TEXTS = (
-    "cudaErrorAssert",
-    "cudaErrorContained",
-    "cudaErrorECCUncorrectable",
-    "cudaErrorHardwareStackError",
-    "cudaErrorIllegalAddress",
-    "cudaErrorIllegalInstruction",
-    "cudaErrorInvalidAddressSpace",
-    "cudaErrorInvalidPc",
-    "cudaErrorLaunchFailure",
-    "cudaErrorLaunchTimeout",
-    "cudaErrorMisalignedAddress",
-    "cudaErrorNvlinkUncorrectable",
-    "cudaErrorUnknown",
-    "device-side assert",
-    "hardware stack error",
-    "illegal instruction",
-    "illegal memory access",
-    "invalid program counter",
-    "launch timed out",
-    "misaligned address",
-    "not supported on global/shared address space",
-    "uncorrectable ECC",
-    "uncorrectable NVLink",
-    "unknown error",
-    "unspecified launch failure",
-)
-
-
-def is_sticky(error: BaseException) -> bool:
-    """Whether an error, or what it was raised from, says that the device's context is broken."""
-    seen: BaseException | None = error
-    while seen is not None:
-        text = str(seen)
-        if isinstance(seen, RuntimeError) and "CUDA" in text and any(sign in text for sign in _TEXTS):
-            return True
-        seen = seen.__cause__
-    return False
-
+from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
 
 T = TypeVar("T")
 
@@ -77,14 +35,14 @@ class DeviceExecutor:
         self._device = device
         self._memory = memory
         self._batch_wait_seconds = batch_wait_seconds
-        self._waiting = Schedule(queue_size, has_tenants=has_tenants)
+        self._waiting = DeviceQueue(queue_size, has_tenants=has_tenants)
         self._changed = threading.Condition()
-        # What those hear who come, or still wait, when it ends.
+        # Raised by jobs that come, or wait, once the executor ends.
         self._refusal: type[Exception] | None = None
-        self._running: Launch | None = None
-        # Hears of an error after which the device is of no use to this process.
+        self._running: Batch | None = None
+        # Called with an error after which this process cannot use the device.
         self.on_lost: Callable[[BaseException], None] = lambda error: None
-        # Hears how many views were computed at once, of calls that may be computed together.
+        # Called with the number of views of each batch of jobs that may run together.
         self.on_views: Callable[[int], object] = lambda views: None
         # By the monotonic clock; minus infinity after a failure.
         self.last_success = -math.inf
@@ -101,8 +59,8 @@ class DeviceExecutor:
     @property
     def held_seconds(self) -> float:
         """How long the device's thread has been at one part of a job; 0 if none runs."""
-        launch = self._running
-        return 0.0 if launch is None else launch.held_seconds
+        batch = self._running
+        return 0.0 if batch is None else batch.held_seconds
 
     @property
     def busy_seconds(self) -> float:
@@ -119,18 +77,18 @@ class DeviceExecutor:
     def predicted_bytes(self) -> int:
         """What the jobs that run and wait are predicted to take of the device's memory."""
         with self._changed:
-            launch = self._running
-            return self._waiting.predicted_bytes + (0 if launch is None else launch.cost.bytes)
+            batch = self._running
+            return self._waiting.predicted_bytes + (0 if batch is None else batch.cost.bytes)
 
     def run(
-        self, work: Callable[[], T], call: Call | None, cost: Cost | None = None, joint: Joint[T] | None = None
+        self, work: Callable[[], T], call: Call | None, cost: Cost | None = None, entry: BatchEntry[T] | None = None
     ) -> T:
         """Run `work` on the device's thread and return its result, or raise what it raised.
 
         A job whose call ends while it waits gives its place up. The worker's own jobs have no call. `cost` is what is
-        known of the work, and `joint` says how it is done at one with other jobs, if it can be.
+        known of the work; with `entry` it may run in one batch with other jobs.
         """
-        job = Job(work, call, cost or Cost(), joint)
+        job = Job(work, call, cost or Cost(), entry)
         with self._changed:
             if self._refusal is not None:
                 raise self._refusal
@@ -151,9 +109,9 @@ class DeviceExecutor:
         That one is not told to try again, since it may be what broke the device.
         """
         self._refuse(StoppingError)
-        launch = self._running
-        if launch is not None and threading.current_thread() is not self._thread:
-            launch.fail(DeviceLostError())
+        batch = self._running
+        if batch is not None and threading.current_thread() is not self._thread:
+            batch.fail(DeviceLostError())
 
     def _refuse(self, refusal: type[Exception]) -> None:
         with self._changed:
@@ -182,35 +140,35 @@ class DeviceExecutor:
                 self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
                 if self._refusal is not None:
                     return
-                self._running = launch = self._next()
+                self._running = batch = self._next()
             started = time.perf_counter()
             self._busy = (self._busy[0], started)
-            launch.run(self._memory)
-            self._settle(launch, time.perf_counter() - started)
-            launch.deliver()
+            batch.run(self._memory)
+            self._settle(batch, time.perf_counter() - started)
+            batch.deliver()
             # The next wait may be long; do not keep the last call's tensors alive meanwhile.
-            del launch
+            del batch
 
-    def _next(self) -> Launch:
-        """The job whose turn it is, and those that go with it."""
+    def _next(self) -> Batch:
+        """The next job, with those that run in one batch with it."""
         jobs = self._waiting.take()
         until = time.monotonic() + self._batch_wait_seconds
-        while self._waiting.add_mates(jobs) and self._refusal is None:
+        while self._waiting.fill_up(jobs) and self._refusal is None:
             left = until - time.monotonic()
             if left <= 0:
                 break
             self._changed.wait(left)
-        return Launch(jobs)
+        return Batch(jobs)
 
-    def _settle(self, launch: Launch, seconds: float) -> None:
-        """Bring the books in order before whoever waits goes on."""
+    def _settle(self, batch: Batch, seconds: float) -> None:
+        """Settle the counters before the results are delivered."""
         self._busy = (self._busy[0] + seconds, None)
-        self.last_success = -math.inf if launch.errors else time.monotonic()
-        for error in launch.errors:
-            if is_sticky(error):
+        self.last_success = -math.inf if batch.errors else time.monotonic()
+        for error in batch.errors:
+            if is_device_lost(error):
                 self.on_lost(error)
-        if launch.is_joint and not launch.errors:
-            self.on_views(launch.cost.views)
+        if batch.is_batchable and not batch.errors:
+            self.on_views(batch.cost.views)
         with self._changed:
-            self._waiting.settle(launch, seconds)
+            self._waiting.settle(batch, seconds)
         self._running = None

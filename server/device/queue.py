@@ -1,18 +1,201 @@
-"""The queue of the device: bounded, fair between tenants, by priority and deadline."""
+"""The queue of the device: jobs that wait, fair between tenants, by priority and deadline, and batches of them."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import torch
 
 from lumigrad.server.core.admission import Places
-from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import BusyError, TooLateError
-from lumigrad.server.device.jobs import Job
-from lumigrad.server.device.launch import Launch
-from lumigrad.server.device.memory import Estimates
+from lumigrad.server.core.call import Call, Priority
+from lumigrad.server.core.errors import (
+    BusyError,
+    DeviceMemoryError,
+    InvalidArgumentError,
+    TooLateError,
+    is_out_of_memory,
+    release_frames,
+)
+from lumigrad.server.device.memory import Cost, DeviceMemory, Estimates
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BatchEntry(Generic[T]):
+    """How a job runs in one batch with others.
+
+    Attributes:
+        key: Jobs with equal keys may run in one batch.
+        fill: The fraction of a full batch that this job takes.
+        item: What `run` needs of this job.
+        run: Runs a batch, given the items of its jobs; returns their results in the same order.
+    """
+
+    key: Hashable
+    fill: float
+    item: Any
+    run: Callable[[Sequence[Any]], Sequence[T]]
+
+
+class Job(Generic[T]):
+    """A piece of work for the device's thread. It runs once, and its result is delivered once."""
+
+    def __init__(self, work: Callable[[], T], call: Call | None, cost: Cost, entry: BatchEntry[T] | None) -> None:
+        """The worker's own jobs have no `call`; a job without `entry` runs alone."""
+        self.call = call
+        self.cost = cost
+        self.entry = entry
+        self.future: Future[T] = Future()
+        self.error: BaseException | None = None
+        self.result: T | None = None
+        self._work = work
+        self._submitted = time.perf_counter()
+        self._started = math.inf
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that asked for it; empty for the worker's own jobs."""
+        return "" if self.call is None else self.call.tenant
+
+    @property
+    def priority(self) -> Priority:
+        """The call's priority. The worker's own jobs are urgent: they are short, and tell whether the device works."""
+        return Priority.INTERACTIVE if self.call is None else self.call.priority
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline of its call."""
+        return math.inf if self.call is None else self.call.remaining
+
+    @property
+    def held_seconds(self) -> float:
+        """Seconds since it started, or last checked its call, as it does before each part of its work."""
+        asked = self._started if self.call is None else max(self._started, self.call.checked)
+        return time.monotonic() - asked
+
+    def begin(self) -> bool:
+        """Start the clock; False, with the error noted, if its call has ended."""
+        self._started = time.monotonic()
+        if self.call is None:
+            return True
+        self.call.times.add("queue", (time.perf_counter() - self._submitted) * 1e3)
+        try:
+            self.call.check()
+        except Exception as error:
+            self.error = error
+        return self.error is None
+
+    def work(self, memory: DeviceMemory) -> None:
+        """Run the work, on the device's thread, and keep its result or error."""
+        try:
+            with torch.no_grad():
+                self.result = memory.run(self._work, self.cost)
+        except BaseException as error:
+            self.error = error
+
+    def fail(self, error: BaseException) -> None:
+        """Deliver an error to the waiting thread."""
+        self.error = error
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Deliver the result to the waiting thread, once the executor has settled its counters."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(cast(T, self.result))
+
+
+class Batch:
+    """Jobs that the device runs at one time: a single one, or several with one key."""
+
+    def __init__(self, jobs: Sequence[Job[Any]]) -> None:
+        """Several jobs must have entries with equal keys."""
+        self._jobs = jobs
+        self._started = time.monotonic()
+
+    @property
+    def held_seconds(self) -> float:
+        """The least `held_seconds` of its jobs."""
+        return min(job.held_seconds for job in self._jobs)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._started
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the last deadline of its calls."""
+        return max(job.remaining for job in self._jobs)
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of all its jobs."""
+        costs = [job.cost for job in self._jobs]
+        return Cost(
+            costs[0].kind,
+            sum(cost.views for cost in costs),
+            sum(cost.bytes for cost in costs),
+            sum(cost.payload_bytes for cost in costs),
+        )
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether its jobs may run with others."""
+        return self._jobs[0].entry is not None
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """The errors of its jobs."""
+        return [job.error for job in self._jobs if job.error is not None]
+
+    def run(self, memory: DeviceMemory) -> None:
+        """Run the jobs whose calls have not ended, on the device's thread."""
+        running = [job for job in self._jobs if job.begin()]
+        if len(running) == 1:
+            running[0].work(memory)
+        elif running:
+            self._run_together(running, memory)
+
+    def fail(self, error: BaseException) -> None:
+        """Deliver an error to all waiting threads."""
+        for job in self._jobs:
+            job.fail(error)
+
+    def deliver(self) -> None:
+        """Deliver the results to the waiting threads."""
+        for job in self._jobs:
+            job.deliver()
+
+    def _run_together(self, jobs: Sequence[Job[Any]], memory: DeviceMemory) -> None:
+        entry = jobs[0].entry
+        assert entry is not None
+        try:
+            memory.make_room(self.cost)
+            with torch.no_grad():
+                results = entry.run([job.entry.item for job in jobs if job.entry is not None])
+            for job, result in zip(jobs, results, strict=True):
+                job.result = result
+        except BaseException as error:
+            if isinstance(error, InvalidArgumentError | DeviceMemoryError) or is_out_of_memory(error):
+                # One job's request, or the size of the batch, may be the cause: no job may fail for another.
+                release_frames(error)
+                for job in jobs:
+                    job.work(memory)
+                return
+            for job in jobs:
+                job.error = error
+
 
 # While others wait, more urgent calls go first for so much device time ...
 _TURN_SECONDS = 1.0
@@ -161,14 +344,14 @@ class FairQueue(Generic[W]):
         return self._lines[tenant].seconds
 
 
-# The share of the newest launch in the running mean of their times.
+# The weight of the newest batch in the running mean of their times.
 _NEWEST = 0.2
-# What takes longer gains little from being done at one, and each call waits for the last.
-_JOINT_SECONDS = 0.02
+# Batches that take longer gain little, and each call waits for the last.
+_BATCH_SECONDS = 0.02
 
 
-class Schedule:
-    """The queue and what is known of the time that its jobs take. Its owner holds a lock around every call."""
+class DeviceQueue:
+    """The fair queue of jobs, with estimates of the time that they take. Its owner holds a lock around every call."""
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
         self._queue: FairQueue[Job[Any]] = FairQueue(size, has_tenants=has_tenants)
@@ -180,11 +363,11 @@ class Schedule:
 
     @property
     def predicted_bytes(self) -> int:
-        """What all jobs are predicted to take of the device's memory."""
+        """The device memory that all jobs are predicted to take."""
         return sum(job.cost.bytes for job in self._queue)
 
-    def put(self, job: Job[Any], running: Launch | None) -> None:
-        """Let a job wait. Without a place for it it is a BusyError, without the time for it a TooLateError."""
+    def put(self, job: Job[Any], running: Batch | None) -> None:
+        """Add a job: BusyError if the queue is full, TooLateError if the job cannot end before its deadline."""
         self._check_deadline(job, running)
         if not self._queue.put(job):
             depth = len(self._queue)
@@ -192,69 +375,69 @@ class Schedule:
             raise BusyError(full, max(0.01, self._mean_seconds * depth))
 
     def take(self) -> list[Job[Any]]:
-        """The job whose turn it is; one must wait."""
+        """Remove the next job; one must wait."""
         return [self._queue.take()]
 
-    def add_mates(self, jobs: list[Job[Any]]) -> bool:
-        """Take out what goes with the jobs taken, as far as there is room; False if there is none for more."""
-        joint = jobs[0].joint
-        if joint is None:
+    def fill_up(self, jobs: list[Job[Any]]) -> bool:
+        """Move jobs that may run with those taken from the queue to `jobs`, up to a full batch; False if it is full."""
+        entry = jobs[0].entry
+        if entry is None:
             return False
         fill = sum(self._fill(job) for job in jobs)
 
-        def is_mate(job: Job[Any]) -> bool:
+        def fits(job: Job[Any]) -> bool:
             nonlocal fill
-            if job.joint is None or job.joint.key != joint.key or fill + self._fill(job) > 1:
+            if job.entry is None or job.entry.key != entry.key or fill + self._fill(job) > 1:
                 return False
             fill += self._fill(job)
             return True
 
-        jobs += self._queue.take_along(is_mate)
+        jobs += self._queue.take_along(fits)
         return fill + self._fill(jobs[0]) <= 1
 
-    def settle(self, launch: Launch, seconds: float) -> None:
-        """Note how long the jobs taken have had the device."""
+    def settle(self, batch: Batch, seconds: float) -> None:
+        """Charge the jobs taken last with the time that they had the device."""
         self._mean_seconds += _NEWEST * (seconds - self._mean_seconds)
         self._queue.charge(seconds)
-        if not launch.errors and launch.cost.kind is not None:
-            self._estimates.add(launch.cost.kind, seconds / launch.cost.views)
+        if not batch.errors and batch.cost.kind is not None:
+            self._estimates.add(batch.cost.kind, seconds / batch.cost.views)
 
     def remove(self, job: Job[Any]) -> bool:
-        """Take a job out; False if it does not wait."""
+        """Remove a job; False if it does not wait."""
         return self._queue.remove(job)
 
     def clear(self) -> list[Job[Any]]:
-        """Take all out."""
+        """Remove all jobs."""
         return self._queue.clear()
 
     def _fill(self, job: Job[Any]) -> float:
-        """The share that a job takes of what is done at one time."""
+        """The fraction of a full batch that a job takes, by its entry and by its time."""
         seconds = self._estimates.typical(job.cost)
-        if job.joint is None or seconds is None:
+        if job.entry is None or seconds is None:
             return 1.0
-        return max(job.joint.fill, seconds / _JOINT_SECONDS)
+        return max(job.entry.fill, seconds / _BATCH_SECONDS)
 
-    def _check_deadline(self, job: Job[Any], running: Launch | None) -> None:
+    def _check_deadline(self, job: Job[Any], running: Batch | None) -> None:
         least = self._estimates.least(job.cost)
-        # Of what nobody has seen before nobody knows.
+        # Without estimates no job is refused.
         if job.call is None or not least:
             return
         needed, left = self._ahead(job, running) + least, job.call.remaining
         if needed > left:
             raise TooLateError(needed, left)
 
-    def _ahead(self, job: Job[Any], running: Launch | None) -> float:
-        """Seconds until a job's turn comes, at the least: those before it may be done at one, or end too late."""
+    def _ahead(self, job: Job[Any], running: Batch | None) -> float:
+        """The least time until a job can run: those before it may run in one batch, or miss their deadlines."""
         seconds = 0.0 if running is None else self._rest(running)
         counted: set[Hashable] = set()
         for other in self._queue.ahead_of(job):
-            key = other if other.joint is None else other.joint.key
-            if job.joint is not None and key == job.joint.key:
+            key = other if other.entry is None else other.entry.key
+            if job.entry is not None and key == job.entry.key:
                 break
             if key not in counted:
                 counted.add(key)
                 seconds += max(0.0, min(self._estimates.least(other.cost), other.remaining - seconds))
         return seconds
 
-    def _rest(self, running: Launch) -> float:
+    def _rest(self, running: Batch) -> float:
         return max(0.0, min(self._estimates.least(running.cost) - running.seconds, running.remaining))

@@ -12,7 +12,7 @@ import torch
 
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import arguments_of
-from lumigrad.server.device.jobs import Joint
+from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.images import ImageFormats
 from lumigrad.server.engines.passes import Computed, Task
@@ -33,15 +33,15 @@ class _Part:
         return self.task.plan.lead
 
 
-def joint_of(
+def batch_entry(
     task: Task, load: Callable[[], Any], call: Call, formats: ImageFormats, transfer: Transfer
-) -> Joint[Computed] | None:
+) -> BatchEntry[Computed] | None:
     """How a forward pass that is not retained is done as one with others of its tenant; None: it is not."""
     plan, scene = task.plan, task.scene
     if scene is None or plan.kind is None:
         return None
     key = task.engine.name, scene.scene_id, scene.version, plan.kind
-    return Joint(key, plan.fill, _Part(task, load, call, formats), lambda parts: _compute(parts, transfer))
+    return BatchEntry(key, plan.fill, _Part(task, load, call, formats), lambda parts: _compute(parts, transfer))
 
 
 def _compute(parts: Sequence[_Part], transfer: Transfer) -> list[Computed]:

@@ -13,7 +13,7 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, named_tensors, timed
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.engines.batches import joint_of
+from lumigrad.server.engines.batches import batch_entry
 from lumigrad.server.engines.content import Tensors, uploader
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
@@ -57,7 +57,7 @@ def answer_forward(
         lambda: runtime.passes.forward(task, load(), call, formats, retain=retain),
         call,
         cost,
-        None if retain else joint_of(task, load, call, formats, runtime.transfer),
+        None if retain else batch_entry(task, load, call, formats, runtime.transfer),
     )
     payload = call.lane.writer()
     if asked.reference is not None:

@@ -16,10 +16,8 @@ from lumigrad.client.errors import DeadlineExceeded
 from lumigrad.protos import details
 from lumigrad.server.core.call import Priority
 from lumigrad.server.core.errors import TooLateError
-from lumigrad.server.device.jobs import Job, Joint
-from lumigrad.server.device.launch import Launch
 from lumigrad.server.device.memory import Cost, Estimates
-from lumigrad.server.device.queue import Schedule
+from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
 from lumigrad.v1 import errors_pb2
 from support.calls.raw_calls import RawClient, detail, failure, sphere_cloud
 from support.workers.held_device import StandInCall
@@ -107,23 +105,23 @@ def test_clients_are_told_what_to_change(process: WorkerProcess) -> None:
             render((time.perf_counter() - started) / 15)
 
 
-def knowing(seconds: dict[Any, float]) -> Schedule:
-    """A schedule that has seen kinds of work take so long."""
-    schedule = Schedule(1000, has_tenants=False)
+def knowing(seconds: dict[Any, float]) -> DeviceQueue:
+    """A queue that has seen kinds of work take so long."""
+    queue = DeviceQueue(1000, has_tenants=False)
     for kind, each in seconds.items():
         for _ in range(3):
-            schedule.settle(Launch([Job(lambda: None, None, Cost(kind), None)]), each)
-    return schedule
+            queue.settle(Batch([Job(lambda: None, None, Cost(kind), None)]), each)
+    return queue
 
 
 def job_of(kind: Any, call: Any, key: Any = None) -> Job[None]:
-    joint = None if key is None else Joint(key, 0.1, None, lambda parts: [None] * len(parts))
-    return Job(lambda: None, call, Cost(kind), joint)
+    entry = None if key is None else BatchEntry(key, 0.1, None, lambda parts: [None] * len(parts))
+    return Job(lambda: None, call, Cost(kind), entry)
 
 
-def is_refused(schedule: Schedule, job: Job[None], running: Launch | None = None) -> bool:
+def is_refused(queue: DeviceQueue, job: Job[None], running: Batch | None = None) -> bool:
     try:
-        schedule.put(job, running)
+        queue.put(job, running)
     except TooLateError:
         return True
     return False
@@ -138,41 +136,41 @@ def test_none_is_refused_that_would_have_made_it(
     others: list[tuple[float, float, float]], seconds: float, remaining: float, slower: float
 ) -> None:
     """Whatever waits before it, and though work may be twice as fast as it ever was, or slower."""
-    schedule = knowing({**{number: each[0] for number, each in enumerate(others)}, "mine": seconds})
+    queue = knowing({**{number: each[0] for number, each in enumerate(others)}, "mine": seconds})
     now = 0.0
     for number, (usual, left, factor) in enumerate(others):
-        if not is_refused(schedule, job_of(number, StandInCall(remaining=left))) and left > now:
+        if not is_refused(queue, job_of(number, StandInCall(remaining=left))) and left > now:
             now = min(now + usual * factor, left)
     would_end = now + seconds * slower
-    if is_refused(schedule, job_of("mine", StandInCall(remaining=remaining))):
+    if is_refused(queue, job_of("mine", StandInCall(remaining=remaining))):
         assert would_end > remaining * (1 - 1e-6) - 1e-3
 
 
 def test_only_what_must_go_before_a_call_counts() -> None:
-    schedule = knowing({"dear": 10.0, "mine": 1.0})
+    queue = knowing({"dear": 10.0, "mine": 1.0})
     for _ in range(3):
-        assert not is_refused(schedule, job_of("dear", StandInCall(remaining=1000.0)))
-    assert is_refused(schedule, job_of("mine", StandInCall(remaining=10.0)))
-    assert not is_refused(schedule, job_of("mine", StandInCall(remaining=17.0)))
+        assert not is_refused(queue, job_of("dear", StandInCall(remaining=1000.0)))
+    assert is_refused(queue, job_of("mine", StandInCall(remaining=10.0)))
+    assert not is_refused(queue, job_of("mine", StandInCall(remaining=17.0)))
     urgent = StandInCall(priority=Priority.INTERACTIVE, remaining=1.0)
-    assert not is_refused(schedule, job_of("mine", urgent))
-    assert not is_refused(schedule, job_of("mine", StandInCall(tenant="another", remaining=1.0)))
+    assert not is_refused(queue, job_of("mine", urgent))
+    assert not is_refused(queue, job_of("mine", StandInCall(tenant="another", remaining=1.0)))
 
 
 def test_what_may_be_computed_as_one_counts_once() -> None:
-    schedule = knowing({"dear": 10.0, "mine": 1.0})
+    queue = knowing({"dear": 10.0, "mine": 1.0})
     for _ in range(8):
-        assert not is_refused(schedule, job_of("dear", StandInCall(remaining=1000.0), key="together"))
-    assert is_refused(schedule, job_of("mine", StandInCall(remaining=5.0)))
-    assert not is_refused(schedule, job_of("mine", StandInCall(remaining=6.0)))
-    assert not is_refused(schedule, job_of("dear", StandInCall(remaining=5.5), key="together"))
+        assert not is_refused(queue, job_of("dear", StandInCall(remaining=1000.0), key="together"))
+    assert is_refused(queue, job_of("mine", StandInCall(remaining=5.0)))
+    assert not is_refused(queue, job_of("mine", StandInCall(remaining=6.0)))
+    assert not is_refused(queue, job_of("dear", StandInCall(remaining=5.5), key="together"))
 
 
 def test_what_runs_counts_as_far_as_it_is_not_done_and_no_longer_than_it_is_wanted() -> None:
-    schedule = knowing({"dear": 100.0, "mine": 1.0})
+    queue = knowing({"dear": 100.0, "mine": 1.0})
     for wanted, refused in ((1000.0, True), (5.0, False)):
-        running = Launch([job_of("dear", StandInCall(remaining=wanted))])
-        assert is_refused(schedule, job_of("mine", StandInCall(remaining=20.0)), running) == refused
+        running = Batch([job_of("dear", StandInCall(remaining=wanted))])
+        assert is_refused(queue, job_of("mine", StandInCall(remaining=20.0)), running) == refused
 
 
 def test_timings_are_forgotten_and_few_tell_nothing() -> None:

@@ -12,8 +12,8 @@ import torch
 
 from lumigrad.server.core.errors import CancelledError, DeviceMemoryError, InvalidArgumentError
 from lumigrad.server.device.executor import DeviceExecutor
-from lumigrad.server.device.jobs import Joint
 from lumigrad.server.device.memory import Cost, DeviceMemory
+from lumigrad.server.device.queue import BatchEntry
 from lumigrad.v1 import image_pb2
 from support.calls.distance_calls import DistanceClient
 from support.calls.distance_worlds import SWEPT, stored, ways
@@ -168,8 +168,8 @@ class Together:
 
     def ask(self, part: Any, tenant: str = "", fill: float = 0.25) -> Asked:
         self.call = StandInCall(tenant)
-        joint = Joint("kind", fill, (part, self.call), self._run)
-        return Asked(self.executor, lambda: self._one(part), self.call, Cost("kind"), joint)
+        entry = BatchEntry("kind", fill, (part, self.call), self._run)
+        return Asked(self.executor, lambda: self._one(part), self.call, Cost("kind"), entry)
 
     def _run(self, parts: Sequence[Any]) -> list[Any]:
         self.begun.set()

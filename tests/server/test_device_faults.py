@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lumigrad.server.device.executor import is_sticky
+from lumigrad.server.device.faults import is_device_lost
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from lumigrad.server.device.executor import is_sticky
         "CUDA: blend: whatever they call it (cudaErrorIllegalInstruction)",
     ],
 )
-def test_a_broken_context_is_sticky(text: str) -> None:
-    assert is_sticky(RuntimeError(text))
+def test_a_broken_context_is_device_lost(text: str) -> None:
+    assert is_device_lost(RuntimeError(text))
     try:
         raise ValueError("while blending") from RuntimeError(text)
     except ValueError as error:
-        assert is_sticky(error)
+        assert is_device_lost(error)
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_a_broken_context_is_sticky(text: str) -> None:
     ],
 )
 def test_what_passes_is_not(error: Exception) -> None:
-    assert not is_sticky(error)
+    assert not is_device_lost(error)

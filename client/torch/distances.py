@@ -2,99 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.torch.graphs import first_order, is_last_pass, on_host, outside_graphs
+from lumigrad.client.torch.graphs import on_host, outside_graphs
+from lumigrad.client.torch.remote import compute, requires_gradient
 from lumigrad.client.values.obstacle import Obstacle, Shape
 from lumigrad.client.values.world import World
-
-# The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
-INPUTS = ("spheres", "poses", "weight")
 
 
 @dataclass(frozen=True)
 class DistanceCall:
-    """All of a query that is not a tensor.
+    """All of a query that is not a tensor; see `RemoteCall`.
+
+    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32.
 
     Attributes:
         client: the way to the worker.
-        query: what to ask; tensors replace its spheres, poses and weight.
+        query: what to ask; inputs replace its spheres, poses and weight.
         differentiable: the outputs through which gradients flow.
-        retain: a backward will probably come.
         spread: several workers share the spheres.
     """
 
     client: Client
     query: DistanceQuery
     differentiable: frozenset[str]
-    retain: bool
     spread: bool = False
 
-    def ask(self, inputs: Sequence[torch.Tensor | None]) -> Distances:
-        """Asks for CPU tensors, one for each of `INPUTS`."""
-        spheres, poses, weight = (None if tensor is None else tensor.detach() for tensor in inputs)
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What is asked."""
+        return self.query.outputs
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
+        """Asks the worker."""
+        spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
         assert spheres is not None
-        query = replace(self.query, spheres=spheres.numpy(), poses=None if poses is None else poses.numpy())
-        if weight is not None:
-            query = replace(query, settings=replace(query.settings, weight=float(weight)))
-        return self.client.ask(query, retain=self.retain, spread=self.spread)
+        settings = self.query.settings if weight is None else replace(self.query.settings, weight=float(weight))
+        query = replace(self.query, spheres=spheres, poses=poses, settings=settings)
+        return self.client.ask(query, retain=retain, spread=self.spread)
 
-
-def ask_remotely(call: DistanceCall, inputs: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """The outputs of `call` by name, part of the autograd graph.
-
-    Args:
-        call: what to ask.
-        inputs: CPU float32 tensors, one for each of `INPUTS`: spheres [B, H, S, 4], poses [I, 7], weight []; None for
-            those absent.
-    """
-    results = RemoteQuery.apply(call, *inputs)  # type: ignore[no-untyped-call]
-    return dict(zip(call.query.outputs, results, strict=True))
-
-
-class RemoteQuery(torch.autograd.Function):
-    """Asks the worker; backward asks the same worker for the gradients that are needed, and no others."""
-
-    @staticmethod
-    def forward(ctx: Any, call: DistanceCall, *inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Takes the tensors of `INPUTS`, None for those absent, and returns those of the query's outputs."""
-        found = call.ask(inputs)
-        outputs = call.query.outputs
-        results = {name: torch.from_numpy(found[name]) for name in outputs}
-        ctx.call, ctx.found = call, found
-        # Saved only so that autograd notices when one is changed in place before backward.
-        ctx.save_for_backward(*(tensor for tensor in inputs if tensor is not None))
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(results[name] for name in outputs if name not in call.differentiable))
-        return tuple(results.values())
-
-    @staticmethod
-    @outside_graphs
-    @first_order
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Gradients for the inputs that require one."""
-        _ = ctx.saved_tensors
-        upstream = {
-            name: gradient
-            for name, gradient in zip(ctx.call.query.outputs, gradients, strict=True)
-            if gradient is not None and name in ctx.call.differentiable
-        }
-        wanted = [name for name, needed in zip(INPUTS, ctx.needs_input_grad[1:], strict=True) if needed]
-        if not upstream or not wanted:
-            return (None,) * (1 + len(INPUTS))
-        found = ctx.found.backward(**upstream, wanted=wanted, release=is_last_pass())
-        return None, *(torch.from_numpy(found[name]) if name in wanted else None for name in INPUTS)
+    def gradients(
+        self, result: Distances, upstream: Mapping[str, torch.Tensor], wanted: tuple[str, ...], release: bool
+    ) -> Gradients:
+        """As the worker returns them."""
+        given: dict[str, Any] = dict(upstream)
+        return result.backward(**given, wanted=wanted, release=release)
 
 
 OUTPUTS = ("cost", "distance")
@@ -173,7 +138,6 @@ def mesh_distance(
         "poses": None if poses is None else _poses(poses, world),
         "weight": _weight(weight) if isinstance(weight, torch.Tensor) else None,
     }
-    needed = [tensor for tensor in tensors.values() if tensor is not None and tensor.requires_grad]
     exact = semantics == "exact"
     if not exact:
         _refuse_gradients(semantics, poses=poses)
@@ -187,10 +151,9 @@ def mesh_distance(
         client=client_of(client),
         query=query,
         differentiable=frozenset(OUTPUTS if exact else ("cost",)),
-        retain=torch.is_grad_enabled() and bool(needed),
         spread=spread,
     )
-    results = ask_remotely(call, list(tensors.values()))
+    results = compute(call, tensors)
     device = spheres.device if isinstance(spheres, torch.Tensor) else torch.device("cpu")
     shape = array.shape[3 - axes : 3]
     on_device = {name: tensor.reshape(shape).to(device) for name, tensor in results.items()}
@@ -224,7 +187,7 @@ def _weight(weight: torch.Tensor) -> torch.Tensor:
 def _refuse_gradients(semantics: str, **tensors: Any) -> None:
     """Now rather than in backward, which is far from the cause."""
     for name, tensor in tensors.items():
-        if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        if requires_gradient([tensor]):
             raise InvalidArgument.of(
                 name,
                 f'expected a tensor that requires no gradient, since there is none for it with semantics="{semantics}",'

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
@@ -17,13 +18,15 @@ from lumigrad.client.rendering.request import RenderRequest, WireFormat
 from lumigrad.client.settings.gaussians import GaussianSettings, Transform
 from lumigrad.client.torch.gaussian_cameras import CAMERA_INPUTS, CameraSource
 from lumigrad.client.torch.graphs import on_host
+from lumigrad.client.torch.remote import Tensors
 from lumigrad.client.values.gaussians import Gaussians
 
 # The tensors of the scene, named as in the contract.
 SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 # All differentiable inputs of a rendering.
 INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS)
-Inputs = Mapping[str, torch.Tensor | None]
+# The images through which gradients flow.
+IMAGES = ("color", "transmittance", "depth", "inverse_depth")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,6 @@ class GaussianCall:
         batch: the leading sizes of the scene's tensors, one scene for each index; empty: a single scene.
         slices: (begin, end) of each transform.
         outputs: what to transfer.
-        retain: a backward will probably come.
         wire_format: how gradients per Gaussian travel.
         sparse: only rows that are not zero travel.
         spread: several workers share the cameras.
@@ -49,27 +51,31 @@ class GaussianCall:
     batch: tuple[int, ...]
     slices: tuple[tuple[int, int], ...]
     outputs: tuple[str, ...]
-    retain: bool
     wire_format: WireFormat = "float32"
     sparse: bool = False
     spread: bool = False
 
-    def render(self, inputs: Inputs) -> Frame:
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """Outputs through which gradients flow."""
+        return frozenset((*IMAGES, "means2d"))
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
         """Renders all cameras; results have one axis of cameras, those of the first scene first.
 
         Args:
-            inputs: CPU tensors by the names of `INPUTS`, None for those absent: of the scene with the leading sizes
-                `batch`, float32; background [D] or [.., C, D], transforms [T, 4, 4], cameras as their source says.
+            inputs: by the names of `INPUTS`: of the scene with the leading sizes `batch`, float32; background [D] or
+                [.., C, D], transforms [T, 4, 4], cameras as their source says.
+            retain: a backward pass will probably come.
         """
-        arrays = {name: None if tensor is None else tensor.detach().numpy() for name, tensor in inputs.items()}
-        scene = {name: arrays[name] for name in SCENE_INPUTS}
+        scene = {name: inputs[name] for name in SCENE_INPUTS}
         if self.batch:
             scenes, rest = math.prod(self.batch), len(self.batch)
             scene = {
                 name: None if array is None else array.reshape(scenes, *array.shape[rest:])
                 for name, array in scene.items()
             }
-        background, matrices = arrays["background"], arrays["transforms"]
+        background, matrices = inputs["background"], inputs["transforms"]
         settings = replace(
             self.settings,
             background=() if background is None else tuple(background.ravel().tolist()),
@@ -79,31 +85,25 @@ class GaussianCall:
             ],
         )
         request = RenderRequest(Gaussians(**scene), self.cameras.cameras(inputs), False, settings, self.outputs)
-        return self.client.render_request(request, retain=self.retain, spread=self.spread)
+        return self.client.render_request(request, retain=retain, spread=self.spread)
 
     def gradients(
-        self, frame: Frame, upstream: Mapping[str, torch.Tensor], wanted: Iterable[str], *, release: bool
+        self, result: Frame, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
     ) -> dict[str, torch.Tensor]:
         """Gradients on the CPU, dense, with as many values as the inputs but not always in their shape.
 
         Args:
-            frame: what `render` returned.
+            result: what `run` returned.
             upstream: gradients of outputs, or of "means2d".
             wanted: names out of `INPUTS`, "means2d" and "means2d_abs".
             release: let the worker forget the forward state.
         """
-        wanted = list(wanted)
         of_cameras = [name for name in wanted if name in CAMERA_INPUTS]
         names = [name for name in wanted if name not in CAMERA_INPUTS] + (["cameras"] if of_cameras else [])
-        output_gradients: dict[str, Any] = dict(upstream)
-        found = frame.backward(
-            **output_gradients,
-            wanted=names,
-            sparse=self.sparse and any(name in SCENE_INPUTS for name in names),
-            wire_format=self.wire_format,
-            release=release,
-        )
-        scene = frame.request.scene
+        given: dict[str, Any] = dict(upstream)
+        sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
+        found = result.backward(**given, wanted=names, sparse=sparse, wire_format=self.wire_format, release=release)
+        scene = result.request.scene
         assert isinstance(scene, Gaussians)
         tensors = {name: _dense(found, name, scene) for name in names if name != "cameras"}
         if of_cameras:
@@ -138,7 +138,7 @@ class Prepared:
         device: of the means as passed; results belong there.
     """
 
-    inputs: Inputs
+    inputs: Tensors
     batch: tuple[int, ...]
     cameras: int
     count: int
@@ -155,16 +155,6 @@ class Prepared:
     def views(self) -> tuple[int, ...]:
         """The sizes [.., C] of all cameras."""
         return (*self.batch, self.cameras)
-
-    @property
-    def differentiable(self) -> list[torch.Tensor]:
-        """The inputs that require a gradient."""
-        return [tensor for tensor in self.inputs.values() if tensor is not None and tensor.requires_grad]
-
-    @property
-    def retain(self) -> bool:
-        """Whether a backward will probably come."""
-        return torch.is_grad_enabled() and bool(self.differentiable)
 
 
 def prepared(

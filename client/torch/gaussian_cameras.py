@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.arrays import Array, Float64
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, Projection
@@ -19,10 +19,10 @@ CAMERA_INPUTS = ("view", "projection", "position")
 
 
 class CameraSource(Protocol):
-    """Makes the cameras of a rendering from CPU float64 tensors."""
+    """Makes the cameras of a rendering from float64 arrays."""
 
-    def cameras(self, tensors: Mapping[str, torch.Tensor | None]) -> tuple[Camera, ...]:
-        """The cameras, in order; `tensors` are those of `CAMERA_INPUTS`."""
+    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
+        """The cameras, in order; `inputs` has those of `CAMERA_INPUTS`."""
 
     def gradients(self, found: Gradients) -> dict[str, torch.Tensor]:
         """The gradient of each tensor, from those of the cameras."""
@@ -44,9 +44,9 @@ class ViewMatrices:
     model: Projection = "pinhole"
     distortion: tuple[tuple[float, ...], ...] = ()
 
-    def cameras(self, tensors: Mapping[str, torch.Tensor | None]) -> tuple[Camera, ...]:
+    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """One camera for each pair of matrices."""
-        views, intrinsics = _array(tensors["view"]).reshape(-1, 4, 4), _array(tensors["projection"]).reshape(-1, 3, 3)
+        views, intrinsics = _present(inputs["view"]).reshape(-1, 4, 4), _present(inputs["projection"]).reshape(-1, 3, 3)
         distortion = self.distortion or ((),) * len(views)
         return tuple(
             Camera.opencv(
@@ -84,9 +84,9 @@ class InriaMatrices:
     tan_fov_x: float
     tan_fov_y: float
 
-    def cameras(self, tensors: Mapping[str, torch.Tensor | None]) -> tuple[Camera, ...]:
+    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """One camera."""
-        view, projection, position = (_array(tensors[name]) for name in CAMERA_INPUTS)
+        view, projection, position = (_present(inputs[name]) for name in CAMERA_INPUTS)
         size = self.width, self.height
         return (Camera.inria(view, projection, position, self.tan_fov_x, self.tan_fov_y, *size),)
 
@@ -114,7 +114,7 @@ def distortion_rows(distortion: Any, cameras: int) -> tuple[tuple[float, ...], .
     """Rows of coefficients from [k], which all cameras share, or [.., C, k]; empty for None."""
     if distortion is None:
         return ()
-    array: Float64 = np.asarray(_array(torch.as_tensor(distortion)))
+    array: Float64 = torch.as_tensor(distortion).detach().to("cpu", torch.float64).numpy()
     if array.ndim == 1:
         array = np.broadcast_to(array, (cameras, len(array)))
     rows = array.reshape(-1, array.shape[-1])
@@ -123,7 +123,6 @@ def distortion_rows(distortion: Any, cameras: int) -> tuple[tuple[float, ...], .
     return tuple(tuple(row) for row in rows.tolist())
 
 
-def _array(tensor: torch.Tensor | None) -> Float64:
-    assert tensor is not None
-    array: Float64 = tensor.detach().to("cpu", torch.float64).numpy()
+def _present(array: Array | None) -> Array:
+    assert array is not None
     return array

@@ -1,21 +1,19 @@
-"""The autograd nodes of a remote rendering of Gaussians: the pictures, and the projected centres on their own."""
+"""The two autograd nodes of a rendering of Gaussians: its pictures, and the projected centres on their own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.torch.gaussian_call import INPUTS, GaussianCall, Inputs
-from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
+from lumigrad.client.torch.gaussian_call import IMAGES, INPUTS, GaussianCall
+from lumigrad.client.torch.remote import Tensors, attach
 
-# The outputs through which gradients flow, beside the projected centres.
-IMAGES = ("color", "transmittance", "depth", "inverse_depth")
+Gradients = dict[str, torch.Tensor]
 # The inputs that the projected centres depend on.
 PROJECTED = ("means", "quats", "scales", "covariances", "transforms", "view", "projection", "position")
 
@@ -34,9 +32,9 @@ class Layout:
     visible: torch.Tensor | None
     device: torch.device
 
-    def arrange(self, array: Array) -> torch.Tensor:
+    def arrange(self, array: Array | torch.Tensor) -> torch.Tensor:
         """[.., C, N, ...] or packed [M, ...] from what the worker sent, [V, N, ...]."""
-        values = torch.from_numpy(array)
+        values = torch.as_tensor(array)
         if self.visible is not None:
             return values.reshape(-1, *values.shape[2:])[self.visible].to(self.device)
         return values.reshape(*self.shape, *values.shape[2:]).to(self.device)
@@ -70,11 +68,33 @@ class Rendering:
     absgrad: bool = False
     coordinate: tuple[str, ...] = ()
 
+    def gradients(
+        self, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
+    ) -> dict[str, torch.Tensor]:
+        """As of the call, some as COO tensors."""
+        found = self.call.gradients(self.frame, upstream, wanted, release)
+        return {
+            name: self._coordinates(gradient) if name in self.coordinate else gradient
+            for name, gradient in found.items()
+        }
+
+    def _coordinates(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A COO tensor [.., N, k] with an entry for each Gaussian that some camera of its scene sees."""
+        *scenes, cameras, count = self.layout.shape
+        radii = torch.from_numpy(self.frame.radii)
+        seen = (radii > 0).all(dim=-1).reshape(-1, cameras, count).any(dim=1).reshape(*scenes, count)
+        dense = gradient.reshape(*scenes, count, -1)
+        return torch.sparse_coo_tensor(
+            seen.nonzero().T, dense[seen], dense.shape, is_coalesced=True, check_invariants=False
+        )
+
 
 def draw(
-    rendering: Rendering, centres: torch.Tensor | None, echo: torch.Tensor | None, inputs: Inputs
+    rendering: Rendering, centres: torch.Tensor | None, echo: torch.Tensor | None, inputs: Tensors
 ) -> dict[str, torch.Tensor]:
     """The images of a rendering by name, [V, H, W, ...] on the CPU, part of the autograd graph.
+
+    Its backward gives the inputs all that the images send back, also through the projected centres.
 
     Args:
         rendering: finished.
@@ -82,129 +102,53 @@ def draw(
         echo: of `project`, if the centres come from there.
         inputs: the tensors that were rendered.
     """
-    tensors = [inputs[name] for name in INPUTS]
-    results = DrawnGaussians.apply(rendering, centres, echo, *tensors)  # type: ignore[no-untyped-call]
-    return dict(zip((name for name in IMAGES if name in rendering.frame), results, strict=True))
+    layout = rendering.layout
+    absolute = centres if rendering.absgrad else None
+
+    def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
+        names = [name for name in wanted if name != "echo"] + ([] if absolute is None else ["means2d_abs"])
+        # With an echo the node of the centres comes next, and may have to ask for more.
+        found = rendering.gradients(upstream, names, release and "echo" not in wanted)
+        if absolute is not None:
+            absolute.absgrad = layout.arrange(found["means2d_abs"])  # type: ignore[attr-defined]
+        if "means2d" in found:
+            found["means2d"] = found["echo"] = layout.arrange(found["means2d"])
+        return found
+
+    images = {name: torch.from_numpy(rendering.frame[name]) for name in IMAGES if name in rendering.frame}
+    every = {**{name: inputs[name] for name in INPUTS}, "means2d": centres, "echo": echo}
+    return attach(images, every, differentiate)
 
 
-def project(rendering: Rendering, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+def project(rendering: Rendering, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """The projected centres, pixels, as a part of the autograd graph of their own; and an echo, for `draw`.
 
-    A loss may use the centres directly, hooks may change their gradient, and `retain_grad` shows it: what `draw` sends
-    into them is sent into the echo too, so that their own node can tell what was added.
+    A loss may use the centres directly, hooks may change their gradient, and `retain_grad` shows it. What `draw` sends
+    into the centres it sends into the echo too, so that the difference of both gradients is what others added: of that
+    the backward of the centres asks the worker, and of nothing if it is 0.
+
+        inputs ---> centres, echo ---> draw ---> images ---> loss
+                       |                                      ^
+                       +--------------------------------------+
+
+    Args:
+        rendering: finished, with "means2d".
+        inputs: the tensors that were rendered.
     """
-    tensors = [inputs[name] for name in PROJECTED]
-    centres, echo = ProjectedGaussians.apply(rendering, *tensors)  # type: ignore[no-untyped-call]
-    return centres, echo
 
-
-class DrawnGaussians(torch.autograd.Function):
-    """The images. Its backward gives the inputs all that the images send back, also through the projected centres."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rendering: Rendering,
-        centres: torch.Tensor | None,
-        echo: torch.Tensor | None,
-        *inputs: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, ...]:
-        """Takes the tensors of `INPUTS`, None for those absent, and returns the images that were rendered."""
-        ctx.rendering = rendering
-        _remember(ctx, inputs, centres)
-        return tuple(torch.from_numpy(rendering.frame[name]) for name in IMAGES if name in rendering.frame)
-
-    @staticmethod
-    @outside_graphs
-    @first_order
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Gradients for the inputs that require one, and for the centres."""
-        rendering: Rendering = ctx.rendering
-        saved = ctx.saved_tensors
-        centres = saved[-1] if ctx.with_centres else None
-        images = [name for name in IMAGES if name in rendering.frame]
-        upstream = {name: value for name, value in zip(images, gradients, strict=True) if value is not None}
-        _, centres_needed, echo_needed, *needed = ctx.needs_input_grad
-        wanted = [name for name, need in zip(INPUTS, needed, strict=True) if need]
-        absolute = rendering.absgrad and centres is not None
-        of_centres = [name for name, need in (("means2d", centres_needed), ("means2d_abs", absolute)) if need]
-        if not upstream or not (wanted or of_centres):
-            return (None,) * (3 + len(INPUTS))
-        # With an echo the node of the centres comes next, and may have to ask for more.
-        release = is_last_pass() and not echo_needed
-        found = rendering.call.gradients(rendering.frame, upstream, wanted + of_centres, release=release)
-        if absolute and centres is not None:
-            centres.absgrad = rendering.layout.arrange(found["means2d_abs"].numpy())
-        to_centres = rendering.layout.arrange(found["means2d"].numpy()) if centres_needed else None
-        return None, to_centres, to_centres if echo_needed else None, *_shaped(ctx, rendering, INPUTS, wanted, found)
-
-
-class ProjectedGaussians(torch.autograd.Function):
-    """The projected centres. Its backward asks the worker only if more reached them than the images sent."""
-
-    @staticmethod
-    def forward(ctx: Any, rendering: Rendering, *inputs: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes the tensors of `PROJECTED`, None for those absent."""
-        ctx.rendering = rendering
-        _remember(ctx, inputs, None)
-        centres = rendering.layout.arrange(rendering.frame.means2d)
-        # No memory: one number, repeated.
-        return centres, centres.new_zeros(()).expand_as(centres)
-
-    @staticmethod
-    @outside_graphs
-    @first_order
-    def backward(
-        ctx: Any, gradient: torch.Tensor | None, echoed: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of what was added to the gradient that `draw` sent, and gave to the inputs already."""
-        rendering: Rendering = ctx.rendering
-        _ = ctx.saved_tensors
-        nothing: tuple[None, ...] = (None,) * (1 + len(PROJECTED))
-        wanted = [name for name, need in zip(PROJECTED, ctx.needs_input_grad[1:], strict=True) if need]
+    def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
+        gradient, echoed = upstream.get("means2d"), upstream.get("echo")
         added = gradient
         if echoed is not None:
             added = -echoed if gradient is None else gradient - echoed
-        if added is None or not wanted or not added.any():
-            if is_last_pass():
+        if added is None or not added.any():
+            if release:
                 rendering.frame.release()
-            return nothing
-        upstream = {"means2d": rendering.layout.spread(added)}
-        found = rendering.call.gradients(rendering.frame, upstream, wanted, release=is_last_pass())
-        return None, *_shaped(ctx, rendering, PROJECTED, wanted, found)
+            return {}
+        return rendering.gradients({"means2d": rendering.layout.spread(added)}, wanted, release)
 
-
-def _remember(ctx: Any, inputs: Sequence[torch.Tensor | None], centres: torch.Tensor | None) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.shapes = [None if tensor is None else tensor.shape for tensor in inputs]
-    ctx.with_centres = centres is not None
-    # The inputs only so that autograd notices when one is changed in place before backward.
-    kept = [tensor for tensor in inputs if tensor is not None]
-    ctx.save_for_backward(*kept, *([] if centres is None else [centres]))
-
-
-def _shaped(
-    ctx: Any, rendering: Rendering, names: Sequence[str], wanted: Sequence[str], found: dict[str, torch.Tensor]
-) -> list[torch.Tensor | None]:
-    """The gradients in the order and shapes of the inputs."""
-    gradients: list[torch.Tensor | None] = []
-    for name, shape in zip(names, ctx.shapes, strict=True):
-        gradient = None
-        if name in wanted:
-            gradient = found[name].reshape(shape)
-            if name in rendering.coordinate:
-                gradient = _coordinates(gradient, rendering)
-            elif name in ("view", "projection", "position"):
-                gradient = gradient.double()
-        gradients.append(gradient)
-    return gradients
-
-
-def _coordinates(gradient: torch.Tensor, rendering: Rendering) -> torch.Tensor:
-    """A COO tensor [.., N, k] with an entry for each Gaussian that some camera of its scene sees."""
-    radii = torch.from_numpy(rendering.frame.radii)
-    leading = gradient.shape[:-1]
-    scenes = math.prod(leading[:-1])
-    seen = (radii > 0).all(dim=-1).reshape(scenes, -1, leading[-1]).any(dim=1).reshape(leading)
-    indices = seen.nonzero().T
-    return torch.sparse_coo_tensor(indices, gradient[seen], gradient.shape, is_coalesced=True, check_invariants=False)
+    centres = rendering.layout.arrange(rendering.frame.means2d)
+    # No memory: one number, repeated.
+    outputs = {"means2d": centres, "echo": centres.new_zeros(()).expand_as(centres)}
+    results = attach(outputs, {name: inputs[name] for name in PROJECTED}, differentiate)
+    return results["means2d"], results["echo"]

@@ -19,6 +19,7 @@ from lumigrad.client.torch.gaussian_call import GaussianCall, Prepared, prepared
 from lumigrad.client.torch.gaussian_cameras import ViewMatrices, check_matrices, distortion_rows
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
 from lumigrad.client.torch.graphs import outside_graphs
+from lumigrad.client.torch.remote import run
 from lumigrad.client.values.camera import Projection
 
 OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
@@ -165,12 +166,11 @@ def render_gaussians(
         batch=tensors.batch,
         slices=tuple((begin, end) for begin, end, _ in transforms),
         outputs=_travelling(wanted),
-        retain=tensors.retain,
         wire_format=gradient_dtype,
         sparse=sparse_gradients,
         spread=spread,
     )
-    return _results(call, call.render(tensors.inputs), tensors, wanted)
+    return _results(call, run(call, tensors.inputs), tensors, wanted)
 
 
 def projection_of(camera_model: str) -> Projection:

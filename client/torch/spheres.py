@@ -2,105 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.spheres import Semantics, SphereSettings
-from lumigrad.client.torch.graphs import first_order, is_last_pass, on_host, outside_graphs
+from lumigrad.client.torch.graphs import on_host, outside_graphs
+from lumigrad.client.torch.remote import compute, requires_gradient
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 from lumigrad.client.values.spheres import Spheres
-
-# The differentiable inputs of the node, named as in the contract and in the order in which it takes them.
-INPUTS = ("positions", "colors", "radii", "opacities", "cameras", "background", "gamma")
 
 
 @dataclass(frozen=True)
 class SphereCall:
-    """All of a rendering that is not a tensor.
+    """All of a rendering that is not a tensor; see `RemoteCall`.
+
+    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32.
 
     Attributes:
         client: the way to the worker.
         settings: how to blend; `background` and `gamma` tensors replace what it says.
-        camera: makes the camera from the tensor of its parameters, or ignores it.
+        camera: makes the camera from the array of its parameters, or ignores it.
         outputs: what to return, in this order.
         differentiable: those of them through which gradients flow.
-        retain: a backward will probably come.
         before_backward: told which gradients are about to be computed.
     """
 
     client: Client
     settings: SphereSettings
-    camera: Callable[[torch.Tensor | None], Camera]
+    camera: Callable[[Array | None], Camera]
     outputs: tuple[str, ...]
     differentiable: frozenset[str]
-    retain: bool
     before_backward: Callable[[Sequence[str]], None] = lambda _: None
 
-    def render(self, inputs: dict[str, torch.Tensor | None]) -> Frame:
-        """Renders one picture from CPU tensors."""
-        arrays = {name: None if tensor is None else tensor.detach().numpy() for name, tensor in inputs.items()}
-        settings = self.settings
-        if arrays["background"] is not None:
-            settings = replace(settings, background=tuple(arrays["background"].ravel().tolist()))
-        if arrays["gamma"] is not None:
-            settings = replace(settings, gamma=float(arrays["gamma"]))
-        scene = Spheres(*(arrays[name] for name in ("positions", "colors", "radii", "opacities")))
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
+        """Renders one picture."""
+        settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
+        if background is not None:
+            settings = replace(settings, background=tuple(background.ravel().tolist()))
+        if gamma is not None:
+            settings = replace(settings, gamma=float(gamma))
+        scene = Spheres(*(inputs[name] for name in ("positions", "colors", "radii", "opacities")))
         request = RenderRequest(scene, (self.camera(inputs["cameras"]),), True, settings, self.outputs)
-        return self.client.render_request(request, retain=self.retain)
+        return self.client.render_request(request, retain=retain)
 
-
-def render_remotely(call: SphereCall, inputs: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """The outputs of `call` by name, part of the autograd graph.
-
-    Args:
-        call: what to render.
-        inputs: CPU float32 tensors, one for each of `INPUTS`, None for those absent.
-    """
-    results = RemoteSpheres.apply(call, *inputs)  # type: ignore[no-untyped-call]
-    return dict(zip(call.outputs, results, strict=True))
-
-
-class RemoteSpheres(torch.autograd.Function):
-    """Renders on the worker; backward asks the same worker for the gradients that are needed, and no others."""
-
-    @staticmethod
-    def forward(ctx: Any, call: SphereCall, *inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Takes the tensors of `INPUTS`, None for those absent, and returns those of `call.outputs`."""
-        frame = call.render(dict(zip(INPUTS, inputs, strict=True)))
-        results = {name: torch.from_numpy(frame[name]) for name in call.outputs}
-        ctx.call, ctx.frame = call, frame
-        # Saved only so that autograd notices when one is changed in place before backward.
-        ctx.save_for_backward(*(tensor for tensor in inputs if tensor is not None))
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(results[name] for name in call.outputs if name not in call.differentiable))
-        return tuple(results.values())
-
-    @staticmethod
-    @outside_graphs
-    @first_order
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Gradients for the inputs that require one."""
-        _ = ctx.saved_tensors
-        upstream = {
-            name: gradient
-            for name, gradient in zip(ctx.call.outputs, gradients, strict=True)
-            if gradient is not None and name in ctx.call.differentiable
-        }
-        wanted = [name for name, needed in zip(INPUTS, ctx.needs_input_grad[1:], strict=True) if needed]
-        if not upstream or not wanted:
-            return (None,) * (1 + len(INPUTS))
-        ctx.call.before_backward(wanted)
-        found = ctx.frame.backward(**upstream, wanted=wanted, release=is_last_pass())
-        return None, *(torch.from_numpy(found[name]) if name in wanted else None for name in INPUTS)
+    def gradients(
+        self, result: Frame, upstream: Mapping[str, torch.Tensor], wanted: tuple[str, ...], release: bool
+    ) -> Gradients:
+        """As the worker returns them."""
+        self.before_backward(wanted)
+        given: dict[str, Any] = dict(upstream)
+        return result.backward(**given, wanted=wanted, release=release)
 
 
 OUTPUTS = ("color", "alpha", "depth", "info")
@@ -177,10 +139,15 @@ def render_spheres(
     if semantics == "compat":
         _refuse_gradients(background=background, gamma=gamma)
     camera, parameters = _camera(cam_params, width, height, orthogonal, right_handed)
-    named = {"positions": positions, "colors": colors, "radii": radii, "opacities": opacities, "cam_params": parameters}
-    tensors = [None if value is None else on_host(name, value) for name, value in named.items()]
-    tensors.append(None if background is None else on_host("background", background))
-    tensors.append(on_host("gamma", gamma) if isinstance(gamma, torch.Tensor) else None)
+    named = {
+        "positions": positions,
+        "colors": colors,
+        "radii": radii,
+        "opacities": opacities,
+        "background": background,
+        "gamma": gamma if isinstance(gamma, torch.Tensor) else None,
+    }
+    tensors = {name: None if value is None else on_host(name, value) for name, value in named.items()}
     call = SphereCall(
         client=client_of(client),
         settings=SphereSettings(
@@ -193,9 +160,8 @@ def render_spheres(
         camera=camera,
         outputs=("color", *(name for name in OUTPUTS[1:] if name in outputs)),
         differentiable=frozenset({"color", "alpha", "depth"} if semantics == "exact" else {"color"}),
-        retain=torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors),
     )
-    results = render_remotely(call, tensors)
+    results = compute(call, {**tensors, "cameras": parameters})
     device = positions.device if isinstance(positions, torch.Tensor) else torch.device("cpu")
     on_device = {name: tensor.to(device) for name, tensor in results.items()}
     return RenderedSpheres(on_device["color"], on_device.get("alpha"), on_device.get("depth"), on_device.get("info"))
@@ -204,7 +170,7 @@ def render_spheres(
 def _refuse_gradients(**tensors: Any) -> None:
     """Now rather than in backward, which is far from the cause."""
     for name, tensor in tensors.items():
-        if torch.is_grad_enabled() and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        if requires_gradient([tensor]):
             raise InvalidArgument.of(
                 name,
                 'expected a tensor that requires no gradient, since there is none for it with semantics="compat", got '
@@ -233,6 +199,6 @@ def _camera(
         raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
     size = width, height
     return (
-        lambda parameters: Camera.pulsar(parameters.detach(), *size, orthogonal=orthogonal, right_handed=right_handed),
+        lambda parameters: Camera.pulsar(parameters, *size, orthogonal=orthogonal, right_handed=right_handed),
         tensor,
     )

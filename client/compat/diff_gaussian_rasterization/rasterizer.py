@@ -19,6 +19,7 @@ from lumigrad.client.torch.gaussian_call import GaussianCall
 from lumigrad.client.torch.gaussian_cameras import InriaMatrices
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw
 from lumigrad.client.torch.graphs import outside_graphs
+from lumigrad.client.torch.remote import run
 
 # The original draws nothing that is closer, scene units.
 _NEAR = 0.2
@@ -112,7 +113,6 @@ class GaussianRasterizer(torch.nn.Module):
                 cov3D_precomp=cov3D_precomp,
             )
             centres = centres_of(means2D, len(means3D), settings)
-            needed = [tensor for tensor in (*inputs.values(), centres) if tensor is not None and tensor.requires_grad]
             call = GaussianCall(
                 client=default_client(self._target),
                 settings=GaussianSettings(
@@ -127,9 +127,8 @@ class GaussianRasterizer(torch.nn.Module):
                 batch=(),
                 slices=(),
                 outputs=("color", *self._depths, "radii"),
-                retain=torch.is_grad_enabled() and bool(needed),
             )
-            frame = call.render(inputs)
+            frame = run(call, {**inputs, "means2d": centres})
         device = means3D.device
         layout = Layout((1, len(means3D)), None, torch.device("cpu"))
         images = draw(Rendering(call, frame, layout), centres, None, inputs)

@@ -18,6 +18,7 @@ from lumigrad.client.torch.gaussian_cameras import ViewMatrices
 from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import projection_of, with_derived
 from lumigrad.client.torch.graphs import outside_graphs
+from lumigrad.client.torch.remote import run
 
 _TILE_SIZE = 16
 _PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
@@ -174,10 +175,9 @@ def rasterization(
             batch=tensors.batch,
             slices=(),
             outputs=(*_IMAGES[render_mode], *_PER_GAUSSIAN),
-            retain=tensors.retain,
             sparse=packed and sparse_grad,
         )
-        frame = call.render(tensors.inputs)
+        frame = run(call, tensors.inputs)
     coordinate = ("means", "quats", "scales") if packed and sparse_grad else ()
     rendering = Rendering(call, frame, _layout(frame, tensors, packed), absgrad, coordinate)
     centres, echo = project(rendering, tensors.inputs)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.compat.pulsar.checks import (
     EPS,
     MAX_UINT,
@@ -23,7 +23,8 @@ from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.torch.graphs import outside_graphs, refuse_backward
-from lumigrad.client.torch.spheres import SphereCall, render_remotely
+from lumigrad.client.torch.remote import compute
+from lumigrad.client.torch.spheres import SphereCall
 from lumigrad.client.values.camera import Camera
 
 Image = torch.Tensor
@@ -138,7 +139,7 @@ class Renderer(torch.nn.Module):
         check_forward(arguments, self._renderer, self.device_tracker.device)
         with pulsar_refusals():
             call = self._call(arguments, return_forward_info, first_R_then_T)
-            results = [render_remotely(call, element) for element in _elements(arguments)]
+            results = [compute(call, element) for element in _elements(arguments)]
         if mode == 1:
             # As in the original.
             error = ValueError("mode 1 counts hits, which has no gradient; render with mode=0 for backward")
@@ -203,10 +204,9 @@ class Renderer(torch.nn.Module):
             background_depth=limits.background_normalized_depth,
         )
 
-        def camera(parameters: torch.Tensor | None) -> Camera:
-            assert parameters is not None
+        def camera(parameters: Array | None) -> Camera:
             return Camera.pulsar(
-                parameters.detach(),
+                parameters,
                 limits.width,
                 limits.height,
                 orthogonal=limits.orthogonal,
@@ -215,14 +215,12 @@ class Renderer(torch.nn.Module):
             )
 
         image = "color" if arguments.mode == 0 else "hits"
-        needed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _inputs(arguments))
         return SphereCall(
             client=default_client(self._target),
             settings=settings,
             camera=camera,
             outputs=(image, "info") if with_info and arguments.mode == 0 else (image,),
             differentiable=frozenset({"color"}),
-            retain=needed and arguments.mode == 0,
             before_backward=lambda wanted: on_backward(wanted, arguments.gamma),
         )
 
@@ -236,14 +234,24 @@ def _inputs(arguments: ForwardArguments) -> list[torch.Tensor]:
     return [tensor for tensor in every if tensor is not None]
 
 
-def _elements(arguments: ForwardArguments) -> list[tuple[Any, ...]]:
-    """The tensors of each element of the batch, on the host, in the order that `RemoteSpheres` takes them."""
-    points = (arguments.vert_pos, arguments.vert_col, arguments.vert_rad, arguments.opacity)
-    host = [None if tensor is None else tensor.cpu() for tensor in points]
+def _elements(arguments: ForwardArguments) -> list[dict[str, torch.Tensor | None]]:
+    """The inputs of `SphereCall` for each element of the batch, on the host."""
+    points = {
+        "positions": arguments.vert_pos,
+        "colors": arguments.vert_col,
+        "radii": arguments.vert_rad,
+        "opacities": arguments.opacity,
+    }
+    host = {name: None if tensor is None else tensor.cpu() for name, tensor in points.items()}
     cameras = arguments.cam_params.cpu()
+    fixed = dict.fromkeys(("background", "gamma"))
     if not arguments.batched:
-        return [(*host, cameras.reshape(-1), None, None)]
+        return [{**host, "cameras": cameras.reshape(-1), **fixed}]
     return [
-        (*(None if tensor is None else tensor[index] for tensor in host), cameras[index], None, None)
-        for index in range(len(cameras))
+        {
+            **{name: None if tensor is None else tensor[index] for name, tensor in host.items()},
+            "cameras": camera,
+            **fixed,
+        }
+        for index, camera in enumerate(cameras)
     ]

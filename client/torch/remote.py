@@ -1,0 +1,140 @@
+"""Computations on a worker as nodes of PyTorch's autograd graphs; one bridge for all engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
+
+# By the names of inputs; None for those absent.
+Tensors = Mapping[str, torch.Tensor | None]
+# From the gradients of outputs, the names of the inputs to differentiate, and whether the worker may forget the forward
+# state, to the gradients of these inputs: arrays or tensors of as many values. Names that are missing have none.
+Differentiate = Callable[[dict[str, torch.Tensor], tuple[str, ...], bool], Mapping[str, Any]]
+
+
+class RemoteCall(Protocol):
+    """All of a computation that is not a tensor.
+
+    Attributes:
+        outputs: names of the arrays that come back.
+        differentiable: names of those through which gradients flow.
+    """
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """See above."""
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """See above."""
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
+        """Asks the worker; `retain` if a backward pass will probably come. The result has the outputs as items."""
+
+    def gradients(
+        self, result: Any, upstream: Mapping[str, torch.Tensor], wanted: tuple[str, ...], release: bool
+    ) -> Mapping[str, Any]:
+        """Asks the same worker for gradients, from what `run` returned; see `Differentiate`."""
+
+
+def compute(call: RemoteCall, inputs: Tensors) -> dict[str, torch.Tensor]:
+    """The outputs of a call by name, on the CPU, part of the autograd graph.
+
+    Args:
+        call: what to compute.
+        inputs: CPU tensors.
+    """
+    result = run(call, inputs)
+    outputs = {name: torch.from_numpy(result[name]) for name in call.outputs}
+    return attach(outputs, inputs, partial(call.gradients, result), call.differentiable)
+
+
+def run(call: RemoteCall, inputs: Tensors) -> Any:
+    """What the worker returns, not yet part of a graph; its forward state is kept if a gradient can be wanted."""
+    retain = not call.differentiable.isdisjoint(call.outputs) and requires_gradient(inputs.values())
+    return call.run(
+        {name: None if tensor is None else tensor.detach().numpy() for name, tensor in inputs.items()}, retain
+    )
+
+
+def requires_gradient(tensors: Iterable[Any]) -> bool:
+    """Whether autograd records what is done with one of them; what is no tensor is passed over."""
+    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
+
+
+def attach(
+    outputs: Mapping[str, torch.Tensor],
+    inputs: Tensors,
+    differentiate: Differentiate,
+    differentiable: Iterable[str] | None = None,
+) -> dict[str, torch.Tensor]:
+    """The outputs, as results of one node of the autograd graph with the inputs before it.
+
+    Args:
+        outputs: computed already.
+        inputs: what they were computed from.
+        differentiate: called in backward with the gradients that are there and the names of the inputs that need one;
+            not if there are none.
+        differentiable: outputs through which gradients flow; None: all.
+    """
+    fixed = [] if differentiable is None else sorted(set(outputs) - set(differentiable))
+    results = RemoteFunction.apply(outputs, fixed, differentiate, tuple(inputs), *inputs.values())  # type: ignore[no-untyped-call]
+    return dict(zip(outputs, results, strict=True))
+
+
+class RemoteFunction(torch.autograd.Function):
+    """Results of a worker; backward asks it for the gradients that are needed, and no others."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        outputs: Mapping[str, torch.Tensor],
+        fixed: Iterable[str],
+        differentiate: Differentiate,
+        names: tuple[str, ...],
+        *inputs: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Returns the outputs.
+
+        Args:
+            ctx: of autograd.
+            outputs: computed already.
+            fixed: those of them without gradients.
+            differentiate: see `attach`.
+            names: of the inputs.
+            inputs: None for those absent.
+        """
+        ctx.differentiate, ctx.names, ctx.outputs = differentiate, names, tuple(outputs)
+        ctx.kinds = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in inputs]
+        # Saved only so that autograd notices when one is changed in place before backward.
+        ctx.save_for_backward(*(tensor for tensor in inputs if tensor is not None))
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(outputs[name] for name in fixed))
+        return tuple(outputs.values())
+
+    @staticmethod
+    @outside_graphs
+    @first_order
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Gradients for the inputs that require one, in their shapes and types."""
+        _ = ctx.saved_tensors
+        upstream = {name: value for name, value in zip(ctx.outputs, gradients, strict=True) if value is not None}
+        needed = ctx.needs_input_grad[-len(ctx.names) :]
+        wanted = tuple(name for name, need in zip(ctx.names, needed, strict=True) if need)
+        found = ctx.differentiate(upstream, wanted, is_last_pass()) if upstream and wanted else {}
+        of_inputs = (
+            _like(found[name], *kind) if name in wanted and name in found else None
+            for name, kind in zip(ctx.names, ctx.kinds, strict=True)
+        )
+        return None, None, None, None, *of_inputs
+
+
+def _like(value: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    gradient = torch.as_tensor(value)
+    return gradient if gradient.is_sparse else gradient.reshape(shape).to(dtype)

@@ -1,7 +1,6 @@
-"""Accounts of the resources that tenants share: a limit for all of them, a share for each, and who has taken how much.
+"""Accounts of the resources that tenants share: the total limit, each tenant's share, and what each has reserved.
 
-Whoever needs some of a resource reserves it before it is allocated, and releases the reservation when the life of the
-call or object that it was for ends.
+A resource is reserved before it is allocated, and released when the call or object that uses it ends.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from lumigrad.server.core.errors import BusyError
 
 
 class Account:
-    """How much of one resource is taken, by whom, and who may have more."""
+    """The amount of one resource that each tenant has reserved, and the limits on it."""
 
     def __init__(
         self,
@@ -25,15 +24,15 @@ class Account:
         share_option: str = "",
         retry_seconds: float = 0.5,
     ) -> None:
-        """Begin with nothing taken.
+        """Create an account with nothing reserved.
 
         Args:
-            resource: What is counted, as it stands in error texts after a number: "bytes of payloads in progress".
-            limit: What all tenants together may take.
+            resource: What is counted, as error texts show it after a number: "bytes of payloads in progress".
+            limit: The most that all tenants together may reserve.
             option: The option of `lumigrad serve` that sets `limit`.
-            share: What one tenant may take; None: all of it.
+            share: The most that one tenant may reserve; None: `limit`.
             share_option: The option that sets `share`, if it is less than `limit`.
-            retry_seconds: When a caller that was refused should try again.
+            retry_seconds: When a caller that was refused should retry.
         """
         self.resource = resource
         self.limit = limit
@@ -47,32 +46,32 @@ class Account:
 
     @property
     def taken(self) -> int:
-        """What all tenants have reserved now."""
+        """The amount that all tenants have reserved."""
         return self._total
 
     def taken_by(self, tenant: str) -> int:
-        """What one tenant has reserved now."""
+        """The amount that one tenant has reserved."""
         with self._lock:
             return self._taken[tenant]
 
     def lacking(self, tenant: str, more: int) -> int:
-        """How much has to be released before a tenant can reserve so much more; 0: it can now."""
+        """The amount that must be released before a tenant can reserve `more`; 0: none."""
         with self._lock:
             return max(0, self._taken[tenant] + more - self.share, self._total + more - self.limit)
 
     def reserve(self, tenant: str, amount: int) -> Reservation:
-        """Take some of the resource; BusyError, which names the limit and its option, if there is too little left."""
+        """Reserve an amount; BusyError, which names the limit and its option, if too little is left."""
         reservation = Reservation(self, tenant)
         reservation.resize(amount)
         return reservation
 
     def tenants(self) -> dict[str, int]:
-        """What each tenant has reserved now; without those who have nothing."""
+        """The amount that each tenant has reserved, without tenants that have none."""
         with self._lock:
             return dict(self._taken)
 
     def check(self, amount: int) -> None:
-        """Refuse what no tenant may ever have: to try again later would not help."""
+        """Raise BusyError without a retry time if `amount` is more than any tenant may ever reserve."""
         if amount > self.share:
             what = f"{amount} {self.resource} are needed, of which there are {self.share} at the most"
             raise BusyError(f"{what} ({self._share_option})", None)
@@ -99,10 +98,10 @@ class Account:
 
 
 class Reservation:
-    """What one call or object has of an account. Safe to use from several threads; released once, however often."""
+    """The amount that one call or object has reserved. Thread-safe; releasing it twice does no harm."""
 
     def __init__(self, account: Account, tenant: str) -> None:
-        """Begin with nothing; `Account.reserve` is the usual way to make one."""
+        """Create an empty reservation; most callers use `Account.reserve`."""
         self._account = account
         self._tenant = tenant
         self._lock = threading.Lock()
@@ -111,13 +110,13 @@ class Reservation:
 
     @property
     def amount(self) -> int:
-        """What is reserved now."""
+        """The reserved amount."""
         return self._amount
 
     def resize(self, amount: int) -> None:
-        """Reserve another amount instead; BusyError, and nothing changed, if there is too little left.
+        """Change the reserved amount; BusyError, and no change, if too little is left.
 
-        A released reservation takes nothing any more: resizing it does nothing.
+        Does nothing once the reservation is released.
         """
         with self._lock:
             if not self._is_released:
@@ -125,7 +124,7 @@ class Reservation:
                 self._amount = amount
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release the whole amount."""
         with self._lock:
             if not self._is_released:
                 self._account._change(self._tenant, self._amount, 0)

@@ -1,4 +1,4 @@
-"""Admission: how many calls, and how many bytes of payloads, are under way at once."""
+"""Admission: limits the calls, and the bytes of payloads, in progress."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call
 
-# The share of the places that whoever has one already may not take.
+# 1 / this of the places is reserved for tenants that have none.
 _RESERVED = 8
 
 
 class Places:
-    """Counts who has how many. Its owner holds a lock around every call.
+    """Counts the places that each tenant has taken; some are reserved for tenants that have none.
 
-    However many places one tenant asks for, some stay for those who have none.
+    Not thread-safe: the owner holds a lock around every call.
     """
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
-        """Without tenants all places are everybody's."""
+        """`has_tenants` False: no places are reserved."""
         self._size = size
         self._reserved = max(1, size // _RESERVED) if has_tenants else 0
         self._taken: Counter[str] = Counter()
@@ -30,11 +30,11 @@ class Places:
 
     @property
     def why_none(self) -> str:
-        """What to tell somebody for whom there was no place, after how many there are."""
+        """Why a place was refused, for an error text, after the number of places."""
         return "as many as may" if self._count >= self._size else "and the last places are for those who have none"
 
     def take(self, tenant: str) -> bool:
-        """Take a place; False if there is none for this tenant."""
+        """Take a place for a tenant; False if there is none."""
         own = self._taken[tenant]
         if self._count >= self._size - (self._reserved if own else 0):
             return False
@@ -43,20 +43,20 @@ class Places:
         return True
 
     def give(self, tenant: str) -> None:
-        """Give a place back."""
+        """Release a tenant's place."""
         self._count -= 1
         self._taken[tenant] -= 1
         if not self._taken[tenant]:
             del self._taken[tenant]
 
     def clear(self) -> None:
-        """Give all back."""
+        """Release all places."""
         self._taken.clear()
         self._count = 0
 
 
 class Transit:
-    """Counts payload bytes from the time they are certain to come until their call ends."""
+    """Counts the payload bytes of calls, from their announcement until the call ends."""
 
     def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:
         self.account = account
@@ -64,15 +64,15 @@ class Transit:
 
     @property
     def bytes(self) -> int:
-        """What is reserved now."""
+        """The bytes reserved now."""
         return self.account.taken
 
     def reserve(self, nbytes: int, call: Call) -> None:
-        """Count a call's bytes until it ends; BusyError if there is no room for them."""
+        """Reserve bytes until a call ends; BusyError if too few are left."""
         call.on_end(self.account.reserve(call.tenant, nbytes).release)
 
     def allocator(self, call: Call) -> Callable[[int], memoryview]:
-        """What gives a call a buffer for its upload."""
+        """A function that reserves and allocates buffers for a call's upload."""
 
         def allocate(length: int) -> memoryview:
             self.reserve(length, call)

@@ -1,4 +1,4 @@
-"""A call in progress: tenant, deadline, cancellation, priority, and what is logged of it."""
+"""A call in progress: tenant, deadline, cancellation, priority, and what the log records of it."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ _TRACE_PARENT = ("traceparent", "tracestate")
 # Anything else could forge log lines.
 _REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-# What a caller must send, or take, of a payload in the time for which it may keep the worker waiting.
+# Bytes of a payload that a caller must send or receive within `Patience.stall_seconds`.
 PROGRESS_BYTES = 64 << 10
 
-# The caller's clock was started first: its deadline ends the call a little before ours would.
+# The caller's clock started first, so its deadline passes a little before ours.
 _SLACK_SECONDS = 0.05
 
 
-# Gives a call a buffer for an upload, or refuses.
+# Allocates a buffer of that many bytes for an upload; BusyError if there is no room.
 Allocate = Callable[[int], memoryview]
 
 
 class NoLane:
-    """Of a call that names none: everything travels with the stream."""
+    """The lane of a call that names none: all tensors travel in the stream."""
 
-    # What travelled otherwise.
+    # Bytes that travelled through shared memory.
     bytes_received = 0
     bytes_sent = 0
 
     def writer(self) -> PayloadWriter:
-        """Where a reply's tensors go."""
+        """Create the writer of a reply's tensors."""
         return PayloadWriter()
 
     def room(self, shape: Sequence[int]) -> Array | None:
-        """Where a float32 array of the reply may be made, so that nobody has to copy it; None: anywhere."""
+        """Allocate a float32 array of the reply in shared memory, which saves a copy; None: not possible."""
         return None
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
-        """Where a request's tensors are; `limit_bytes` is for those outside of the payload, all together."""
+        """Create the reader of a request's tensors; those outside of the payload may have `limit_bytes` in all."""
         return PayloadReader(payload)
 
     def end(self, *, delivered: bool) -> None:
-        """The call has ended."""
+        """Release the lane at the end of the call."""
 
 
 class Wait:
-    """How long a call has waited for its caller since the last time that enough bytes had moved."""
+    """The time that a call has waited for its caller since the last progress."""
 
     def __init__(self) -> None:
         self._since = math.inf
@@ -70,17 +70,17 @@ class Wait:
 
     @property
     def is_on(self) -> bool:
-        """Whether the call waits now."""
+        """Whether the call is waiting."""
         return self._since < math.inf
 
     @property
     def seconds(self) -> float:
-        """The time, without that in which the call did something itself."""
+        """The time waited, without the time in which the worker was busy."""
         return self._waited + max(0.0, time.monotonic() - self._since)
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """Mark the time in which nothing happens until the caller does something."""
+        """Count the time of a `with` block as waiting for the caller."""
         self._since = time.monotonic()
         try:
             yield
@@ -88,50 +88,50 @@ class Wait:
             self._waited, self._since = self.seconds, math.inf
 
     def moved(self, nbytes: int) -> None:
-        """Count bytes that came or were taken."""
+        """Count bytes that were received or sent."""
         self._bytes += nbytes
         if self._bytes >= PROGRESS_BYTES:
             self.restart()
 
     def restart(self) -> None:
-        """Begin anew: something else is waited for."""
+        """Reset the time and the bytes."""
         self._waited, self._bytes = 0.0, 0
 
 
 class Call:
-    """What the layers below the gRPC surface may know of a call."""
+    """The state of a call that the layers below gRPC may use."""
 
     def __init__(self, method: str, context: grpc.ServicerContext) -> None:
-        """Take the caller's request id if it has a decent one."""
+        """Use the caller's request id if it is valid, else a random one."""
         self.method = method
-        # Told by the surface before anything else looks at the call.
+        # Set by the RPC handler before anything reads it.
         self.tenant = ""
         self.priority = Priority.NORMAL
         self.times = StageTimes()
         # Engine and operation, for the metrics of the kernels' stages.
         self.engine = ""
         self.operation = ""
-        # How much was asked for, by name, for the traces.
+        # Sizes of the request, by name, for the traces.
         self.facts: dict[str, int] = {}
         self.bytes_received = 0
-        # Whether the first message has come.
+        # Whether the first message has arrived.
         self.has_begun = False
         self.bytes_sent = 0
-        # Of a training.
+        # Steps of a training.
         self.steps = 0
-        # Numbers in its gradients that are NaN or infinite.
+        # Gradient values that are NaN or infinite.
         self.nonfinite = 0
-        # For the caller to send something, and to take it: requests and replies of a long call pass each other.
+        # Separate, because requests and replies of a long call overlap.
         self.receiving = Wait()
         self.sending = Wait()
-        # Of a long call: whether a request has begun to come whose payload is not complete.
+        # Whether a long call has received part of a request, but not its whole payload.
         self.is_payload_due = False
-        # Hears engine, operation and stages of each part of a call of many requests.
+        # Called with engine, operation and stages of each request of a long call.
         self.tell_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
-        # A call of many requests, and when the last of them came or was answered, by the monotonic clock.
+        # Whether the call has many requests, and when the last arrived or was answered (monotonic clock).
         self.is_long = False
         self.renewed = time.monotonic()
-        # When it was last asked whether it is still wanted, by the monotonic clock: the work goes on.
+        # Time of the last `check` (monotonic clock), which shows that the work makes progress.
         self.checked = time.monotonic()
         self._is_stopped = self._is_cancelled = False
         self._why_cancelled = "the call was cancelled"
@@ -139,9 +139,9 @@ class Call:
         metadata = {key: value for key, value in context.invocation_metadata() or ()}
         self.trace_parent = {key: metadata[key] for key in _TRACE_PARENT if key in metadata}
         given = metadata.get(REQUEST_ID, "")
-        is_decent = isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given)
-        self.request_id = given if is_decent else uuid.uuid4().hex[:16]
-        # How the caller calls its lane; the surface finds out what that is.
+        is_valid = isinstance(given, str) and _REQUEST_ID_FORM.fullmatch(given)
+        self.request_id = given if is_valid else uuid.uuid4().hex[:16]
+        # The caller's name of its lane; the RPC handler resolves it to `lane`.
         self.lane_name = metadata.get(LANE_METADATA, "")
         self.lane = NoLane()
 
@@ -152,19 +152,19 @@ class Call:
         return remaining
 
     def check(self) -> None:
-        """Raise if nobody waits for the reply any more: look at it before each piece of work."""
+        """Raise DeadlineError, StoppingError or CancelledError if the call is over. Use it before each step of work."""
         self.checked = time.monotonic()
         remaining = self.remaining
         if remaining <= 0:
             raise DeadlineError
         if self._is_stopped:
             raise StoppingError
-        # gRPC may tell the end of the request before it tells that the call was cancelled.
+        # gRPC may report the end of the request before the cancellation.
         if self._is_cancelled or not self._context.is_active():
             raise DeadlineError if remaining < _SLACK_SECONDS else CancelledError(self._why_cancelled)
 
     def ended(self) -> Exception | None:
-        """What `check` would raise."""
+        """The DeadlineError or CancelledError that `check` would raise; None: it raises none."""
         try:
             self.check()
         except (DeadlineError, CancelledError) as error:
@@ -172,22 +172,22 @@ class Call:
         return None
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the call ends for whatever reason; at once if it has."""
+        """Call `callback` when the call ends for any reason; at once if it has ended."""
         if not self._context.add_callback(callback):
             callback()
 
     def stop(self) -> None:
-        """End the call at its next check: the worker is stopping."""
+        """Make the next `check` raise StoppingError."""
         self._is_stopped = True
 
     def renew(self) -> None:
-        """The caller has asked for something more, or has its answer: the time of a long call begins anew."""
+        """Restart the time limit of a long call: a request arrived or was answered."""
         self.is_long = True
         self.renewed = time.monotonic()
 
     @contextmanager
     def payload_due(self) -> Iterator[None]:
-        """Mark the time in which a long call waits for a payload, not for whatever its caller may ask next."""
+        """Mark a `with` block in which a long call waits for a payload, not for the next request."""
         self.receiving.restart()
         self.is_payload_due = True
         try:
@@ -196,18 +196,18 @@ class Call:
             self.is_payload_due = False
 
     def cancel(self, why: str) -> None:
-        """End the call from this side."""
+        """Cancel the call; `check` raises a CancelledError with this reason."""
         self._why_cancelled = why
         self._is_cancelled = True
         self._context.cancel()
 
 
-# In the metadata of a call.
+# The key in a call's metadata.
 PRIORITY = "lumigrad-priority"
 
 
 class Priority(IntEnum):
-    """The most urgent first."""
+    """Priorities of calls, the most urgent first."""
 
     INTERACTIVE = 0
     NORMAL = 1
@@ -218,7 +218,7 @@ _BY_NAME = {priority.name.lower(): priority for priority in Priority}
 
 
 def priority_of(context: grpc.ServicerContext) -> Priority:
-    """What the caller says; NORMAL if that is nothing."""
+    """The priority in the call's metadata, NORMAL by default; InvalidArgumentError for an unknown one."""
     given = [value for key, value in context.invocation_metadata() or () if key == PRIORITY]
     if not given:
         return Priority.NORMAL
@@ -227,21 +227,21 @@ def priority_of(context: grpc.ServicerContext) -> Priority:
     return _BY_NAME[str(name)]
 
 
-# A call that has said nothing yet keeps a place from others, and can be made without any effort.
+# A call without a first message takes a place and costs its caller nothing, so it ends early.
 _SILENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Limits for calls whose own deadline is far away, or that have none."""
+    """Time limits for calls with a distant deadline, or none."""
 
-    # For a whole call.
+    # Of a whole call; of a long call, between requests.
     call_seconds: float
-    # For the caller to send, or to take, so many bytes as are progress, or all that are left.
+    # For the caller to send or receive `PROGRESS_BYTES`, or all that are left.
     stall_seconds: float
 
     def why_end(self, call: Call, started: float) -> str:
-        """Why to end a call that began at a time of the monotonic clock; empty if it may go on."""
+        """The reason to end a call that began at `started` (monotonic clock); empty if it may continue."""
         now = time.monotonic()
         if call.is_long and now - max(started, call.renewed) > self.call_seconds:
             return f"the caller asked for nothing for {self.call_seconds:g} s (--max-call-seconds)"
@@ -249,7 +249,7 @@ class Patience:
             return f"the call took longer than {self.call_seconds:g} s (--max-call-seconds)"
         if not call.has_begun and call.receiving.seconds > _SILENT_SECONDS:
             return f"the caller said nothing for {_SILENT_SECONDS:g} s"
-        # The next request of a long call may be long in coming.
+        # The next request of a long call may take long.
         is_due = call.is_payload_due or not call.is_long
         for wait, verb in ((call.receiving, "sent"), (call.sending, "took")):
             if wait.seconds > self.stall_seconds and (is_due or wait is call.sending):

@@ -15,14 +15,14 @@ MIB = 1 << 20
 
 
 class ConfigError(ValueError):
-    """The worker cannot run as it was told to; trying again will not help."""
+    """The configuration is invalid; retrying cannot help."""
 
 
 def _option(default: Any, text: str, *, choices: tuple[str, ...] | None = None, kind: str | None = None) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "kind": kind})
 
 
-# The groups of the help, each from an option on.
+# The groups of the help, by the first option of each.
 _GROUPS = {
     "device": "service",
     "metrics_tls": "security",
@@ -191,8 +191,8 @@ class Config:
         return {name: value for name, value in vars(self).items() if value != default[name]}
 
     def of_worker(self, index: int, count: int = 1) -> Config:
-        """The configuration of one of several workers: none writes to another's spool, and they share the host."""
-        # With tenants, one's share must leave others room for a call.
+        """The configuration of one of `count` workers: its own spool folder, and its part of the host's memory."""
+        # One tenant's share must leave room for another's call.
         least = (4 if self.has_tenants else 2) * self.max_payload_mib
         transit = max(self.transit_mib // count, min(least, self.transit_mib))
         return dataclasses.replace(
@@ -204,16 +204,16 @@ class Config:
 
     @property
     def has_tenants(self) -> bool:
-        """Whether callers are told apart."""
+        """Whether callers are authenticated as tenants."""
         return bool(self.tokens_file or self.tls_client_ca)
 
     def share_of(self, whole: int, given: int = 0, least: int = 0) -> int:
-        """What one tenant may have of something: what is given, else half of it where callers are told apart."""
+        """One tenant's share of `whole`: `given`, else half where there are tenants, else all."""
         return given or (min(whole, max(whole // 2, least, 1)) if self.has_tenants else whole)
 
     @property
     def transit_share_mib(self) -> int:
-        """What one tenant may have of the payloads of calls in progress."""
+        """One tenant's share of the payloads of calls in progress, in MiB."""
         if not self.has_tenants:
             return self.transit_mib
         return self.tenant_transit_mib or min(self.transit_mib, max(self.transit_mib // 4, 2 * self.max_payload_mib))
@@ -232,7 +232,7 @@ class Config:
 
     @property
     def url_host(self) -> str:
-        """The host as it stands before a port."""
+        """The host as a URL shows it: IPv6 addresses in brackets."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
@@ -264,7 +264,7 @@ class Config:
 
     @staticmethod
     def from_arguments(arguments: argparse.Namespace) -> Config:
-        """Read what `add_arguments` declared; values that make no sense are a ConfigError."""
+        """Read the options of `add_arguments`; ConfigError for invalid values."""
         return Config(**{option.name: getattr(arguments, option.name) for option in dataclasses.fields(Config)})
 
 

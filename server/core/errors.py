@@ -1,4 +1,4 @@
-"""Errors that end a call, each with what its caller is told, and the exit codes of a worker."""
+"""Errors that end a call, with what their reply reports, and the exit codes of a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumigrad.protos.errors import shortened
 
 
 class InvalidArgumentError(ValueError):
-    """A field of the request is out of its limit."""
+    """A field of the request is invalid."""
 
     def __init__(self, field: str, limit: str, value: object) -> None:
         self.field = field
@@ -21,20 +21,20 @@ class InvalidArgumentError(ValueError):
 
 
 class BusyError(Exception):
-    """There is no room for the call just now."""
+    """Too little of a shared resource is left for the call."""
 
     def __init__(self, what: str, retry_seconds: float | None) -> None:
-        """Without `retry_seconds` there never will be."""
+        """`retry_seconds` None: retrying cannot help."""
         super().__init__(what)
         self.what = what
         self.retry_seconds = retry_seconds
 
 
 class DeviceMemoryError(Exception):
-    """The device has not enough memory for the call."""
+    """The device has too little memory for the call."""
 
     def __init__(self, asked_bytes: int, available_bytes: int, retry_seconds: float | None = None) -> None:
-        """Without `retry_seconds` it never will have."""
+        """`retry_seconds` None: retrying cannot help."""
         super().__init__(f"{asked_bytes} bytes asked for, {available_bytes} available")
         self.asked_bytes = asked_bytes
         self.available_bytes = available_bytes
@@ -42,11 +42,11 @@ class DeviceMemoryError(Exception):
 
 
 class DeviceLostError(Exception):
-    """The device failed, or did not come back; the worker ends."""
+    """The device failed or does not respond; the worker exits."""
 
 
 class SceneNotFoundError(LookupError):
-    """No such scene here."""
+    """The worker has no scene of this name."""
 
     def __init__(self, scene_id: str) -> None:
         super().__init__(scene_id)
@@ -54,7 +54,7 @@ class SceneNotFoundError(LookupError):
 
 
 class VersionMismatchError(Exception):
-    """The scene has another version than the one named."""
+    """The scene's version is not the expected one."""
 
     def __init__(self, scene_id: str, expected: int, actual: int) -> None:
         super().__init__(scene_id)
@@ -64,7 +64,7 @@ class VersionMismatchError(Exception):
 
 
 class ContextLostError(LookupError):
-    """No such forward state here, or no longer."""
+    """The worker does not, or no longer, have this forward state."""
 
     def __init__(self, context_id: str) -> None:
         super().__init__(context_id)
@@ -72,15 +72,15 @@ class ContextLostError(LookupError):
 
 
 class LaneLostError(LookupError):
-    """The call names a region, and its lane is not open here."""
+    """The call names a region of a lane that is not open."""
 
 
 class NoLaneError(Exception):
-    """This worker has no shared memory to offer."""
+    """This worker has no shared-memory lanes."""
 
 
 class TrainingHeldError(Exception):
-    """Another client trains the scene."""
+    """Another client is training the scene."""
 
     def __init__(self, scene_id: str) -> None:
         super().__init__(scene_id)
@@ -88,7 +88,7 @@ class TrainingHeldError(Exception):
 
 
 class TrainingLostError(LookupError):
-    """No such training here, or no longer."""
+    """The worker does not, or no longer, have this training."""
 
     def __init__(self, training_id: str) -> None:
         super().__init__(training_id)
@@ -96,7 +96,7 @@ class TrainingLostError(LookupError):
 
 
 class StepMismatchError(Exception):
-    """The number of a step is not the next one."""
+    """The step's number is not the next one."""
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(f"{expected}, not {actual}")
@@ -105,7 +105,7 @@ class StepMismatchError(Exception):
 
 
 class UnauthenticatedError(Exception):
-    """The caller is nobody that the worker knows."""
+    """The caller is not authenticated."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -113,7 +113,7 @@ class UnauthenticatedError(Exception):
 
 
 class StoppingError(Exception):
-    """The worker takes no new calls."""
+    """The worker is stopping and accepts no new calls."""
 
 
 class DeadlineError(Exception):
@@ -121,7 +121,7 @@ class DeadlineError(Exception):
 
 
 class TooLateError(Exception):
-    """The caller's deadline is too near for the work."""
+    """The time left until the caller's deadline is too short for the work."""
 
     def __init__(self, needed_seconds: float, left_seconds: float) -> None:
         super().__init__(f"{needed_seconds:g} s needed, {left_seconds:g} s left")
@@ -130,22 +130,22 @@ class TooLateError(Exception):
 
 
 class CancelledError(Exception):
-    """The caller has gone, or the worker is stopping."""
+    """The caller or the worker has cancelled the call."""
 
 
 STOPPED = 0
 DEVICE_ERROR = 1
-# A configuration that cannot work: no use to start the worker again.
+# An invalid configuration: restarting the worker cannot help.
 CONFIG_ERROR = 2
-# The device failed in a way that only a new process gets over.
+# The device failed in a way that only a new process can recover from.
 DEVICE_LOST = 3
 HANG = 4
-# The supervisor has started a worker so often that it does not expect the next start to help.
+# The supervisor has restarted a worker too often.
 GAVE_UP = 5
-# The device has no memory for calls that it should have some for.
+# The device has no memory for calls that should fit.
 OUT_OF_MEMORY = 6
 
-# No worker ran before this one.
+# This is the first worker.
 FIRST = "none"
 CRASH = "crash"
 KILLED = "killed"
@@ -163,16 +163,16 @@ REASONS = (FIRST, *_REASONS.values(), CRASH)
 
 
 def reason(code: int) -> str:
-    """Why a process ended, by its exit code, or the negative number of the signal that ended it."""
+    """The reason for which a process ended, from its exit code or the negative number of the signal."""
     return _REASONS.get(code, CRASH)
 
 
-# What torch calls it where it has no type of its own: of the CPU's allocator, of libraries on a GPU.
+# Texts of errors that torch raises without a type of their own: the CPU's allocator, GPU libraries.
 _TEXTS = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "out of memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or what it was raised from, says that there was no memory."""
+    """Whether an error, or one of its causes, reports that memory was exhausted."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MemoryError | torch.cuda.OutOfMemoryError):
@@ -184,7 +184,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_frames(error: BaseException) -> None:
-    """Drop what the frames hold that an error came through: tensors, which are what there is no room for."""
+    """Clear the frames of an error's traceback, so that the tensors in them are freed."""
     if error.__traceback__ is not None:
         traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None

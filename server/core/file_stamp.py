@@ -1,15 +1,15 @@
-"""Whether a file is still the one that was read."""
+"""Detects that a file has changed since it was read."""
 
 from __future__ import annotations
 
 import os
 
-# Of a file that is not there.
+# Modification time, size and inode; None: there is no such file.
 Stamp = tuple[int, int, int] | None
 
 
 def stamp_of(path: str) -> Stamp:
-    """Changes whenever the file, or what a link points at, is written or replaced."""
+    """A value that changes whenever the file, or the target of a link, is written or replaced."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""How much one call may ask for."""
+"""Limits on the size of one call, and checks of its arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumigrad.v1 import worker_pb2
 
 @dataclass(frozen=True)
 class Limits:
-    """The sizes that are refused before anything is allocated for them: those that no option sets have a value."""
+    """The largest sizes accepted, checked before anything is allocated. Those without an option have a default."""
 
     payload_bytes: int
     pixels: int
@@ -26,9 +26,9 @@ class Limits:
     batch_views: int
     # Channels of the colours of one scene.
     channels: int = 512
-    # Obstacles of one world, all its environments together; environments too.
+    # Obstacles of one world, all its environments together; also the limit on environments.
     obstacles: int = 1 << 14
-    # Voxels of one grid, as an obstacle or as a field that is asked for.
+    # Voxels of one grid: an obstacle or a requested field.
     voxels: int = 1 << 26
 
     @staticmethod
@@ -45,7 +45,7 @@ class Limits:
         )
 
     def message(self) -> worker_pb2.Limits:
-        """What callers are told."""
+        """The limits as clients receive them."""
         return worker_pb2.Limits(
             max_payload_bytes=self.payload_bytes,
             max_pixels=self.pixels,
@@ -66,16 +66,16 @@ def require(condition: bool, field: str, limit: str, value: object) -> None:
 
 
 def check_finite(values: Iterable[float], field: str) -> None:
-    """Raise an InvalidArgumentError for a number that is none: one in a background makes a picture of them."""
+    """Raise an InvalidArgumentError for NaN or infinity: one in a background spreads to the whole image."""
     for index, value in enumerate(values):
         require(isfinite(value), f"{field}[{index}]", "a finite value", value)
 
 
 @contextmanager
 def arguments_of(field: str, elsewhere: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Tell the caller of an argument that a kernel refuses by its path in the request.
+    """Convert a kernel's ArgumentError into an InvalidArgumentError that names the path in the request.
 
-    Arguments named as fields are below `field` unless `elsewhere` tells another path; others belong to `field` itself.
+    The path is `elsewhere[argument]`, else `field.argument` for an identifier, else `field` itself.
     """
     try:
         yield
@@ -88,7 +88,7 @@ def arguments_of(field: str, elsewhere: Mapping[str, str] | None = None) -> Iter
 
 @contextmanager
 def renamed(path: Callable[[str], str]) -> Iterator[None]:
-    """Tell the caller of an argument that a kernel refuses by the path that `path` has for it."""
+    """Convert a kernel's ArgumentError into an InvalidArgumentError whose path is `path(argument)`."""
     try:
         yield
     except ArgumentError as error:

@@ -1,4 +1,4 @@
-"""The line between a supervisor and one of its workers: an order goes down, signs of life come up."""
+"""The socket between a supervisor and one of its workers: orders one way, announcements and heartbeats the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECEIVE_BYTES = 4096
 
 @dataclass(frozen=True)
 class History:
-    """What the supervisor tells a worker of those before it."""
+    """What became of the workers before this one."""
 
     restarts: int = 0
     last_exit: str = FIRST
@@ -26,20 +26,20 @@ class History:
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is to do."""
+    """The configuration and history that a worker starts with."""
 
     config: Config
     history: History
 
 
 class WorkerEnd:
-    """The worker's end of the line."""
+    """The worker's end of the socket."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
 
     def order(self) -> Order | None:
-        """Wait for the order; None if the supervisor has gone."""
+        """Wait for the order; None if the supervisor has exited."""
         text = self._line.makefile("r", encoding="utf-8").readline()
         if not text:
             return None
@@ -47,18 +47,18 @@ class WorkerEnd:
         return Order(Config(**fields["config"]), History(**fields["history"]))
 
     def announce(self, text: str) -> None:
-        """Have the supervisor write a line to standard output."""
+        """Send a line that the supervisor writes to standard output."""
         self._line.sendall(f"{text}\n".encode())
 
     def beat(self) -> None:
-        """Say that this process is alive."""
-        # A supervisor that stands still must not hold the worker up; it finds enough beats when it goes on.
+        """Send a heartbeat."""
+        # A stopped supervisor must not block the worker; when it continues it finds enough beats.
         with contextlib.suppress(OSError):
             self._line.send(f"{_BEAT}\n".encode(), socket.MSG_DONTWAIT)
 
 
 class SupervisorEnd:
-    """The supervisor's end of the line; it never waits."""
+    """The supervisor's end of the socket; it never blocks."""
 
     def __init__(self, line: socket.socket) -> None:
         line.setblocking(False)
@@ -66,17 +66,17 @@ class SupervisorEnd:
         self._received = b""
 
     def fileno(self) -> int:
-        """For a selector."""
+        """The descriptor, for a selector."""
         return self._line.fileno()
 
     def send(self, order: Order) -> None:
-        """Give the order; a worker that has just died is not an error here."""
+        """Send the order; a worker that has just exited is not an error."""
         fields = {"config": dataclasses.asdict(order.config), "history": dataclasses.asdict(order.history)}
         with contextlib.suppress(OSError):
             self._line.sendall(f"{json.dumps(fields)}\n".encode())
 
     def announcements(self) -> Iterator[str] | None:
-        """What the worker announced, beats left out; None if it has hung up."""
+        """The lines that the worker announced, without heartbeats; None if it closed the socket."""
         try:
             received = self._line.recv(_RECEIVE_BYTES)
         except OSError:
@@ -87,5 +87,5 @@ class SupervisorEnd:
         return iter([line.decode() for line in lines if line != _BEAT.encode()])
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._line.close()

@@ -1,4 +1,4 @@
-"""The worker's log on standard error: one line per event, plain or JSON, whoever has something to say."""
+"""The worker's log on standard error: one line per event, plain or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("lumigrad")
 
 
 def configure(log_format: str) -> None:
-    """Send the log to standard error as "plain" or "json" lines, and with it what others warn of and nobody caught."""
+    """Write the log to standard error as "plain" or "json" lines, warnings and uncaught errors included."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _PlainFormatter())
     logger.handlers[:] = [handler]
@@ -29,10 +29,10 @@ def configure(log_format: str) -> None:
 
 
 def event(message: str, /, level: int = logging.INFO, *, error: BaseException | None = None, **fields: object) -> None:
-    """Log a message with fields; `error` adds its traceback, which stays on this side of the network."""
+    """Log a message with fields; `error` adds its traceback, which callers never see."""
     if logger.isEnabledFor(level):
         why = None if error is None else (type(error), error, error.__traceback__)
-        # `Logger.log` would look for the line of the program that this comes from.
+        # `Logger.log` would spend time on finding the calling line.
         record = logging.LogRecord(logger.name, level, "", 0, message, None, why)
         record.fields = fields
         logger.handle(record)

@@ -29,22 +29,22 @@ _SECONDS = (
 _VIEWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
 
 _KERNEL = "kernel."
-# Of a call, beside those of its kernels.
+# Stages of a call outside its kernels.
 _STAGES = (
     *("decode", "restore", "queue", "upload", "download", "compress", "encode"),
     *("loss", "optimize", "snapshot"),
 )
 _ENGINES = ("spheres", "gaussians", "meshes")
-# Where a call can be: its request or reply on the way, in the queue, or the device at work for it.
+# The states of a call in progress: receiving its request, queued, running, or sending its reply.
 CALL_STAGES = ("receive", "queue", "device", "send")
 REFUSALS = ("busy", "deadline", "device_memory", "invalid_argument", "stopping", "unauthenticated")
 _SPOOLED = ("scene", "training")
 WRITE_RESULTS = ("written", "unwanted", "failed", "no_room")
 READ_RESULTS = ("read", "damaged", "failed")
-# Every label is a time series in the worker and in whatever reads it.
+# Bounded, because each label is another time series.
 _MAX_TENANTS = 64
 _OTHERS = "(others)"
-# Without labels: names after `lumigrad_`, and what they tell.
+# Gauges without labels: name after `lumigrad_`, and help text.
 _GAUGES = {
     "up": "1 while the worker's health is SERVING.",
     "start_time_seconds": "When the worker began to serve, since 1970.",
@@ -84,10 +84,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        # Called before anything is read, to have all written down that is to be read.
+        # Called before the metrics are read, to bring them up to date.
         self.before_read: Callable[[], None] = lambda: None
         registry.register(_Before(self))
-        # When each series began is in nobody's interest, and as many series again.
+        # `_created` series would double the number of series, and have no use.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
         self.calls = Counter("lumigrad_calls", "Calls that ended.", ["method", "code"], registry=registry)
@@ -157,13 +157,13 @@ class Metrics:
             "lumigrad_calls_in_stage", "Calls in progress, by where they are.", ["stage"], registry=registry
         )
         self._show_zeros()
-        # To find a series by its labels takes longer than to count.
+        # Cached because finding a series by its labels takes longer than counting.
         self._series_of_call = functools.cache(self._find_call)
         self._series_of_stage = functools.cache(self._find_stage)
         self._gauges = {name: Gauge(f"lumigrad_{name}", text, registry=registry) for name, text in _GAUGES.items()}
 
     def _show_zeros(self) -> None:
-        """Let series begin before there is something to count: the first of a kind would not show as an increase."""
+        """Create series at 0: otherwise the first event of a kind would not show as an increase."""
         for counter, series in {
             self.evictions: (
                 ("scenes", "room"),
@@ -188,15 +188,15 @@ class Metrics:
             self.stage_seconds.labels(stage)
 
     def observe(self, name: str, read: Callable[[], float]) -> None:
-        """Let a gauge show what `read` returns when it is asked for."""
+        """Set the function that returns a gauge's value."""
         self._gauges[name].set_function(read)
 
     def set(self, name: str, value: float) -> None:
-        """Let a gauge show a value."""
+        """Set a gauge."""
         self._gauges[name].set(value)
 
     def tenant_call(self, tenant: str, payload_bytes: int) -> None:
-        """Record a call by its tenant; those that come after the first `_MAX_TENANTS` share one label."""
+        """Record a call by its tenant; tenants after the first `_MAX_TENANTS` share one label."""
         if len(self._tenants) < _MAX_TENANTS:
             self._tenants.add(tenant)
         label = tenant if tenant in self._tenants else _OTHERS
@@ -204,21 +204,21 @@ class Metrics:
         self.tenant_bytes.labels(label).inc(payload_bytes)
 
     def accounts(self, by_resource: Mapping[str, Account]) -> None:
-        """Show what is taken of resources that tenants share."""
+        """Show the accounts of shared resources."""
         self.registry.register(_Accounts(by_resource, self._tenants))
 
     def shortage(self, was_relieved: bool) -> None:
-        """Record that work found no memory at first, and whether it did once caches were empty."""
+        """Record a memory shortage, and whether emptying caches resolved it."""
         self._shortages.labels("relieved" if was_relieved else "failed").inc()
 
     def remember(self, restarts: int, last_exit: str) -> None:
-        """Show what became of the workers before this one."""
+        """Show the restarts and the last exit of the workers before this one."""
         self._restarts.inc(restarts)
         for reason in REASONS:
             self._last_exit.labels(reason).set(reason == last_exit)
 
     def call(self, method: str, code: str, milliseconds: float, received: int, sent: int) -> None:
-        """Record a call that ended, and the bytes of its payload."""
+        """Record a call that ended, and the bytes of its payloads."""
         count, seconds, bytes_received, bytes_sent = self._series_of_call(method, code)
         count.inc()
         seconds.observe(milliseconds / 1e3)
@@ -226,7 +226,7 @@ class Metrics:
         bytes_sent.inc(sent)
 
     def stages(self, engine: str, op: str, milliseconds: Mapping[str, float]) -> None:
-        """Record the stages of one call: those called "kernel.…" as the kernels' own."""
+        """Record the stages of one call; names beginning with "kernel." are kernel stages."""
         for stage, value in milliseconds.items():
             self._series_of_stage(engine, op, stage).observe(value / 1e3)
 
@@ -248,24 +248,24 @@ class Metrics:
         self.registry.register(_Total(f"lumigrad_{name}", text, read))
 
     def describe(self, **labels: str) -> None:
-        """Show what this worker is, as the labels of a gauge that is 1."""
+        """Show facts about this worker as the labels of a gauge that is 1."""
         text = "1; its labels tell what this worker is."
         Gauge("lumigrad_worker_info", text, list(labels), registry=self.registry).labels(**labels).set(1)
 
     def observe_stages(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Let the calls in progress show by stage what `read` returns."""
+        """Set the function that returns the calls in progress by stage."""
         for stage in CALL_STAGES:
             self._calls_in_stage.labels(stage).set_function(functools.partial(_read_one, read, stage))
 
 
 class _Before(Collector):
-    """The first to be asked whenever the metrics are read; has none itself."""
+    """Calls `before_read`: registered first, so collected first; has no metrics itself."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing, once all is written down."""
+        """Bring the metrics up to date; yields none."""
         self._metrics.before_read()
         return iter(())
 
@@ -275,17 +275,17 @@ class _Total(Collector):
         self._name, self._text, self._read = name, text, read
 
     def collect(self) -> Iterator[Metric]:
-        """What it is now."""
+        """The current value."""
         yield CounterMetricFamily(self._name, self._text, value=self._read())
 
 
 class _Accounts(Collector):
     def __init__(self, by_resource: Mapping[str, Account], tenants: Collection[str]) -> None:
-        """`tenants` are those that have a label of their own."""
+        """`tenants` are those with their own label."""
         self._by_resource, self._tenants = by_resource, tenants
 
     def collect(self) -> Iterator[Metric]:
-        """What is taken now, by whom, and what may be."""
+        """Amounts reserved, by resource and tenant, and the limits."""
         taken = GaugeMetricFamily("lumigrad_account_taken", "What is taken of a resource.", labels=["resource"])
         limit = GaugeMetricFamily("lumigrad_account_limit", "What may be.", labels=["resource"])
         text = "What one tenant has taken of a resource."

@@ -1,4 +1,4 @@
-"""Frames of a call: the header and payload that arrive, the reply and payload that leave."""
+"""Frames of a call: reads a request's header and payload, and writes a reply's."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ M = TypeVar("M", bound=Message)
 
 
 class Receiver(Generic[M]):
-    """Reads one stream in two steps, so that the header can be refused before memory is taken for the payload."""
+    """Reads one stream in two steps, so that the header can be rejected before memory is allocated for the payload."""
 
     def __init__(self, frames: Iterator[Frame[M]], call: Call) -> None:
-        """Wait for the header."""
+        """Read the header; InvalidArgumentError if the stream does not begin with one."""
         self._frames = frames
         self._call = call
         first = next(frames, None)
@@ -37,12 +37,12 @@ class Receiver(Generic[M]):
         self.header: M = first.message
 
     def length(self, limit_bytes: int) -> int:
-        """Of the payload, as the header has it; no more than it may be, which `payload` sees to."""
+        """The payload's bytes according to the header, at most `limit_bytes`, which `payload` enforces."""
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
         return min(length, limit_bytes)
 
     def payload(self, limit_bytes: int, transit: Transit) -> PayloadReader:
-        """Wait for as many bytes as the header says."""
+        """Read as many bytes as the header announces."""
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
         assembler = PayloadAssembler(length, limit_bytes, transit.allocator(self._call))
         assembler.add(self._first.data)
@@ -56,9 +56,9 @@ class Receiver(Generic[M]):
         return self._call.lane.reader(assembler.finish(), limit_bytes - length, transit.allocator(self._call))
 
     def expect_end(self) -> None:
-        """Refuse a stream that goes on after its payload.
+        """Raise an InvalidArgumentError if the stream continues after its payload.
 
-        The end of a stream is a message of its own: looked at after the work, it costs no wait.
+        The end of a stream is a separate message: checked after the work, it costs no wait.
         """
         for frame in self._frames:
             _refuse_fields(frame)
@@ -90,15 +90,15 @@ def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[t
 
 
 def named_tensor(name: str, array: Array, payload: PayloadWriter) -> tensor_pb2.NamedTensor:
-    """Append an array to a payload; uint16 stands for the bits of bfloat16."""
+    """Append an array to a payload; uint16 arrays hold bfloat16 bits."""
     dtype = dtypes.BFLOAT16 if array.dtype == np.uint16 else None
     return tensor_pb2.NamedTensor(name=name, tensor=payload.add(array, dtype))
 
 
 def timed(header: R, payload: PayloadWriter, expect_end: Callable[[], None], call: Call) -> Iterator[Frame[R]]:
-    """The frames of a reply; the last one carries the timings, and so cannot be counted in them.
+    """Yield the frames of a reply; the last one carries the timings, which therefore exclude it.
 
-    Calls `expect_end` to see to it that the request has ended: of a long reply while its last chunk is on its way.
+    Calls `expect_end` to check that the request has ended: for a long reply, while its last chunk is being sent.
     """
     if payload.length <= SHORT_BYTES:
         expect_end()

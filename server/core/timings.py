@@ -1,4 +1,4 @@
-"""Where the time of one call went, stage by stage."""
+"""The time that one call spends in each stage."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SECOND_NS = 1_000_000_000
 
 
 class StageSpan(NamedTuple):
-    """One stay in a stage.
+    """One interval that a call spent in a stage.
 
     Attributes:
-        stage: its name; kernels' begin with "kernel.".
-        started: by `time.perf_counter`, seconds.
-        ended: likewise.
+        stage: Its name; kernel stages begin with "kernel.".
+        started: Seconds by `time.perf_counter`.
+        ended: Likewise.
     """
 
     stage: str
@@ -27,22 +27,22 @@ class StageSpan(NamedTuple):
 
 
 class StageTimes:
-    """Milliseconds by stage, in the order in which stages were first entered, and when they began and ended."""
+    """Milliseconds by stage, in the order in which stages were first entered, and each interval."""
 
     def __init__(self) -> None:
         self._created = self._started = self._ended = time.perf_counter()
-        # What turns the clock of the stages into the time of day, which may jump meanwhile.
+        # Converts the stages' monotonic clock to the time of day, which may jump.
         self._epoch_ns = time.time_ns() - int(self._created * _SECOND_NS)
         self._milliseconds: dict[str, float] = {}
         self._spans: list[StageSpan] = []
 
     def restart(self) -> None:
-        """Count from now on: the header has arrived."""
+        """Measure the total from now on: the header has arrived."""
         self._started = time.perf_counter()
 
     @property
     def milliseconds(self) -> Mapping[str, float]:
-        """What has been measured so far."""
+        """The milliseconds by stage so far."""
         return self._milliseconds
 
     @property
@@ -51,7 +51,7 @@ class StageTimes:
         return (time.perf_counter() - self._started) * 1e3
 
     def end(self) -> float:
-        """Note that the call ends; returns its milliseconds in all."""
+        """Record the end of the call; returns its total milliseconds."""
         self._ended = time.perf_counter()
         return (self._ended - self._started) * 1e3
 
@@ -67,22 +67,22 @@ class StageTimes:
 
     @property
     def spans(self) -> Sequence[StageSpan]:
-        """Each stay in a stage so far, by its end."""
+        """The intervals so far, ordered by their ends."""
         return self._spans
 
     def epoch_ns(self, moment: float) -> int:
-        """A moment by `time.perf_counter` in nanoseconds since 1970."""
+        """Convert a time of `time.perf_counter` to nanoseconds since 1970."""
         return self._epoch_ns + int(moment * _SECOND_NS)
 
     def add(self, stage: str, milliseconds: float) -> None:
-        """Count time that was measured elsewhere, and has just ended."""
+        """Add an interval that was measured elsewhere and has just ended."""
         now = time.perf_counter()
         self._add(StageSpan(stage, now - milliseconds / 1e3, now))
 
     def add_kernel(self, milliseconds: Mapping[str, float]) -> None:
-        """Count the stages of a kernel that has just ended.
+        """Add the stages of a kernel that has just ended.
 
-        Only their lengths are known: they are laid one after the other up to now, and not before what came before them.
+        Only their durations are known: they are placed one after the other up to now, after the last interval.
         """
         now = time.perf_counter()
         length = sum(milliseconds.values()) / 1e3
@@ -96,11 +96,11 @@ class StageTimes:
             started = ended
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Count the time spent inside."""
-        return _Stay(self._add, name)
+        """Measure the time spent in a `with` block."""
+        return _Stage(self._add, name)
 
     def message(self) -> timings_pb2.Timings:
-        """What a reply carries."""
+        """The timings as a reply carries them."""
         stages = [timings_pb2.Stage(name=name, milliseconds=value) for name, value in self._milliseconds.items()]
         return timings_pb2.Timings(stages=stages, total_milliseconds=self.total)
 
@@ -110,8 +110,8 @@ class StageTimes:
         self._spans.append(span)
 
 
-class _Stay:
-    """The time inside a `with` block; a generator would take as long as the shortest stages."""
+class _Stage:
+    """Measures a `with` block; a generator would take as long as the shortest stages."""
 
     __slots__ = ("_add", "_stage", "_started")
 

@@ -1,1 +1,1 @@
-"""What is kept between calls: scenes, forward states, trainings, files."""
+"""Stores of what outlives a call: scenes, forward states, trainings, files."""

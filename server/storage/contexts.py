@@ -1,4 +1,4 @@
-"""The forward states that wait for their Backward."""
+"""The store of forward states, which Backward calls refer to."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lumigrad.server.storage.lru import LruCache
 
 V = TypeVar("V")
 
-# What a state takes beside its tensors: 6 to 8 KiB more are resident for each of 3,000 states of one pixel.
+# Memory of a state beside its tensors: measured as 6 to 8 KiB for each of 3,000 states of one pixel.
 OVERHEAD_BYTES = 8 << 10
 
 
 class ContextStore(Generic[V]):
-    """Forward states of a tenant by unguessable name, within a limit of its own, the budget of all, and a time."""
+    """A tenant's forward states by unguessable name, bounded by its own limit, the common budget and an idle time."""
 
     def __init__(
         self,
@@ -47,15 +47,15 @@ class ContextStore(Generic[V]):
         return self._cache.bytes
 
     def add(self, state: V, nbytes: int, shared: Collection[Sized] = ()) -> str:
-        """Keep a state; returns its name, or nothing if it is more than may be kept beside what others have.
+        """Store a state; returns its name, or "" if it does not fit.
 
-        What it shares with others is counted once for all of them.
+        Parts in `shared` are counted once for all states that use them.
         """
         if nbytes > self._cache.limit_bytes:
             self._metrics.evictions.labels("contexts", "size").inc()
             return ""
         context_id = uuid.uuid4().hex
-        # The states keep the parts alive, so that no other takes the identity of one.
+        # The states keep the parts alive, so that no id is reused.
         parts = {f"part-{id(part):x}": part.bytes for part in shared}
         with self._lock:
             for name, size in parts.items():
@@ -68,7 +68,7 @@ class ContextStore(Generic[V]):
         return context_id
 
     def peek(self, context_id: str) -> V:
-        """The state of a name, to look at before it is used; ContextLostError if it is not here."""
+        """Return a state for inspection, without counting a lookup; ContextLostError if it is not stored."""
         with self._lock:
             state = self._cache.get(context_id)
         if state is None:
@@ -77,34 +77,34 @@ class ContextStore(Generic[V]):
         return state
 
     def find(self, context_id: str) -> V:
-        """The state of a name, to be used; ContextLostError if it is not here."""
+        """Return a state for use; ContextLostError if it is not stored."""
         state = self.peek(context_id)
         self._metrics.context_lookups.labels("found").inc()
         return state
 
     def resize(self, context_id: str, nbytes: int) -> None:
-        """Count a state that a backward pass has made larger; no harm if it has gone."""
+        """Count the new size of a state that a backward pass has enlarged; does nothing if it is not stored."""
         with self._lock:
             self._cache.resize(context_id, nbytes + OVERHEAD_BYTES)
         self._budget.settle(self)
 
     def release(self, context_id: str) -> bool:
-        """Forget a state; False if it was not here."""
+        """Remove a state; False if it was not stored."""
         with self._lock:
             return self._cache.pop(context_id) is not None
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Drop what was used least recently; False if there is nothing that may go."""
+        """Evict the least recently used state; False if none may be evicted."""
         with self._lock:
             return self._cache.drop_oldest(keep_newest=keep_newest)
 
     def clear(self) -> None:
-        """Forget every state."""
+        """Remove every state."""
         with self._lock:
             self._cache.clear()
 
     def expire(self) -> None:
-        """Drop the states that nobody asked for in time."""
+        """Evict the states that were idle too long."""
         with self._lock:
             self._cache.drop_idle(self._idle_seconds)
 

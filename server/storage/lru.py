@@ -1,4 +1,4 @@
-"""A store of so many things and bytes: what was used least recently goes first."""
+"""An LRU cache, bounded by a count and by bytes."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ class _Entry(Generic[V]):
 
 
 class LruCache(Generic[V]):
-    """Named values and their sizes, in order of last use. Its owner holds a lock around every call.
+    """Named values and their sizes, in order of last use. Not thread-safe: the owner holds a lock around every call.
 
-    A value may need others: those stay, and are counted, as long as it is here. One that is taken out meanwhile cannot
-    be had by its name any more, but for a `peek`.
+    A value may need others: those are kept and counted as long as it is stored. A needed value that is popped is
+    hidden: only `peek` still finds it.
     """
 
     def __init__(
         self, limit_bytes: int, on_drop: Callable[[str, V, str], None], limit_count: int = sys.maxsize
     ) -> None:
-        """`on_drop` hears the name, the value and the reason, "room" or "idle", of what goes by itself."""
+        """`on_drop` is called with name, value and reason, "room" or "idle", of each evicted value."""
         self.limit_bytes = limit_bytes
         self._limit_count = limit_count
         self._on_drop = on_drop
         self._entries: OrderedDict[str, _Entry[V]] = OrderedDict()
-        # Taken out, or lent, but needed.
+        # Values that were popped but are needed, and sizes added by `lend`.
         self._hidden: dict[str, _Entry[V | None]] = {}
-        # By name, how many values need it.
+        # By name, the number of values that need it.
         self._needed: Counter[str] = Counter()
         self._bytes = 0
 
     @property
     def bytes(self) -> int:
-        """The size of everything here."""
+        """The size of all values."""
         return self._bytes
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is taken."""
+        """Whether the name is in use, hidden values included."""
         return name in self._entries or name in self._hidden
 
     def values(self) -> Iterator[V]:
-        """Everything here, the least recently used first."""
+        """The values, the least recently used first."""
         return (entry.value for entry in self._entries.values())
 
     def items(self) -> Iterator[tuple[str, V]]:
-        """The same with its names."""
+        """The names and values, the least recently used first."""
         return ((name, entry.value) for name, entry in self._entries.items())
 
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
-        """Store or replace, and make room; the newest stays even if it is larger than all the room."""
+        """Store or replace a value and evict others; the new value stays even if it exceeds the limit alone."""
         self._needed.update(needs)
         old = self._entries.pop(name, None)
         self._entries[name] = _Entry(value, nbytes, needs, time.monotonic())
@@ -76,26 +76,26 @@ class LruCache(Generic[V]):
             self._drop(dispensable, "room")
 
     def lend(self, name: str, nbytes: int) -> None:
-        """Count something that the next value to be put needs, and that nobody looks up; once, by its name."""
+        """Count, once by its name, a part that the next value needs and that is not looked up."""
         if name not in self:
             self._hidden[name] = _Entry(None, nbytes, (), time.monotonic())
             self._bytes += nbytes
 
     def resize(self, name: str, nbytes: int) -> None:
-        """Count what has grown or shrunk; nothing if it is not here."""
+        """Change the size of a value and evict others; does nothing if it is not stored."""
         entry = self._entries.get(name)
         if entry is not None:
             self.put(name, entry.value, nbytes, entry.needs)
 
     def recount(self, name: str, nbytes: int) -> None:
-        """Count what has grown or shrunk without making room yet, also what was taken out but is needed."""
+        """Change the size of a value, hidden ones included, without evicting others."""
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)
         if entry is not None:
             self._bytes += nbytes - entry.nbytes
             entry.nbytes = nbytes
 
     def get(self, name: str) -> V | None:
-        """Look up, which counts as a use."""
+        """Look up a value and mark it as used."""
         entry = self._entries.get(name)
         if entry is None:
             return None
@@ -104,12 +104,12 @@ class LruCache(Generic[V]):
         return entry.value
 
     def peek(self, name: str) -> V | None:
-        """Look up, also what was taken out but is needed; no use."""
+        """Look up a value, hidden ones included, without marking it as used."""
         entry: _Entry[Any] | None = self._entries.get(name) or self._hidden.get(name)
         return None if entry is None else entry.value
 
     def pop(self, name: str) -> V | None:
-        """Take out."""
+        """Remove and return a value."""
         entry = self._entries.pop(name, None)
         if entry is None:
             return None
@@ -120,14 +120,14 @@ class LruCache(Generic[V]):
         return entry.value
 
     def clear(self) -> None:
-        """Take out everything."""
+        """Remove every value."""
         self._entries.clear()
         self._hidden.clear()
         self._needed.clear()
         self._bytes = 0
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Drop what was used least recently; False if there is nothing that may go."""
+        """Evict the least recently used value; False if none may be evicted."""
         newest = next(reversed(self._entries), None) if keep_newest else None
         dispensable = next((name for name in self._entries if name not in self._needed and name != newest), None)
         if dispensable is None:
@@ -136,7 +136,7 @@ class LruCache(Generic[V]):
         return True
 
     def drop_idle(self, seconds: float) -> None:
-        """Drop what was not used for so long."""
+        """Evict the values that were not used for `seconds`."""
         oldest = time.monotonic() - seconds
         while self._entries:
             name, entry = next(iter(self._entries.items()))
@@ -150,7 +150,7 @@ class LruCache(Generic[V]):
         self._on_drop(name, entry.value, reason)
 
     def _forget(self, entry: _Entry[Any]) -> None:
-        """Count out what has gone, and what only it needed."""
+        """Subtract a removed value's size, and that of hidden values that only it needed."""
         self._bytes -= entry.nbytes
         for name in entry.needs:
             self._needed[name] -= 1

@@ -1,4 +1,4 @@
-"""What the services work with: one device, its queue, and what the caller keeps on it."""
+"""What the services work with: the device, its queue, and one tenant's stores."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lumigrad.server.storage.trainings import TrainingStore
 
 @dataclass(frozen=True)
 class Runtime(Machine):
-    """One worker's working parts, as one tenant sees them."""
+    """The parts of a worker as one tenant sees them."""
 
     scenes: SceneStore
     contexts: ContextStore[Retained]
-    # None: scenes are in memory only.
+    # None: scenes are kept in memory only.
     spool: SceneSpool | None
     trainings: TrainingStore[Any]
-    # For snapshots of trainings; None: there is no spool.
+    # Holds snapshots of trainings; None: there is no spool.
     tenant_spool: TenantSpool | None

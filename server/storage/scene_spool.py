@@ -1,4 +1,4 @@
-"""A tenant's scenes in the spool: written a while after they were stored, and read when the worker lacks one."""
+"""A tenant's scenes in the spool: written in the background, and read when a scene is not in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILE = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """The same for all processes until the machine starts again; where that cannot be told, no two are the same."""
+    """The id of this boot of the machine; a random one where the system has none."""
     try:
         with open(_FILE, encoding="ascii") as file:
             return file.read().strip()
@@ -30,7 +30,7 @@ def boot_id() -> str:
 
 
 KIND = "scene"
-# A scene that is updated all the time is not written all the time, but when it has not changed for so long.
+# An updated scene is written once it has not changed for this long.
 _REST_SECONDS = 1.0
 
 Allocate = Callable[[int], memoryview]
@@ -38,13 +38,13 @@ Allocate = Callable[[int], memoryview]
 
 @dataclass(frozen=True)
 class SpooledScene:
-    """A scene as it was written.
+    """A scene read from the spool.
 
     Attributes:
-        message: As a worker would send it.
-        reader: Of its tensors.
-        name: Of the blob.
-        is_valid: Its name and version stand for it still.
+        message: The scene as a GetScene reply.
+        reader: Reads its tensors.
+        name: The blob's name.
+        is_valid: Whether its scene id and version are still valid: it was written since the machine's boot.
     """
 
     message: scene_pb2.GetReply
@@ -54,10 +54,10 @@ class SpooledScene:
 
 
 class SceneSpool:
-    """What a store of scenes has beside its memory. Its owner holds a lock around the calls that change anything.
+    """Backs a scene store with files. The owner holds a lock around the calls that change anything.
 
-    Names are of one start of the machine: what it loses when the power fails may be an update, and a version that
-    was given out once must not be made again. Content is found by its hash after that, too.
+    Names include the boot id: a power failure may lose an update, and a version that was given out must not be reused
+    for other content. After a reboot scenes are found by their content hash only.
     """
 
     def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
@@ -66,52 +66,52 @@ class SceneSpool:
         self._transfer = transfer
         self._boot = boot_id()
         self._writings: dict[str, Writing] = {}
-        # Held while a scene is read and made, which nobody should do twice at once.
+        # Held while a scene is restored, so that two calls do not restore it at once.
         self.restoring = threading.RLock()
 
     def stored(self, scene: StoredScene) -> None:
-        """Have a new version written."""
+        """Schedule a new version to be written."""
         delay = _REST_SECONDS if scene.version > 1 else 0.0
         self._writings[scene.scene_id] = self._writer.submit(partial(self._write, scene), delay)
 
     def forget(self, scene_id: str) -> bool:
-        """Forget what is written, or is to be; whether there was anything. It is certain once `sync` returns."""
+        """Delete a scene's file and cancel its write; returns whether a file existed. Durable once `sync` returns."""
         self.cancel_write(scene_id)
         return self._tenant_spool.forget(KIND, self._name(scene_id))
 
     def cancel_write(self, scene_id: str) -> None:
-        """Write no more of a scene that the memory has no room for; what is written stays."""
+        """Cancel the pending write of a scene that was evicted; an existing file stays."""
         writing = self._writings.pop(scene_id, None)
         if writing is not None:
             self._writer.cancel(writing)
 
     def sync(self) -> None:
-        """See to it that nothing that was forgotten comes back."""
+        """Make deletions durable."""
         self._tenant_spool.sync()
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene is written; to ask is a use of it."""
+        """Whether a scene has a file; marks it as used."""
         return self._tenant_spool.touch(KIND, self._name(scene_id))
 
     def has_content(self, content_hash: str) -> bool:
-        """Whether a scene of this content is written."""
+        """Whether a file of this content exists."""
         return self._tenant_spool.has_alias(KIND, content_hash)
 
     def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
-        """A scene by its name; None: not there, or damaged."""
+        """Read a scene by its name; None: missing or damaged."""
         return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
 
     def read_content(self, content_hash: str, allocate: Allocate) -> SpooledScene | None:
-        """A scene by its content, likewise."""
+        """Read a scene by its content hash; None: missing or damaged."""
         return self._decoded(self._tenant_spool.read_alias(KIND, content_hash, allocate))
 
     def remove(self, scene: SpooledScene) -> None:
-        """Forget a scene of which nothing can be made, or that is stored under another name now."""
+        """Delete the file of a scene that cannot be restored, or that has another name now."""
         self._tenant_spool.forget(KIND, scene.name)
         self._tenant_spool.sync()
 
     def infos(self) -> Iterator[scene_pb2.SceneInfo]:
-        """What callers are told of all that is written."""
+        """Descriptions of all scenes in files."""
         for head in self._tenant_spool.heads(KIND):
             if head.name.startswith(self._name("")):
                 yield scene_pb2.GetReply.FromString(head.header).info
@@ -122,7 +122,7 @@ class SceneSpool:
         arrays = self._transfer.fetch(list(tensors.values()))
         sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
         message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
-        # What finds no room is in memory only.
+        # A scene that does not fit into the spool stays in memory only.
         with contextlib.suppress(BusyError):
             self._tenant_spool.write(
                 KIND,

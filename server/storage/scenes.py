@@ -1,4 +1,4 @@
-"""The scenes a worker keeps, found by name and by content, and versioned."""
+"""The store of versioned scenes, found by name and by content hash."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lumigrad.server.engines.content import Content
 from lumigrad.server.storage.lru import LruCache
 from lumigrad.v1 import scene_pb2
 
-# Of the content hash that a name begins with, so that people and balancers can tell scenes; the rest is random.
+# A name begins with this many digits of the content hash, for people and balancers; the rest is random.
 _PREFIX_LENGTH = 16
 _RANDOM_BYTES = 8
-# What a scene takes beside its tensors: 3 to 8 KiB more are resident for each of 3,000 scenes of one primitive.
+# Memory of a scene beside its tensors: measured as 3 to 8 KiB for each of 3,000 scenes of one primitive.
 OVERHEAD_BYTES = 8 << 10
 _RETRY_SECONDS = 5.0
-# Updates of a scene that are known when they are repeated.
+# Updates of a scene that are remembered, so that a repeated one is recognised.
 _MAX_UPDATES = 16
 
 
 @dataclass(frozen=True)
 class StoredScene:
-    """One version of a scene. Updates make another, so whoever holds this one keeps its content."""
+    """One version of a scene. Immutable: an update creates the next version."""
 
     scene_id: str
     version: int
@@ -37,7 +37,7 @@ class StoredScene:
     content_hash: str
     content: Content
     update_id: str = ""
-    # What the updates that have an id answered, the oldest first.
+    # The replies to updates that had an id, the oldest first.
     updates: tuple[scene_pb2.SceneInfo, ...] = ()
 
     @property
@@ -46,7 +46,7 @@ class StoredScene:
         return self.content.kind
 
     def info(self) -> scene_pb2.SceneInfo:
-        """What callers are told of it."""
+        """The description that clients receive."""
         info = scene_pb2.SceneInfo(
             scene_id=self.scene_id,
             version=self.version,
@@ -60,7 +60,7 @@ class StoredScene:
         return info
 
     def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
-        """What an update made of it, if that was made already and is still known."""
+        """The reply to an update that was already applied; None: not applied, or no longer remembered."""
         return next((info for info in self.updates if update_id and info.update_id == update_id), None)
 
     def updated(self, content: Content, update_id: str) -> StoredScene:
@@ -71,47 +71,47 @@ class StoredScene:
 
 
 class Backing(Protocol):
-    """What keeps scenes beyond the memory, and beyond the process; see `SceneSpool`."""
+    """Storage of scenes that outlives memory and process; see `SceneSpool`."""
 
     def stored(self, scene: StoredScene) -> None:
-        """Hear of a new version."""
+        """Schedule a new version to be written."""
 
     def forget(self, scene_id: str) -> bool:
-        """Hear that a scene is as it was no more; whether it was kept."""
+        """Delete the written version of a scene; returns whether there was one."""
 
     def cancel_write(self, scene_id: str) -> None:
-        """Hear that the memory had no room for a scene."""
+        """Cancel the pending write of an evicted scene."""
 
     def sync(self) -> None:
-        """See to it that nothing that was forgotten comes back."""
+        """Make deletions durable."""
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene is kept; to ask is a use of it."""
+        """Whether a scene is written; marks it as used."""
 
 
 class NoBacking:
-    """Keeps nothing."""
+    """Stores nothing."""
 
     def stored(self, scene: StoredScene) -> None:
-        """Not kept."""
+        """Do nothing."""
 
     def forget(self, _: str) -> bool:
-        """Was never kept."""
+        """Nothing was written."""
         return False
 
     def cancel_write(self, scene_id: str) -> None:
-        """Gone."""
+        """Do nothing."""
 
     def sync(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def touch(self, _: str) -> bool:
-        """Never kept."""
+        """Nothing is written."""
         return False
 
 
 class SceneStore:
-    """All scenes of a tenant in memory, within a limit of its own and the budget of all tenants."""
+    """A tenant's scenes in memory, bounded by its own limit and the budget of all tenants."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class SceneStore:
         limit_count: int = sys.maxsize,
         option: str = "--scene-mib",
     ) -> None:
-        """`option` names, in error texts, what sets `limit_bytes`."""
+        """`option` is the option that sets `limit_bytes`, for error texts."""
         self._option = option
         self._budget = budget
         self._backing = backing or NoBacking()
@@ -136,7 +136,7 @@ class SceneStore:
         return len(self._cache)
 
     def __contains__(self, scene_id: object) -> bool:
-        """Whether a scene is here, to be found."""
+        """Whether a scene is stored; marks it as used."""
         with self._lock:
             return isinstance(scene_id, str) and self._cache.get(scene_id) is not None
 
@@ -146,16 +146,16 @@ class SceneStore:
         return self._cache.bytes
 
     def check(self, nbytes: int) -> None:
-        """Refuse a scene that is larger than all the room: BusyError; to try again later would not help."""
+        """Raise BusyError, without a retry time, for a scene larger than the whole limit."""
         limit = self._cache.limit_bytes
         if nbytes > limit:
             raise BusyError(f"the scene takes {nbytes} bytes, of {limit} that scenes may take ({self._option})", None)
 
     def add(self, content_hash: str, content: Content) -> tuple[StoredScene, bool]:
-        """Store a scene, unless its content is here; tells which of the two happened (True: it was here).
+        """Store a scene unless its content is present; returns the scene and whether it was present.
 
-        A scene that it needs may have gone meanwhile: SceneNotFoundError with that one's name. BusyError: it does not
-        fit beside what is others' part.
+        SceneNotFoundError names a scene that it needs and that was removed meanwhile. BusyError: it does not fit
+        beside other tenants' scenes.
         """
         with self._lock:
             present = self._by_hash(content_hash)
@@ -175,7 +175,7 @@ class SceneStore:
         return scene, False
 
     def restore(self, scene: StoredScene) -> None:
-        """Take a scene from the backing into memory, unless it is here or was forgotten meanwhile; see `add`."""
+        """Store a scene read from the backing, unless it is present or was deleted meanwhile; raises as `add` does."""
         with self._lock:
             if self._cache.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
                 return
@@ -189,36 +189,36 @@ class SceneStore:
             raise self._no_room(scene)
 
     def find(self, scene_id: str, version: int = 0) -> StoredScene:
-        """The scene; `version` 0 means whichever is current."""
+        """Return a scene; `version` 0: the current one. SceneNotFoundError or VersionMismatchError."""
         with self._lock:
             scene = self._find(scene_id, version)
         self._backing.touch(scene_id)
         return scene
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene is in memory; to ask is a use of it."""
+        """Whether a scene is in memory; marks it as used."""
         return scene_id in self
 
     def find_content(self, content_hash: str) -> StoredScene | None:
-        """The scene with this content, if it is here."""
+        """The scene with this content, if it is in memory."""
         with self._lock:
             present = self._by_hash(content_hash)
         if present is not None:
-            # Whoever asks would have put it.
+            # The client asks instead of uploading, so it counts as an upload.
             self._metrics.scene_puts.labels("present").inc()
         return present
 
     def peek(self, scene_id: str) -> StoredScene | None:
-        """The scene, also if it was deleted and only one that needs it keeps it; this is no use of it."""
+        """The scene, even if it was deleted but another scene needs it; does not mark it as used."""
         with self._lock:
             return self._cache.peek(scene_id)
 
     def replace(
         self, scene_id: str, expected_version: int, content: Content, update_id: str = ""
     ) -> scene_pb2.SceneInfo:
-        """Store the next version, if the scene still has the version expected; describes it.
+        """Store the next version and describe it; VersionMismatchError if the version is not `expected_version`.
 
-        An update that was made already is not made again.
+        An update that was already applied, by `update_id`, is not applied again.
         """
         with self._lock:
             made = self._find(scene_id, 0).made_by(update_id)
@@ -227,8 +227,8 @@ class SceneStore:
             old = self._find(scene_id, expected_version)
             new = old.updated(content, update_id)
             self._forget_hash(old)
-            # What is kept of the version before must not be taken for the newest after a crash: others would update
-            # it in turn, and there would be two contents of one version.
+            # After a crash the file of the old version must not pass for the newest: updating that would create a
+            # second content of one version.
             self._backing.forget(scene_id)
             self._put(new)
             self._backing.stored(new)
@@ -237,7 +237,7 @@ class SceneStore:
         return new.info()
 
     def delete(self, scene_id: str) -> None:
-        """Forget a scene."""
+        """Delete a scene; SceneNotFoundError if there is none."""
         with self._lock:
             scene = self._cache.pop(scene_id)
             was_kept = self._backing.forget(scene_id)
@@ -248,24 +248,24 @@ class SceneStore:
         self._backing.sync()
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Drop what was used least recently; False if there is nothing that may go."""
+        """Evict the least recently used scene; False if none may be evicted."""
         with self._lock:
             return self._cache.drop_oldest(keep_newest=keep_newest)
 
     def clear(self) -> None:
-        """Forget every scene."""
+        """Remove every scene from memory."""
         with self._lock:
             self._cache.clear()
             self._id_of_hash.clear()
 
     def all(self) -> list[StoredScene]:
-        """Every scene."""
+        """Every scene in memory."""
         with self._lock:
             return list(self._cache.values())
 
     def _put(self, scene: StoredScene) -> None:
         for name in scene.content.needs:
-            # Being needed may have made it larger: signs of a mesh by winding numbers take memory of their own.
+            # A needed scene may have grown: a mesh allocates memory for signs by winding numbers.
             needed = self._cache.peek(name)
             if needed is not None:
                 self._cache.recount(name, _size(needed))
@@ -306,5 +306,5 @@ def _size(scene: StoredScene) -> int:
 
 
 def _new_name(content_hash: str) -> str:
-    """One that no worker ever gave out: a version of a name stands for the same content for ever."""
+    """A name that no worker has ever used, so that a name and version always stand for the same content."""
     return content_hash[:_PREFIX_LENGTH] + secrets.token_hex(_RANDOM_BYTES)

@@ -1,4 +1,4 @@
-"""Blobs on disk that outlive the process: by name, each owner's apart, within a share for each."""
+"""Blobs on disk that outlive the process, by tenant and name, within each tenant's share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lumigrad.server.storage.spool_index import LASTING, Entry, SpoolIndex, kind
 
 T = TypeVar("T")
 
-# Of the digests that stand for names on the disk.
+# Hexadecimal digits of the digests that replace names on disk.
 _DIGITS = 32
 _RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Blob:
-    """What was written under a name."""
+    """A blob as it was read."""
 
     name: str
     header: bytes
@@ -37,17 +37,17 @@ class Blob:
 
 
 class Spool:
-    """All files of one worker. What finds no room makes its owner's least recently used files go, and nobody else's."""
+    """All files of one worker. A new file evicts the least recently used files of the same tenant only."""
 
     def __init__(self, folder: str, space: Account, places: Account, metrics: Metrics, idle_seconds: float) -> None:
-        """Take the folder, or make it; one that cannot be used, or that another process uses, is an OSError.
+        """Claim the folder, creating it if needed; OSError if it is unusable or another process uses it.
 
         Args:
-            folder: Where the files are.
+            folder: The folder of the files.
             space: Counts their bytes.
             places: Counts the files.
-            metrics: Shows what is written, read and dropped.
-            idle_seconds: How long nobody has used a lasting blob before another one may take its place.
+            metrics: Counts writes, reads and evictions.
+            idle_seconds: The time without use after which a training's snapshot may be evicted for another.
         """
         self._folder = folder
         self._metrics = metrics
@@ -57,7 +57,7 @@ class Spool:
         self._claim = spool_folder.claimed(folder)
         files = spool_folder.files(folder, self._trash)
         self._number = max((file.number for file in files), default=0)
-        # The newest first: there may be less room than there was.
+        # The newest first, because the limits may be lower than before.
         for file in sorted(files, key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
             self._take(file)
 
@@ -66,17 +66,17 @@ class Spool:
 
     @property
     def bytes(self) -> int:
-        """The size of all files, those that are being written included."""
+        """The size of all files, those being written included."""
         return self._index.bytes
 
     def of_tenant(self, tenant: str) -> TenantSpool:
-        """What belongs to one owner."""
+        """The files of one tenant."""
         return TenantSpool(self, _digest(tenant))
 
     def write(
         self, key: str, alias: str, head: Head, buffers: Sequence[memoryview], is_wanted: Callable[[], bool]
     ) -> bool:
-        """Write a blob; False if it is not wanted any more. BusyError: it cannot be written, which the log tells."""
+        """Write a blob; False if it is no longer wanted. BusyError, which is logged, if it cannot be written."""
         kind = kind_of(key)
         try:
             is_written = self._write(key, alias, head, buffers, is_wanted)
@@ -91,7 +91,7 @@ class Spool:
         return is_written
 
     def read(self, key: str, allocate: Callable[[int], memoryview]) -> Blob | None:
-        """The blob, unless it is not there or damaged."""
+        """Read a blob; None: missing or damaged."""
         with self._lock:
             entry = self._index.get(key)
         if entry is None:
@@ -103,7 +103,7 @@ class Spool:
         return Blob(found[0].name, found[0].header, found[1])
 
     def heads(self, folder: str) -> Iterator[Head]:
-        """Of all blobs of one OWNER/KIND."""
+        """The heads of all blobs of one OWNER/KIND."""
         with self._lock:
             entries = self._index.items(folder)
         for key, entry in entries:
@@ -112,26 +112,26 @@ class Spool:
                 yield head
 
     def key_of_alias(self, alias: str) -> str:
-        """The key of the blob that has another name; empty: there is none."""
+        """The key of the blob with an alias; empty: there is none."""
         with self._lock:
             return self._index.key_of_alias(alias)
 
     def touch(self, key: str) -> bool:
-        """Whether there is a blob; to ask is a use of it."""
+        """Whether a blob exists; marks it as used."""
         with self._lock:
             return self._index.get(key) is not None
 
     def forget(self, key: str) -> bool:
-        """Forget a blob; False if there is none. After a crash it might be there again, until `sync` returns."""
+        """Delete a blob; False if there is none. Until `sync` returns, it may reappear after a crash."""
         with self._lock:
             return self._forget(key)
 
     def sync(self) -> None:
-        """See to it that nothing that was forgotten comes back."""
+        """Make deletions durable."""
         self._trash.sync()
 
     def sweep(self) -> None:
-        """Give the disk the room back that forgotten blobs take."""
+        """Free the disk space of deleted blobs."""
         self._trash.sync()
         self._trash.sweep()
 
@@ -169,8 +169,8 @@ class Spool:
         return is_written
 
     def _give_name(self, part: str, key: str, entry: Entry, is_wanted: Callable[[], bool]) -> bool:
-        """Put a file that is written in the place of the one before it, if it is wanted still."""
-        # Only who forgets something waits for the disk here, to be certain of it.
+        """Rename a written file to replace the one before it, if it is still wanted."""
+        # `sync` waits for this lock, so that deletions follow the rename.
         with self._trash.renaming:
             os.rename(part, entry.path)
             with self._lock:
@@ -191,7 +191,7 @@ class Spool:
         return entry is not None
 
     def _take(self, file: spool_folder.SpoolFile) -> None:
-        """Count a file that a former worker left, unless it was replaced or there is no room for it any more."""
+        """Count a file of an earlier worker, unless it was replaced or no longer fits."""
         try:
             entry = self._index.reserve(file.key, file.path, file.alias, file.nbytes)
         except BusyError:
@@ -199,13 +199,13 @@ class Spool:
             self._trash.put(file.path)
             return
         if not self._index.put_oldest(file.key, entry):
-            # A crash came between a file and the end of the one before it.
+            # A crash came after this file was replaced and before it was removed.
             entry.release()
             self._trash.put(file.path)
 
     def _lacking_on_disk(self, nbytes: int) -> int:
         disk = os.statvfs(self._folder)
-        # A file takes whole blocks, and one for what describes it.
+        # A file takes whole blocks, and one for its metadata.
         needed = (nbytes // disk.f_frsize + 2) * disk.f_frsize
         return max(0, needed - disk.f_bavail * disk.f_frsize)
 
@@ -213,7 +213,7 @@ class Spool:
         try:
             return read()
         except FileNotFoundError:
-            # It was forgotten meanwhile.
+            # It was deleted meanwhile.
             return None
         except DamagedError as error:
             logs.event("a damaged file of the spool is removed", logging.WARNING, file=entry.path, why=error)
@@ -230,7 +230,7 @@ class Spool:
 
 
 class TenantSpool:
-    """The blobs of one owner: no name of anybody else's leads to them."""
+    """The blobs of one tenant; no other tenant's name resolves to them."""
 
     def __init__(self, spool: Spool, folder: str) -> None:
         self._spool = spool
@@ -246,49 +246,49 @@ class TenantSpool:
         alias: str = "",
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Write a blob, in place of what has the name; False if it was unwanted.
+        """Write or replace a blob; False if it was no longer wanted.
 
-        BusyError, which names the limit and its option, if there is no room for it; what is there stays then.
+        BusyError, which names the limit and its option, if it does not fit; the old blob then stays.
 
         Args:
-            kind: Of the blob, a lower-case word: kinds do not see each other.
+            kind: A lower-case word; names of different kinds are separate.
             name: Any text.
-            header: What its owner wants to know of it before it reads the rest.
+            header: Data that can be read without the payload.
             buffers: The payload in pieces.
-            alias: Another name, under which `read_alias` finds it.
-            is_wanted: Asked at the end, when nothing is visible yet.
+            alias: A second name, for `read_alias`.
+            is_wanted: Called at the end, before the blob becomes visible.
         """
         head = spool_file.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
         other = self._key(kind, alias) if alias else ""
         return self._spool.write(self._key(kind, name), other, head, buffers, is_wanted)
 
     def read(self, kind: str, name: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
-        """The blob of a name, with its payload in the buffer that `allocate` gives; None: not there, or damaged."""
+        """Read a blob into a buffer from `allocate`; None: missing or damaged."""
         return self._spool.read(self._key(kind, name), allocate)
 
     def read_alias(self, kind: str, alias: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
-        """The blob that was last written with another name."""
+        """Read the blob that was last written with an alias; None: missing or damaged."""
         key = self._spool.key_of_alias(self._key(kind, alias))
         return self._spool.read(key, allocate) if key else None
 
     def has_alias(self, kind: str, alias: str) -> bool:
-        """Whether there is a blob with another name."""
+        """Whether a blob with an alias exists."""
         return bool(self._spool.key_of_alias(self._key(kind, alias)))
 
     def heads(self, kind: str) -> Iterator[Head]:
-        """Of all blobs of a kind."""
+        """The heads of all blobs of a kind."""
         return self._spool.heads(f"{self._folder}/{kind}")
 
     def touch(self, kind: str, name: str) -> bool:
-        """Whether there is a blob of a name; to ask is a use of it."""
+        """Whether a blob exists; marks it as used."""
         return self._spool.touch(self._key(kind, name))
 
     def forget(self, kind: str, name: str) -> bool:
-        """Forget a blob; False if there is none. After a crash it might be there again, until `sync` returns."""
+        """Delete a blob; False if there is none. Until `sync` returns, it may reappear after a crash."""
         return self._spool.forget(self._key(kind, name))
 
     def sync(self) -> None:
-        """See to it that nothing that was forgotten comes back."""
+        """Make deletions durable."""
         self._spool.sync()
 
     def _key(self, kind: str, name: str) -> str:

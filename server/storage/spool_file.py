@@ -1,4 +1,4 @@
-"""One blob in one file: a name, a header and a payload, with digests by which damage is found. Knows no folder."""
+"""The file format of a blob: name, header and payload, with digests that reveal damage."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _MAGIC = b"lumigrad spool 1"
-# Magic, bytes of the name, of the header and of the payload.
+# Magic, then the byte counts of name, header and payload.
 _SIZES = struct.Struct("<16sQQQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
-# Payloads start at multiples of this.
+# Payloads start at multiples of this, in bytes.
 _ALIGNMENT = 64
-# What is hashed and written at a time: small enough to stay in the processor's cache.
+# Bytes hashed and written at a time: small enough for the processor's cache.
 _PIECE_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
-    """A file that is not what was written; the text says why."""
+    """A file's content is not what was written; the text says why."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What a file begins with.
+    """The beginning of a file.
 
     Attributes:
-        name: Of the blob.
-        header: What its owner says of it.
-        payload_bytes: Of its payload.
-        digest: SHA-256 of all this.
+        name: The blob's name.
+        header: The blob's header.
+        payload_bytes: The size of the payload.
+        digest: SHA-256 of the fields above.
     """
 
     name: str
@@ -40,22 +40,22 @@ class Head:
 
     @property
     def offset(self) -> int:
-        """Where the payload starts."""
+        """The payload's offset in the file, in bytes."""
         return _padded(_SIZES.size + len(self.name.encode()) + len(self.header) + _DIGEST_BYTES)
 
     @property
     def file_bytes(self) -> int:
-        """Of the whole file."""
+        """The size of the whole file."""
         return self.offset + self.payload_bytes + _DIGEST_BYTES
 
 
 def head_of(name: str, header: bytes, payload_bytes: int) -> Head:
-    """The head of a file that is to be written."""
+    """Create the head of a new file."""
     return Head(name, header, payload_bytes, hashlib.sha256(_described(name, header, payload_bytes)).digest())
 
 
 def write(path: str, head: Head, buffers: Sequence[memoryview]) -> None:
-    """Write a new file, to the disk itself. An OSError leaves a part of it behind."""
+    """Write a new file and fsync it. An OSError leaves a partial file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
         described = _described(head.name, head.header, head.payload_bytes) + head.digest
@@ -71,13 +71,13 @@ def write(path: str, head: Head, buffers: Sequence[memoryview]) -> None:
 
 
 def read_head(path: str) -> Head:
-    """The head of a file; a damaged one is a DamagedError."""
+    """Read the head of a file; DamagedError if it is damaged."""
     with open(_opened(path), "rb") as file:
         return _head(file.fileno())
 
 
 def read(path: str, allocate: Callable[[int], memoryview]) -> tuple[Head, memoryview]:
-    """Head and payload; the payload goes to the buffer that `allocate` gives for its length."""
+    """Read head and payload, the latter into a buffer from `allocate(length)`; DamagedError if damaged."""
     with open(_opened(path), "rb", buffering=0) as file:
         head = _head(file.fileno())
         payload = allocate(head.payload_bytes)
@@ -106,7 +106,7 @@ def _head(descriptor: int) -> Head:
     magic, name_bytes, header_bytes, payload_bytes = _SIZES.unpack(sizes)
     if magic != _MAGIC:
         raise DamagedError("it is no file of a spool, or one of another version")
-    # Before anything is allocated.
+    # Checked before anything is allocated.
     expected = _padded(_SIZES.size + name_bytes + header_bytes + _DIGEST_BYTES) + payload_bytes + _DIGEST_BYTES
     if expected != actual:
         raise DamagedError(f"expected {expected} bytes, got {actual}")

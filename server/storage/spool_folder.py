@@ -1,4 +1,4 @@
-"""The folder of the spool: who may use it, what is in it, and what is removed from it for good."""
+"""The folder of the spool: claims it, lists its files and removes them durably."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ GONE = ".gone"
 
 
 class Trash:
-    """Takes files at once, renames them when it settles, and removes them, which may take long, when it is swept."""
+    """Files to remove: `sync` renames them durably, `sweep` removes them, which may take long."""
 
     def __init__(self) -> None:
         self._named: deque[str] = deque()
         self._renamed: deque[str] = deque()
-        # Held while files get other names: who waits for it may rely on what somebody else has begun.
+        # Held while files are renamed, so that `sync` waits for renames of other threads.
         self.renaming = threading.Lock()
 
     def put(self, path: str) -> None:
-        """Take a file. It is there under its name until `sync` returns."""
+        """Add a file. It keeps its name until `sync` returns."""
         self._named.append(path)
 
     def sync(self) -> None:
-        """See to it that whatever was put here is under its name no more, not even after the power failed."""
+        """Rename the added files and fsync their folders, so that they stay removed after a power failure."""
         with self.renaming:
             folders = set()
             while self._named:
@@ -42,25 +42,25 @@ class Trash:
                 else:
                     self._renamed.append(path + GONE)
             for folder in folders:
-                # One that has gone keeps nothing.
+                # A missing folder needs no fsync.
                 with contextlib.suppress(OSError):
                     sync_folder(folder)
 
     def sweep(self) -> None:
-        """Remove what was renamed."""
+        """Remove the renamed files."""
         with contextlib.suppress(IndexError):
             while True:
                 remove(self._renamed.popleft())
 
 
 def remove(path: str) -> None:
-    """Remove a file if it is there and the system lets us."""
+    """Remove a file; errors are ignored."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 def sync_folder(path: str) -> None:
-    """See to it that the names in a folder are on the disk."""
+    """Fsync a folder, so that the names in it are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -68,23 +68,23 @@ def sync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-# Of a file that is being written.
+# The suffix of a file that is being written.
 PART = ".part"
 _LOCK = "lock"
-# The digests of a blob's name and of its other name, and a number that is larger for newer files.
+# The digests of a blob's name and alias, and a number that is larger for newer files.
 _FORM = re.compile(r"([0-9a-f]{32})-([0-9a-f]{32}|0)-([0-9a-f]{16})")
 
 
 @dataclass(frozen=True)
 class SpoolFile:
-    """A file that was written to its end.
+    """A completely written file.
 
     Attributes:
-        path: Of the file.
-        key: OWNER/KIND/NAME of its blob, as digests but for the kind.
-        alias: The same with the other name; empty: it has none.
-        number: Larger than of all files written before.
-        nbytes: Its size.
+        path: The file's path.
+        key: OWNER/KIND/NAME of its blob; owner and name as digests.
+        alias: The same with the alias as name; empty: it has none.
+        number: Larger than the numbers of all earlier files.
+        nbytes: Its size in bytes.
     """
 
     path: str
@@ -95,16 +95,16 @@ class SpoolFile:
 
 
 def claimed(folder: str) -> int:
-    """Make the folder if need be, and let no other process use it; returns the descriptor that keeps it so.
+    """Create the folder if needed and lock it; returns the descriptor that holds the lock.
 
-    What stands in the way is an OSError.
+    OSError if it belongs to another user or another worker uses it.
     """
     os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
     if not os.path.isdir(folder):
         os.mkdir(folder)
     if os.stat(folder).st_uid != os.geteuid():
         raise OSError(errno.EPERM, "it belongs to another user")
-    # Scenes are their owners' own.
+    # Other users must not read tenants' scenes.
     os.chmod(folder, 0o700)
     lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -116,7 +116,7 @@ def claimed(folder: str) -> int:
 
 
 def path(folder: str, key: str, alias: str, number: int) -> str:
-    """Where a new file is to be; makes the folders on the way."""
+    """The path of a new file; creates its folders."""
     owner, kind, name = key.split("/")
     for where in (os.path.join(folder, owner), os.path.join(folder, owner, kind)):
         if not os.path.isdir(where):
@@ -126,7 +126,7 @@ def path(folder: str, key: str, alias: str, number: int) -> str:
 
 
 def files(folder: str, trash: Trash) -> list[SpoolFile]:
-    """All whole files, the oldest first; what a crash has left of others goes to the trash."""
+    """All complete files, the oldest first; partial files left by a crash go to the trash."""
     found = []
     for owner in _folders(folder):
         for kind in _folders(owner.path):

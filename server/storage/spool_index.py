@@ -1,4 +1,4 @@
-"""Which blobs a spool has, what room they take, and which of them go when another one comes."""
+"""The index of a spool: its blobs, their sizes, and which to evict for a new one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from lumigrad.server.core.accounts import Account, Reservation
 from lumigrad.server.core.errors import BusyError
 
-# Blobs of this kind make way for none of another kind, and for each other only once nobody has used them for a while.
+# Blobs of this kind are evicted only for others of their kind, and only after an idle time.
 LASTING = "training"
 
 
 @dataclass(eq=False)
 class Entry:
-    """A blob, or one that is being written.
+    """A blob, possibly still being written.
 
     Attributes:
-        path: Of its file.
-        alias: The key of its other name; empty: it has none.
-        nbytes: Of its file.
-        space: Its bytes in the account of all files.
-        place: The same of their number.
-        used: When it was used last, by the monotonic clock.
+        path: The path of its file.
+        alias: The key of its alias; empty: it has none.
+        nbytes: The size of its file.
+        space: Its reservation of bytes.
+        place: Its reservation in the number of files.
+        used: The time of its last use, by the monotonic clock.
     """
 
     path: str
@@ -37,21 +37,21 @@ class Entry:
     used: float = field(default_factory=time.monotonic)
 
     def release(self) -> None:
-        """Give its room back."""
+        """Release its reservations."""
         self.space.release()
         self.place.release()
 
 
 class SpoolIndex:
-    """The blobs by their keys, OWNER/KIND/NAME. Its owner holds a lock around every call."""
+    """The blobs by key, OWNER/KIND/NAME. Not thread-safe: the owner holds a lock around every call."""
 
     def __init__(self, space: Account, places: Account, idle_seconds: float) -> None:
-        """Begin with nothing.
+        """Create an empty index.
 
         Args:
             space: Counts bytes.
             places: Counts files.
-            idle_seconds: How long nobody has used a lasting blob before another one may take its place.
+            idle_seconds: The time without use after which a training's snapshot may be evicted for another.
         """
         self._space = space
         self._places = places
@@ -61,7 +61,7 @@ class SpoolIndex:
         self._key_of_alias: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """The number of files, those that are being written included; needs no lock."""
+        """The number of files, those being written included; needs no lock."""
         return self._places.taken
 
     @property
@@ -70,7 +70,7 @@ class SpoolIndex:
         return self._space.taken
 
     def get(self, key: str) -> Entry | None:
-        """Look up, which counts as a use."""
+        """Look up an entry and mark it as used."""
         entries = self._of(key)
         entry = entries.get(key)
         if entry is not None:
@@ -79,21 +79,21 @@ class SpoolIndex:
         return entry
 
     def has(self, key: str, entry: Entry) -> bool:
-        """Whether an entry is the one of its key; no use."""
+        """Whether `entry` is stored under `key`; does not mark it as used."""
         return self._of(key).get(key) is entry
 
     def items(self, folder: str) -> list[tuple[str, Entry]]:
-        """All of one OWNER/KIND, the least recently used first."""
+        """Keys and entries of one OWNER/KIND, the least recently used first."""
         return list(self._folders[folder].items())
 
     def key_of_alias(self, alias: str) -> str:
-        """The key of the blob that has another name; empty: there is none."""
+        """The key of the blob with an alias; empty: there is none."""
         return self._key_of_alias.get(alias, "")
 
     def drop_for(self, key: str, nbytes: int, lacking_on_disk: int) -> list[Entry]:
-        """Take out as much of what its owner has as a new blob needs, or nothing if even that is not enough.
+        """Remove as many of the owner's blobs as a new one needs; none if that would not be enough.
 
-        Not enough on the disk is an OSError; whether it is in the accounts, `reserve` tells.
+        OSError if the disk would still be full. `reserve` checks the accounts.
         """
         owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
         bytes_lacking = max(lacking_on_disk, self._space.lacking(owner, nbytes - (old.nbytes if old else 0)))
@@ -112,7 +112,7 @@ class SpoolIndex:
         return [entry for entry in map(self.pop, going) if entry is not None]
 
     def reserve(self, key: str, path: str, alias: str, nbytes: int) -> Entry:
-        """Take room for a blob beside what the one that it replaces has; BusyError if there is too little."""
+        """Reserve room for a blob beyond that of the one it replaces; BusyError if too little is left."""
         owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
         space = self._space.reserve(owner, max(0, nbytes - (old.nbytes if old else 0)))
         try:
@@ -122,7 +122,7 @@ class SpoolIndex:
             raise
 
     def put(self, key: str, entry: Entry) -> None:
-        """Store a blob of whose name there is none; BusyError if others have the room of the one that was there."""
+        """Store a blob under an unused key; BusyError if the room of the removed one was taken meanwhile."""
         entry.space.resize(entry.nbytes)
         entry.place.resize(1)
         self._of(key)[key] = entry
@@ -130,7 +130,7 @@ class SpoolIndex:
             self._key_of_alias[entry.alias] = key
 
     def put_oldest(self, key: str, entry: Entry) -> bool:
-        """Store a blob that was used before all others of its folder; False if there is one of its name."""
+        """Store a blob as the least recently used of its folder; False if the key is in use."""
         entries = self._of(key)
         if key in entries:
             return False
@@ -141,7 +141,7 @@ class SpoolIndex:
         return True
 
     def pop(self, key: str) -> Entry | None:
-        """Take out."""
+        """Remove and return an entry."""
         entry = self._of(key).pop(key, None)
         if entry is None:
             return None
@@ -151,7 +151,7 @@ class SpoolIndex:
         return entry
 
     def _dispensable(self, key: str) -> Iterator[tuple[str, Entry]]:
-        """What may go for a blob of this key, in that order."""
+        """The entries that may be evicted for a blob of this key, in order."""
         owner, kind, _ = key.split("/")
         for folder, entries in self._folders.items():
             if folder.startswith(f"{owner}/") and kind_of(folder) != LASTING:
@@ -165,5 +165,5 @@ class SpoolIndex:
 
 
 def kind_of(key: str) -> str:
-    """The kind of a blob, by its key or its folder."""
+    """The kind in a blob's key or folder."""
     return key.split("/")[1]

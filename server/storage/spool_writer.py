@@ -16,37 +16,37 @@ from lumigrad.server.core.link import History
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.storage.spool import Spool
 
-# Whoever renders goes first where processors are few.
+# Rendering has priority where processors are few.
 _NICE = 10
-# While nothing is due: what was forgotten takes room on the disk no longer.
+# How often deleted files are removed while nothing is written.
 _SWEEP_SECONDS = 1.0
-# For others to finish trainings, or to delete scenes.
+# Time for others to finish trainings or delete scenes.
 _RETRY_SECONDS = 5.0
-# So many tenants may have all the files that one may have before others lack any.
+# The number of tenants that can each use their full share of files.
 _SPOOL_TENANTS = 8
-# Writes something, unless it is not wanted any more, which it asks when all but the last step is done.
+# Writes something; calls its argument before the last step, and discards the result if that returns False.
 Work = Callable[[Callable[[], bool]], object]
 
 
 class Writing:
-    """Something that is to be written, or was."""
+    """A scheduled write."""
 
     def __init__(self, work: Work, due: float) -> None:
-        """`due` is by the monotonic clock."""
+        """`due`: when to write, by the monotonic clock."""
         self.due = due
         self._work: Work | None = work
 
     @property
     def is_wanted(self) -> bool:
-        """Whether nobody has called it off."""
+        """Whether it is neither cancelled nor done."""
         return self._work is not None
 
     def cancel(self) -> None:
-        """Let go of what was to be written."""
+        """Cancel the write and free its data."""
         self._work = None
 
     def run(self) -> None:
-        """Write, and let go."""
+        """Write, then free the data."""
         work = self._work
         if work is not None:
             work(lambda: self.is_wanted)
@@ -54,7 +54,7 @@ class Writing:
 
 
 class SpoolWriter:
-    """Writes one thing after the other, when each is due."""
+    """Runs scheduled writes one at a time, each when it is due."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
@@ -66,11 +66,11 @@ class SpoolWriter:
 
     @property
     def depth(self) -> int:
-        """What is not written yet."""
+        """The number of unfinished writes."""
         return len(self._waiting) + self._is_busy
 
     def submit(self, work: Work, delay_seconds: float) -> Writing:
-        """Have something written after a while."""
+        """Schedule a write after a delay."""
         writing = Writing(work, time.monotonic() + delay_seconds)
         with self._changed:
             self._waiting.add(writing)
@@ -78,13 +78,13 @@ class SpoolWriter:
         return writing
 
     def cancel(self, writing: Writing) -> None:
-        """Not write it after all."""
+        """Cancel a write."""
         writing.cancel()
         with self._changed:
             self._waiting.discard(writing)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all is written, whenever it was due; False if that takes longer."""
+        """Run all writes now, due or not, and wait for them; False after `seconds`."""
         with self._changed:
             self._is_hurried = True
             self._changed.notify_all()
@@ -93,7 +93,7 @@ class SpoolWriter:
     def _loop(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        # What former workers left.
+        # Files left by earlier workers.
         self.spool.sweep()
         while True:
             with self._changed:
@@ -112,7 +112,7 @@ class SpoolWriter:
                 self._changed.notify_all()
 
     def _next(self) -> Writing | None:
-        """Wait until something is due; None: nothing is for now, and there may be something to sweep."""
+        """Wait for the next due write; None: time to sweep."""
         sweep_at = time.monotonic() + _SWEEP_SECONDS
         while True:
             first = min(self._waiting, key=lambda writing: writing.due, default=None)
@@ -125,9 +125,9 @@ class SpoolWriter:
 
 
 def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:
-    """The spool that a worker was told to use; None: it was told of none.
+    """Open the configured spool; None: none is configured, or a restarted worker cannot use it.
 
-    One that cannot be used is a ConfigError, unless it could be used when the first worker started.
+    A first worker that cannot use it raises a ConfigError.
     """
     if not config.spool:
         return None
@@ -154,6 +154,6 @@ def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWrite
         text = f"--spool: cannot use {config.spool}: {error.strerror}"
         if not history.restarts:
             raise ConfigError(text) from None
-        # Better a worker that forgets than none.
+        # A restarted worker without a spool is better than none.
         logs.event(f"{text}; scenes are kept in memory only", logging.ERROR)
         return None

@@ -1,4 +1,4 @@
-"""The tenants of a worker: they share its device, and see nothing of each other."""
+"""The tenants of a worker: they share its device, but no data."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from lumigrad.server.storage.scenes import SceneStore
 from lumigrad.server.storage.spool_writer import SpoolWriter
 from lumigrad.server.storage.trainings import TrainingStore
 
-# Trainings go on for a while.
+# Trainings take long.
 _TRAINING_RETRY_SECONDS = 5.0
 
 
 class Tenants:
-    """Gives each tenant stores of its own, so that no name, hash or size of one means anything to another."""
+    """Creates each tenant's own stores, so that no name or hash of one tenant resolves for another."""
 
     def __init__(self, machine: Machine, config: Config, metrics: Metrics, spool: SpoolWriter | None = None) -> None:
-        """`spool` writes what is to outlive the process; None: nothing does."""
+        """`spool` keeps scenes and snapshots beyond the process; None: nothing is kept."""
         self.machine = machine
         self._spool = spool
         self._config = config
         self._metrics = metrics
         limits = self._limits = store_limits(config, machine.memory.capacity_bytes)
         self._scenes = Budget(limits.scene_bytes, config.max_scenes)
-        # Scenes and trainings have at most half of the memory. Of the other half as much is left to work.
+        # Scenes and trainings take at most half of the memory, forward states a quarter; the rest is for calls.
         kept = min(config.context_mib * MIB, machine.memory.capacity_bytes // 4)
         self._contexts = Budget(config.context_mib * MIB, config.max_contexts, kept)
         self._trainings = Account(
@@ -51,7 +51,7 @@ class Tenants:
         self._runtimes: dict[str, Runtime] = {}
 
     def of(self, call: Call) -> Runtime:
-        """The working parts as the caller sees them."""
+        """The caller's runtime, created on first use."""
         with self._lock:
             runtime = self._runtimes.get(call.tenant)
             if runtime is None:
@@ -90,17 +90,17 @@ class Tenants:
 
     @property
     def accounts(self) -> Mapping[str, Account]:
-        """What tenants share beside what is on its way, by its name in the metrics."""
+        """The accounts of stored resources, by their names in the metrics."""
         return {"training": self._trainings}
 
     def expire(self) -> None:
-        """Drop the forward states, and the trainings, that nobody asked for in time."""
+        """Remove the forward states and trainings that were idle too long."""
         for runtime in self._all():
             runtime.contexts.expire()
             runtime.trainings.expire()
 
     def clear(self) -> None:
-        """Forget everything that is stored."""
+        """Remove everything from memory."""
         for runtime in self._all():
             runtime.contexts.clear()
             runtime.trainings.clear()

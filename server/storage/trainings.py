@@ -1,4 +1,4 @@
-"""The trainings of a tenant: one for a scene at a time, each in the hands of one call at a time."""
+"""The trainings of a tenant: at most one per scene, each held by one call at a time."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import DeviceMemoryError, TrainingHeldError, TrainingLostError
 from lumigrad.server.device.memory import Cost, DeviceMemory
 
-# A client whose connection broke has so long to come back before another may train the scene.
+# The time for which a scene is reserved for a client whose connection broke.
 _RETURN_SECONDS = 60.0
-# For the call that has a training to let go of it: it is between two parts of its work soon.
+# The time that a cancelled holder has to release a training: its next check is soon.
 _HANDOVER_SECONDS = 30.0
-# How often a call that waits for a training looks whether it is still wanted.
+# How often a call that waits for a training checks for its own end.
 _LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of a training.
+    """The memory that a training takes.
 
     Attributes:
-        row_bytes: Of each primitive.
-        fixed_bytes: Of everything else: views, their targets, what is refined of them.
-        working_bytes: Of copies that are made while it begins, of each primitive.
+        row_bytes: Bytes per primitive.
+        fixed_bytes: Bytes of everything else: views, their targets, their refined poses and exposures.
+        working_bytes: Bytes per primitive of temporary copies at the start.
     """
 
     row_bytes: int
@@ -39,25 +39,25 @@ class Footprint:
     working_bytes: int
 
     def bytes(self, count: int) -> int:
-        """With so many primitives."""
+        """The bytes with `count` primitives."""
         return self.fixed_bytes + self.row_bytes * count
 
 
 class Resizer(Protocol):
-    """What changes a reservation, once it has made room for it."""
+    """Changes reservations, making room for them first."""
 
     def resize(self, reservation: Reservation, nbytes: int) -> None:
-        """Reserve another amount; BusyError, and nothing changed, if there is too little left."""
+        """Change the reserved amount; BusyError, and no change, if too little is left."""
 
     def grow(self, reservation: Reservation, nbytes: int) -> None:
-        """The same, on the device's thread; DeviceMemoryError if the device has too little memory left."""
+        """`resize` on the device's thread; DeviceMemoryError if the device has too little memory."""
 
 
 class Room:
-    """The memory that one training has reserved."""
+    """The memory reserved for one training."""
 
     def __init__(self, footprint: Footprint, count: int, reservation: Reservation, store: Resizer) -> None:
-        """Reserve what it takes to begin with so many primitives."""
+        """Reserve the memory for starting with `count` primitives."""
         self._footprint = footprint
         self._count = count
         self._reservation = reservation
@@ -66,21 +66,21 @@ class Room:
 
     @property
     def bytes(self) -> int:
-        """What is reserved now."""
+        """The reserved bytes."""
         return self._reservation.amount
 
     @property
     def copied_bytes(self) -> int:
-        """What a step takes for a while that has density control: the rows copied, and as many that come of them."""
+        """Temporary bytes of a step with density control: a copy of the rows, and as many new ones."""
         return 2 * self._footprint.row_bytes * self._count
 
     def grow(self, count: int) -> None:
-        """Reserve what so many primitives take, if they are more; then `settle`. Only on the device's thread."""
+        """Reserve memory for more primitives; call `settle` afterwards. Only on the device's thread."""
         self._store.grow(self._reservation, self._footprint.bytes(max(self._count, count)))
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Have a DeviceMemoryError of work that fills this room name the room's bytes too: they are taken already."""
+        """Add this room's bytes, which are reserved already, to those that a DeviceMemoryError reports."""
         try:
             yield
         except DeviceMemoryError as error:
@@ -88,25 +88,25 @@ class Room:
             raise DeviceMemoryError(asked, max(0, available), error.retry_seconds) from error
 
     def settle(self, count: int) -> None:
-        """Reserve what so many primitives take, and no more; they are there."""
+        """Reserve exactly the memory of the `count` primitives that now exist."""
         self._count = count
         self._reservation.resize(self._footprint.bytes(count))
 
     def release(self) -> None:
-        """Give everything back: the training is no more."""
+        """Release the reservation."""
         self._reservation.release()
 
 
 class State(Protocol):
-    """What a store needs to know of a training's state."""
+    """The part of a training's state that the store uses."""
 
     @property
     def scene_id(self) -> str:
-        """The scene that is trained."""
+        """The id of the trained scene."""
 
     @property
     def room(self) -> Room:
-        """The memory that is reserved."""
+        """The reserved memory."""
 
 
 S = TypeVar("S", bound=State)
@@ -114,14 +114,14 @@ S = TypeVar("S", bound=State)
 
 @dataclass(eq=False)
 class Training(Generic[S]):
-    """A training on this worker, or one that its holder is just making.
+    """A training on this worker, or one that its holder is creating.
 
     Attributes:
-        start_id: What the client that began it calls its start; empty: nothing.
-        scene_id: Of the scene that is trained; empty until a snapshot has told.
-        holder: The call that has it now.
-        holder_number: How many callers have had it.
-        used: When the last one let go of it, by the monotonic clock.
+        start_id: The client's id of its start request; may be empty.
+        scene_id: The trained scene; empty until a snapshot is read.
+        holder: The call that holds it now.
+        holder_number: The number of callers that have held it.
+        used: When the last holder released it, by the monotonic clock.
     """
 
     training_id: str
@@ -135,33 +135,33 @@ class Training(Generic[S]):
 
     @property
     def is_made(self) -> bool:
-        """Whether it has a state."""
+        """Whether it has a state yet."""
         return self._state is not None
 
     @property
     def state(self) -> S:
-        """What is trained; only of one that is made."""
+        """The state; only if `is_made`."""
         assert self._state is not None
         return self._state
 
     @property
     def bytes(self) -> int:
-        """Memory that it has reserved."""
+        """The bytes that it has reserved."""
         return 0 if self._state is None else self._state.room.bytes
 
     def release(self) -> None:
-        """Give the memory back: it is not here any more, and nobody has it."""
+        """Release the memory of a training that is removed and not held."""
         if self._state is not None:
             self._state.room.release()
 
     def replace(self, state: S | None) -> S | None:
-        """Go on with another state; returns the one before."""
+        """Set the state; returns the previous one."""
         before, self._state = self._state, state
         return before
 
 
 class TrainingStore(Generic[S]):
-    """Trainings of a tenant by their unguessable names, whose memory one account of all tenants counts."""
+    """A tenant's trainings by unguessable name; one account counts the memory of all tenants' trainings."""
 
     def __init__(self, account: Account, tenant: str, idle_seconds: float, memory: DeviceMemory) -> None:
         self._account = account
@@ -175,15 +175,15 @@ class TrainingStore(Generic[S]):
         return len(self._trainings)
 
     def reserve(self, nbytes: int) -> Reservation:
-        """Take memory for something of a training; BusyError if there is too little left."""
+        """Reserve bytes for a training; BusyError if too little is left."""
         reservation = Reservation(self._account, self._tenant)
         self.resize(reservation, nbytes)
         return reservation
 
     def resize(self, reservation: Reservation, nbytes: int) -> None:
-        """Take another amount instead; BusyError, and nothing changed, if there is too little left.
+        """Change the reserved bytes; BusyError, and no change, if too little is left.
 
-        Trainings that nobody has make room, the one that nobody has had for longest first, if that is enough.
+        Removes idle trainings, the longest idle first, if that makes enough room.
         """
         with self._changed:
             idle = sorted((t for t in self._trainings.values() if t.holder is None), key=lambda t: t.used)
@@ -194,9 +194,9 @@ class TrainingStore(Generic[S]):
         reservation.resize(nbytes)
 
     def grow(self, reservation: Reservation, nbytes: int) -> None:
-        """The same on the device's thread; DeviceMemoryError, and nothing changed, if the device has too little left.
+        """`resize` on the device's thread; DeviceMemoryError, and no change, if the device has too little memory.
 
-        This is for work under way: what is known before it begins belongs to its cost.
+        For running work; memory that is known in advance belongs to the work's cost.
         """
         more = nbytes - reservation.amount
         self.resize(reservation, nbytes)
@@ -210,7 +210,7 @@ class TrainingStore(Generic[S]):
 
     @contextmanager
     def room(self, footprint: Footprint, count: int) -> Iterator[Room]:
-        """Reserve the memory of a training that is made meanwhile; it is given back if that fails."""
+        """Reserve the memory of a training that the `with` block creates; it is released if that fails."""
         room = Room(footprint, count, Reservation(self._account, self._tenant), self)
         try:
             yield room
@@ -221,10 +221,9 @@ class TrainingStore(Generic[S]):
 
     @contextmanager
     def begin(self, scene_id: str, start_id: str, call: Call) -> Iterator[Training[S]]:
-        """Have a new training of a scene in the hands of a call, which makes its state.
+        """Hold a new training of a scene, whose state the call creates.
 
-        One that was begun with the same `start_id` is taken up instead. TrainingHeldError if another client trains the
-        scene.
+        A training with the same `start_id` is resumed instead. TrainingHeldError if another client trains the scene.
         """
 
         def found() -> Training[S] | None:
@@ -239,11 +238,11 @@ class TrainingStore(Generic[S]):
 
     @contextmanager
     def take_up(self, training_id: str, lease: str, holder: int, call: Call) -> Iterator[Training[S]]:
-        """Have a training in the hands of a call; the call that had it before is cancelled, and lets go first.
+        """Hold a training; the previous holder's call is cancelled and releases it first.
 
-        One that is not here has no state, which is for its new holder to make from a snapshot. A wrong lease is
-        answered as a wrong name. `holder` is the number of the holder that the caller was, 0 if it was none:
-        TrainingHeldError if there has been another since.
+        A training that is not in memory has no state; the caller creates it from a snapshot. A wrong lease raises the
+        same error as a wrong name: TrainingLostError. `holder` is the caller's former holder number, or 0:
+        TrainingHeldError if there was another holder since.
         """
 
         def found() -> Training[S] | None:
@@ -256,7 +255,7 @@ class TrainingStore(Generic[S]):
             yield training
 
     def keep(self, training: Training[S], state: S) -> None:
-        """Give a training the state that its holder has made; one of its scene that nobody came back to ends."""
+        """Set the state that a holder has created; removes an abandoned training of the same scene."""
         try:
             with self._changed:
                 self._check_kept(training)
@@ -269,7 +268,7 @@ class TrainingStore(Generic[S]):
             raise
 
     def vacate(self, training: Training[S]) -> None:
-        """Drop the state of a training, and give its memory back, for its holder to make another one."""
+        """Remove a training's state and release its memory, before its holder creates another."""
         with self._changed:
             self._check_kept(training)
             before = training.replace(None)
@@ -277,31 +276,31 @@ class TrainingStore(Generic[S]):
             before.room.release()
 
     def check_kept(self, training: Training[S]) -> None:
-        """Raise a TrainingLostError if a training is not here any more, or another one of its name is."""
+        """Raise a TrainingLostError if a training was removed or replaced."""
         with self._changed:
             self._check_kept(training)
 
     def forget(self, training: Training[S]) -> None:
-        """Drop one; no harm if it has gone, or another one of its name is here."""
+        """Remove a training; does nothing if it was removed or replaced."""
         with self._changed:
             if self._trainings.get(training.training_id) is training:
                 self._remove(training)
 
     def clear(self) -> None:
-        """Drop all."""
+        """Remove all trainings."""
         with self._changed:
             for training in list(self._trainings.values()):
                 self._remove(training)
 
     def expire(self) -> None:
-        """Drop those that nobody came back to."""
+        """Remove the trainings that were idle too long."""
         with self._changed:
             for training in list(self._trainings.values()):
                 if training.holder is None and _idle(training) > self._idle_seconds:
                     self._remove(training)
 
     def _remove(self, training: Training[S]) -> None:
-        """Take one out; what it has reserved is given back now, or once the call that has it lets go."""
+        """Remove a training; its memory is released now, or when its holder releases it."""
         del self._trainings[training.training_id]
         if training.holder is None:
             training.release()
@@ -328,7 +327,7 @@ class TrainingStore(Generic[S]):
                 self._changed.notify_all()
 
     def _released(self, found: Callable[[], Training[S] | None], holder: int, call: Call) -> Training[S] | None:
-        """What `found` gives, once the call that had it has let go; None: there is nothing."""
+        """The result of `found`, once its holder has released it; None: there is none."""
         until = time.monotonic() + _HANDOVER_SECONDS
         while (training := found()) is not None:
             if 0 < holder < training.holder_number:
@@ -343,7 +342,7 @@ class TrainingStore(Generic[S]):
         return training
 
     def _others(self, scene_id: str, own: Training[S] | None) -> list[Training[S]]:
-        """The other trainings of a scene, if nobody has them nor may come back; else a TrainingHeldError."""
+        """The abandoned trainings of a scene; TrainingHeldError if one is held or its client may return."""
         others = [t for t in self._trainings.values() if t.scene_id == scene_id and t is not own]
         if any(other.holder is not None or _idle(other) < _RETURN_SECONDS for other in others):
             raise TrainingHeldError(scene_id)

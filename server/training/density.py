@@ -1,4 +1,4 @@
-"""Density control: what a client asks for, and its state between steps."""
+"""Density control: its settings, and its state between steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEEDED = ("means", "quats", "scales", "opacities")
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps, counted from 0, at which rows come and go."""
+    """The steps, counted from 0, at which rows are added and removed."""
 
     start: int
     stop: int
@@ -42,7 +42,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Density:
-    """What a request says of density control, checked."""
+    """Checked settings of density control."""
 
     is_mcmc: bool
     schedule: Schedule
@@ -54,7 +54,7 @@ class Density:
     seed: int
 
     def thresholds(self, step: int) -> density.Thresholds:
-        """Of adaptive control at a step."""
+        """The thresholds of adaptive control at a step."""
         values = self.values
         by_screen = step < values["screen_stop"]
         paused = values["reset_every"] and step % values["reset_every"] < values["pause_after_reset"]
@@ -69,7 +69,7 @@ class Density:
         )
 
     def is_reset_due(self, step: int) -> bool:
-        """Whether opacities are cut at a step."""
+        """Whether opacities are reset at a step."""
         every = int(self.values.get("reset_every", 0))
         return bool(every) and step > 0 and step % every == 0 and step <= self.schedule.stop
 
@@ -82,7 +82,7 @@ def density_of(
     limits: Limits,
     field: str,
 ) -> Density | None:
-    """Check what a request says; None: rows stay as they are."""
+    """Check a request's settings; None: no density control."""
     if not message.HasField("density"):
         return None
     control = message.density
@@ -132,19 +132,19 @@ class DensityState:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What must be rendered for it."""
+        """The outputs that it needs."""
         return () if self._plan.is_mcmc else ("radii",)
 
     @property
     def gradients(self) -> tuple[str, ...]:
-        """What must be differentiated for it."""
+        """The gradients that it needs."""
         if self._plan.is_mcmc:
             return ()
         return ("means2d_abs",) if self._plan.absolute_gradients else ("means2d",)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What it remembers, by name."""
+        """The tensors of its state, by name."""
         if self._statistics is None:
             return {}
         known = self._statistics
@@ -153,21 +153,21 @@ class DensityState:
 
     @staticmethod
     def row_bytes(plan: Density) -> int:
-        """Memory that it takes of each primitive."""
+        """Bytes of its state per primitive."""
         return 0 if plan.is_mcmc else 3 * 4
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `tensors` gave."""
+        """Restore the tensors that `tensors` returned."""
         if self._statistics is not None:
             self._statistics = density.Statistics(tensors["gradient"], tensors["views"], tensors["radii"])
             self._was_reset = bool(tensors["was_reset"].item())
 
     def is_due(self, step: int) -> bool:
-        """Whether a step changes more than the optimiser and noise do."""
+        """Whether a step changes rows or resets opacities."""
         return self._plan.schedule.is_due(step) or self._plan.is_reset_due(step)
 
     def observed(self, gradients: Tensors, outputs: Tensors, camera: Any) -> DensityState:
-        """A new state with the statistics of one more step: gradients by name, and its outputs."""
+        """A new state that includes the statistics of one more step."""
         known = self._statistics
         if known is None:
             return self
@@ -178,7 +178,7 @@ class DensityState:
         return self._with(statistics, self._was_reset)
 
     def noise(self, parameters: Parameters, optimizer: Optimizer, step: int) -> Callable[[], object]:
-        """What moves the means at random after a step; it has nothing left to fail at."""
+        """A function that adds random noise to the means after a step, and cannot fail."""
         if not self._plan.is_mcmc:
             return lambda: None
         rate = optimizer.rates["means"].at(step)
@@ -188,9 +188,9 @@ class DensityState:
     def controlled(
         self, parameters: Parameters, step: int, room: Room
     ) -> tuple[density_pb2.DensityReport, DensityState]:
-        """Do what is due at a step to parameters; returns what that was, and what this one is then. This one stays.
+        """Apply the density control due at a step to `parameters`; returns a report and the new state.
 
-        Before rows come `room` is made for them.
+        Reserves memory in `room` before rows are added.
         """
         report, statistics, was_reset = density_pb2.DensityReport(), self._statistics, self._was_reset
         if self._plan.schedule.is_due(step) and statistics is None:
@@ -250,7 +250,7 @@ def _rows(parameters: Parameters) -> density.Parameters:
 
 
 def _take_over(parameters: Parameters, rows: density.Parameters) -> None:
-    """Go on with other rows."""
+    """Replace the rows of `parameters`."""
     for name, raw in rows.tensors.items():
         first, second = rows.moments.get(name, (None, None))
         parameters.by_name[name] = Parameter(name, raw, raw, first, second)
@@ -262,5 +262,5 @@ def _without_growth(thresholds: density.Thresholds) -> density.Thresholds:
 
 
 def has_changed_rows(report: density_pb2.DensityReport) -> bool:
-    """Whether rows came, went or moved."""
+    """Whether rows were added, removed or moved."""
     return bool(report.cloned or report.split or report.pruned or report.added or report.relocated)

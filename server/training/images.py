@@ -1,4 +1,4 @@
-"""Losses between renders and photographs, and gradients of poses."""
+"""Renders views of a training, compares them with photographs, and differentiates."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lumigrad.v1 import camera_pb2, render_pb2
 
 
 def pose_gradients(gradients: Tensors, cameras: Sequence[camera_pb2.Camera]) -> torch.Tensor:
-    """[C, 6], of exp(xi) on the left of world-to-camera matrices, xi = (translation, rotation).
+    """Gradients [C, 6] of xi = (translation, rotation); exp(xi) multiplies world-to-camera matrices from the left.
 
-    With x' = x + w: the gradient of t gives that of the translation; of the rotation w, t x g_t and the sum over the
-    columns r of R of r x g_r.
+    That of the translation is the gradient g_t of t; that of the rotation is t x g_t plus the sum of r x g_r over the
+    columns r of R.
     """
     if "camera_pose" in gradients:
         return gradients["camera_pose"]
@@ -41,11 +41,11 @@ class Rendered:
     """A forward pass that waits for its gradients.
 
     Attributes:
-        outputs: On the device; colours as their exposures make them.
-        plain: The colours that were rendered; None: there are no exposures.
-        state: The engine's.
-        planned: What was asked.
-        generation: Of the rows that were rendered.
+        outputs: Output tensors on the device; exposures are applied to colours.
+        plain: The colours without exposures; None: there are no exposures.
+        state: The engine's forward state.
+        planned: The plan of the pass.
+        generation: The generation of the rendered rows.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -56,27 +56,27 @@ class Rendered:
 
     @property
     def views(self) -> Sequence[int]:
-        """By number."""
+        """The numbers of the views."""
         return self.planned.views
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes until its gradients come."""
+        """The memory it takes until its gradients arrive."""
         plain = 0 if self.plain is None else self.plain.nbytes
         return int(self.state.bytes) + sum(output.nbytes for output in self.outputs.values()) + plain
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A forward pass that is to be made, and the backward pass behind it.
+    """A planned forward pass and its backward pass.
 
     Attributes:
-        views: By number.
-        outputs: That are rendered.
-        wanted: That is differentiated by, as the engine names it.
-        plan: The engine's.
+        views: The numbers of the views.
+        outputs: The rendered outputs.
+        wanted: The engine's names of the requested gradients.
+        plan: The engine's plan.
         field: The path of the step in the request.
-        chosen: How many of the views the worker chose.
+        chosen: The number of views that the worker chose.
     """
 
     views: Sequence[int]
@@ -90,7 +90,7 @@ class Planned:
     def of(
         state: TrainingState, views: Sequence[int], outputs: Sequence[str], limits: Limits, field: str, chosen: int = 0
     ) -> Planned:
-        """Check what the views of a step take, with the parameters as they are now."""
+        """Plan a step with the current parameters; InvalidArgumentError if it exceeds a limit."""
         spec = render_pb2.RenderSpec(cameras=state.views.cameras(views), outputs=outputs)
         settings = getattr(spec, state.plan.kind)
         settings.CopyFrom(state.plan.settings)
@@ -107,16 +107,16 @@ class Planned:
         return Planned(views, names, wanted, plan, field, chosen)
 
     def forward_bytes(self, device: torch.device) -> int:
-        """About what rendering takes of the device's memory, with all that stays until gradients come."""
+        """Estimated device memory of rendering, forward state included."""
         return int(self.plan.forward_bytes(self.outputs, retain=True, device=device))
 
     def backward_bytes(self, device: torch.device) -> int:
-        """About what differentiating takes beside that, with the gradients of all outputs."""
+        """Estimated additional device memory of the backward pass, gradients of all outputs included."""
         return int(self.plan.image_bytes(self.plan.outputs) + self.plan.backward_bytes(self.wanted, device))
 
 
 def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:
-    """Render some views of the parameters as they are now."""
+    """Render the planned views with the current parameters."""
     engine, values, views = ENGINES[state.plan.kind], state.parameters.values, planned.views
     with arguments_of(planned.field):
         forward = engine.forward(planned.plan, values, planned.outputs, retain=True, before_view=call.check)
@@ -130,14 +130,14 @@ def render(state: TrainingState, planned: Planned, call: Call) -> Rendered:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a step's images say of everything that is optimised.
+    """The gradients of a step.
 
     Attributes:
-        by_name: As the engine names them.
-        touched: [N], 0 where no view saw a primitive.
-        views: What the rows of what follows are for.
-        exposures: [C, 3, 4]; None: they are not optimised.
-        poses: [C, 6], likewise.
+        by_name: Gradients by the engine's names.
+        touched: [N], 0 for primitives that no view saw.
+        views: The views of the rows below.
+        exposures: [C, 3, 4]; None: not optimised.
+        poses: [C, 6]; None: not optimised.
     """
 
     by_name: dict[str, torch.Tensor]
@@ -150,7 +150,7 @@ class Gradients:
 def differentiate(
     state: TrainingState, rendered: Rendered, upstream: Mapping[str, torch.Tensor], call: Call
 ) -> Gradients:
-    """From the gradients of the outputs to those of the parameters."""
+    """Compute the gradients of the parameters from those of the outputs."""
     upstream, exposures = dict(upstream), None
     if rendered.plain is not None and "color" in upstream:
         assert state.exposures is not None
@@ -169,7 +169,7 @@ def differentiate(
 
 @dataclass(frozen=True)
 class Losses:
-    """A loss and its terms, and the gradients of the outputs that it looked at."""
+    """A loss, its terms, and the gradients of the outputs it compares."""
 
     total: float
     terms: Mapping[str, float]
@@ -177,7 +177,7 @@ class Losses:
 
 
 def losses(loss: Loss, state: TrainingState, rendered: Rendered) -> Losses:
-    """Compare what was rendered with its targets."""
+    """Compare rendered views with their targets."""
     weights, views = loss.weights, state.views
     mask = views.stacked(rendered.views, "mask")
     terms: dict[str, float] = {}

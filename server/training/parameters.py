@@ -1,4 +1,4 @@
-"""Parameters of a training: learning rates, Adam, poses and exposures that are refined."""
+"""Parameters of a training: learning rates, Adam, refined poses and exposures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EPSILON = 1e-15
 
 @dataclass(frozen=True)
 class Rate:
-    """One learning rate: `initial` falls, or rises, log-linearly to `final` within `steps`."""
+    """A learning rate that changes log-linearly from `initial` to `final` over `steps`."""
 
     initial: float
     final: float
@@ -28,7 +28,7 @@ class Rate:
 
     @staticmethod
     def of(message: training_pb2.Rate, field: str) -> Rate:
-        """Check what a request says."""
+        """Check a rate message; InvalidArgumentError names fields below `field`."""
         require(_is_size(message.initial), f"{field}.initial", "a finite rate >= 0", message.initial)
         require(_is_size(message.final), f"{field}.final", "a finite rate >= 0", message.final)
         falls = message.final > 0
@@ -55,7 +55,7 @@ class Optimizer:
 
     @staticmethod
     def of(message: training_pb2.Optimizer, known: Collection[str], field: str) -> Optimizer:
-        """Check what a request says; `known` are the names of all parameters that there are."""
+        """Check an optimiser message; `known` are the names of all parameters."""
         for name in message.rates:
             require(name in known, f"{field}.rates", f"names out of {', '.join(known)}", name)
         require(bool(message.rates), f"{field}.rates", f"at least one of {', '.join(known)}", "none")
@@ -76,7 +76,7 @@ def _is_size(value: float) -> bool:
 
 
 class Refinement:
-    """One tensor with a row per view, its moments, and how many steps each row has made."""
+    """A tensor with a row per view, its Adam moments, and each row's number of steps."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
@@ -86,21 +86,21 @@ class Refinement:
 
     @staticmethod
     def row_bytes(width: int) -> int:
-        """Memory that each view takes, of so many values: those, their moments, and the number of steps."""
+        """Bytes per view with `width` values: values, moments and the number of steps."""
         return 3 * 4 * width + 8
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What makes it up, by name."""
+        """Its tensors, by name."""
         return {"values": self.values, "first": self._first, "second": self._second, "steps": self._steps}
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `tensors` gave."""
+        """Restore the tensors that `tensors` returned."""
         self.values, self._first, self._second = tensors["values"], tensors["first"], tensors["second"]
         self._steps = tensors["steps"].cpu()
 
     def stepped(self, views: Sequence[int], gradient: torch.Tensor, rate: float, optimizer: Optimizer) -> Refinement:
-        """What a step of Adam for some views makes of it; `gradient` has a row for each of them. This one stays."""
+        """A copy after a step of Adam for some views; `gradient` has a row for each."""
         stepped = Refinement.__new__(Refinement)
         stepped.restore({name: tensor.clone() for name, tensor in self.tensors.items()})
         for row, view in enumerate(views):
@@ -117,26 +117,26 @@ class Refinement:
         return stepped
 
     def clear(self, view: int) -> torch.Tensor:
-        """Take a view's values out: what they stood for was applied."""
+        """Return a view's values and set them to zero; the caller applies them to the camera."""
         taken = self.values[view].clone()
         self.values[view] = 0.0
         return taken
 
 
-# The tensors of a scene whose raw values are others: logarithms and logits.
+# The tensors that are optimised as logarithms or logits.
 _ACTIVATIONS = {"scales": "exp", "radii": "exp", "opacities": "sigmoid"}
 _FLOAT_BYTES = 4
-# Of one tensor, as it is made: its double, that within limits, and the logits of that.
+# Temporary float64 copies of a tensor, counted as float32: the value, clamped, and its logits.
 _WORKING_COPIES = 6
-# Raw values stay finite where the scene's are at the border of what is allowed.
+# Keeps raw values finite where the scene's are at the border of their range.
 _LEAST_LENGTH = 1e-12
 _LEAST_SHARE = 1e-7
-# Spherical harmonics have a rate for the constant ones, and one for all others.
+# Spherical harmonics have one rate for the constant coefficient, and one for all others.
 _SH = ("sh0", "sh_rest")
 
 
 def parameters_of(tensor: str) -> tuple[str, ...]:
-    """The parameters, as rates name them, that a scene's tensor consists of."""
+    """The names, in learning rates, of the parameters of a scene's tensor."""
     return _SH if tensor == "sh" else (tensor,)
 
 
@@ -145,11 +145,11 @@ class Parameter:
     """One tensor of the scene.
 
     Attributes:
-        name: The tensor's.
-        raw: [N, ...], what is optimised.
-        value: [N, ...], what is rendered; the same tensor where there is nothing between them.
-        first: The first moments; None: it is not optimised.
-        second: The second moments.
+        name: The tensor's name.
+        raw: [N, ...], the optimised values.
+        value: [N, ...], the rendered values; the same tensor if there is no activation.
+        first: Adam's first moments; None: not optimised.
+        second: Adam's second moments.
     """
 
     name: str
@@ -160,32 +160,32 @@ class Parameter:
 
     @property
     def activation(self) -> str:
-        """From raw to value."""
+        """The activation that maps `raw` to `value`."""
         return _ACTIVATIONS.get(self.name, "identity")
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What makes it up, by attribute."""
+        """Its tensors, by attribute."""
         value = None if self.value is self.raw else self.value
         tensors = {"raw": self.raw, "value": value, "first": self.first, "second": self.second}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     @staticmethod
     def of(name: str, tensors: Mapping[str, torch.Tensor]) -> Parameter:
-        """From what `tensors` gave."""
+        """Create a parameter from what `tensors` returned."""
         raw = tensors["raw"]
         return Parameter(name, raw, tensors.get("value", raw), tensors.get("first"), tensors.get("second"))
 
 
 class Parameters:
-    """All tensors of the scene that is trained."""
+    """All tensors of the trained scene."""
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self.by_name = dict(parameters)
 
     @staticmethod
     def of_scene(tensors: Tensors, optimizer: Optimizer) -> Parameters:
-        """Begin with a scene, of which copies are made."""
+        """Create parameters from copies of a scene's tensors."""
         parameters = {}
         for name, value in tensors.items():
             made = _begun(value, _ACTIVATIONS.get(name, "identity"))
@@ -196,7 +196,7 @@ class Parameters:
 
     @staticmethod
     def row_bytes(shapes: Shapes, optimizer: Optimizer) -> int:
-        """Memory that each primitive takes of a scene whose tensors have these shapes."""
+        """Bytes per primitive of a scene whose tensors have these shapes."""
         total = 0
         for name, shape in shapes.items():
             is_optimized = any(part in optimizer.rates for part in parameters_of(name))
@@ -206,30 +206,30 @@ class Parameters:
 
     @staticmethod
     def working_bytes(shapes: Shapes) -> int:
-        """Memory that each primitive takes beside that while `of_scene` makes the raw tensors, one after the other.
+        """Additional bytes per primitive while `of_scene` computes the raw tensors, one after the other.
 
-        Tensors whose raw values are the scene's are only copied.
+        Tensors without an activation are only copied.
         """
         widths = [prod(shape[1:]) for name, shape in shapes.items() if name in _ACTIVATIONS]
         return _WORKING_COPIES * _FLOAT_BYTES * max(widths, default=0)
 
     @property
     def values(self) -> dict[str, torch.Tensor]:
-        """The scene, as an engine takes it; it changes with the next step."""
+        """The scene's tensors by name, which the next step changes in place."""
         return {name: parameter.value for name, parameter in self.by_name.items()}
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The tensors that gradients are needed of."""
+        """The names of the tensors that need gradients."""
         return tuple(name for name, parameter in self.by_name.items() if parameter.first is not None)
 
     @property
     def count(self) -> int:
-        """Primitives."""
+        """The number of primitives."""
         return int(next(iter(self.by_name.values())).raw.shape[0])
 
     def activate(self) -> None:
-        """Compute the values from the raw tensors, which have changed otherwise than by a step."""
+        """Recompute the values after the raw tensors were changed directly."""
         for name, parameter in self.by_name.items():
             if parameter.activation == "identity":
                 parameter.value = parameter.raw
@@ -238,7 +238,7 @@ class Parameters:
             self.by_name[name] = parameter
 
     def copied(self) -> Parameters:
-        """The same values in tensors of their own."""
+        """A deep copy."""
         return Parameters(
             {
                 name: Parameter.of(name, {part: tensor.clone() for part, tensor in parameter.tensors.items()})
@@ -249,7 +249,7 @@ class Parameters:
     def prepared_step(
         self, gradients: Tensors, optimizer: Optimizer, step: int, rows: torch.Tensor | None
     ) -> training.PreparedStep:
-        """A step of Adam that is still to be run; `step` counts from 0, `rows` take part, None: all."""
+        """Prepare a step of Adam; `step` counts from 0, `rows` selects rows, None: all."""
         groups = {name: self._group(name, gradients[name], optimizer, step, rows) for name in self.wanted}
         return training.prepare_adam(groups, betas=optimizer.betas, epsilon=optimizer.epsilon, step=step + 1)
 
@@ -267,7 +267,7 @@ class Parameters:
             value=None if parameter.value is parameter.raw else parameter.value,
             activation=parameter.activation,
             learning_rate=rates[-1],
-            # Of the constant harmonic: the first numbers of each row.
+            # The constant harmonic's coefficients are the first of each row.
             head=int(parameter.raw.shape[-1]) if len(rates) > 1 else 0,
             head_learning_rate=rates[0],
             rows=rows,
@@ -275,7 +275,7 @@ class Parameters:
 
 
 def _begun(value: torch.Tensor, activation: str) -> dict[str, torch.Tensor]:
-    """The raw tensor whose activation is `value`, and that activation, if it is another."""
+    """The raw tensor whose activation is `value`, and `value` itself if there is an activation."""
     if activation == "exp":
         raw = value.clamp_min(_LEAST_LENGTH).log()
         return {"raw": raw, "value": raw.exp()}

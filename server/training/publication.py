@@ -1,4 +1,4 @@
-"""From a training to its scene: the parameters as they are now become the next version."""
+"""Publishes a training's parameters as the next version of its scene."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.v1 import scene_pb2
 
 
 def publish(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.SceneInfo:
-    """Copy the values into a new version of the scene; VersionMismatchError if somebody else has changed it."""
+    """Copy the values into a new version of the scene; VersionMismatchError if another caller has updated it."""
     old = stored_scene(runtime, call, state.scene_id, state.version)
     if not isinstance(old.content, CloudContent):
         raise SceneNotFoundError(state.scene_id)

@@ -1,4 +1,4 @@
-"""What the client hears of a step."""
+"""Replies to the requests of a training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TORCH = {
 
 
 def check_dtype(asked: training_pb2.Step) -> None:
-    """Refuse types that images do not come in."""
+    """Raise an InvalidArgumentError for an unsupported image dtype."""
     limit = "DTYPE_FLOAT32, DTYPE_FLOAT16, DTYPE_BFLOAT16 or DTYPE_UINT8"
     require(asked.output_dtype in _TORCH, "step.output_dtype", limit, dtypes.name(asked.output_dtype))
     is_fit = asked.output_dtype != dtypes.UINT8 or all(name in ("color", "alpha") for name in asked.outputs)
@@ -38,7 +38,7 @@ def check_dtype(asked: training_pb2.Step) -> None:
 
 
 def converted(tensor: torch.Tensor, dtype: int) -> torch.Tensor:
-    """An image as the client wants it."""
+    """Convert an image to the requested dtype."""
     if dtype == dtypes.UINT8:
         return (tensor.clamp(0.0, 1.0) * 255.0).round_().to(torch.uint8)
     return tensor.to(_TORCH[dtype])
@@ -51,7 +51,7 @@ def framed(reply: training_pb2.TrainReply, request: Request) -> Frame[training_p
 
 
 def images(views: Sequence[int], arrays: Mapping[str, Array], request: Request) -> Replies:
-    """The images of a step."""
+    """The reply with a step's images."""
     reply, payload = training_pb2.TrainReply(), PayloadWriter()
     reply.images.number = request.message.step.number
     reply.images.views.extend(views)
@@ -60,7 +60,7 @@ def images(views: Sequence[int], arrays: Mapping[str, Array], request: Request) 
 
 
 def done(number: int, result: Done) -> training_pb2.StepDone:
-    """What a step did."""
+    """The message that describes a finished step."""
     message = training_pb2.StepDone(
         number=number,
         views=result.views,

@@ -1,4 +1,4 @@
-"""Requests on the stream of a training, and payloads that belong to one of them."""
+"""Reads the requests, and their payloads, from the stream of a training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.v1 import training_pb2
 
 
 class Part(Call):
-    """What is done for one message of a stream."""
+    """The work for one message of a stream, as a call of its own."""
 
     def __init__(self, whole: Call, operation: str) -> None:
         super().__init__(whole.method, whole._context)
@@ -34,12 +34,12 @@ class Part(Call):
         self._has_ended = False
 
     def check(self) -> None:
-        """Raise if nobody waits for the whole call any more."""
+        """Raise if the whole call is over."""
         self._whole.check()
         self.checked = self._whole.checked
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when this part ends, or the whole call; at once if it has."""
+        """Call `callback` when this part or the whole call ends; at once if it has ended."""
         with self._lock:
             if not self._has_ended:
                 self._at_end.append(callback)
@@ -47,11 +47,11 @@ class Part(Call):
         callback()
 
     def cancel(self, why: str) -> None:
-        """End the whole call from this side."""
+        """Cancel the whole call."""
         self._whole.cancel(why)
 
     def end(self) -> None:
-        """Let go of everything; no harm if it has ended."""
+        """End the part and run its callbacks; does nothing if it has ended."""
         with self._lock:
             if self._has_ended:
                 return
@@ -62,7 +62,7 @@ class Part(Call):
 
 
 class Parts:
-    """The parts of one call that have not ended: they end with it, whichever way it goes."""
+    """The unfinished parts of one call; they end with it at the latest."""
 
     def __init__(self, whole: Call) -> None:
         self._whole = whole
@@ -72,7 +72,7 @@ class Parts:
         whole.on_end(self.end)
 
     def begin(self, operation: str) -> Part:
-        """A further part; CancelledError if the call has ended, for nobody would end it."""
+        """Begin a part; CancelledError if the call has ended."""
         part = Part(self._whole, operation)
         with self._lock:
             if self._has_ended:
@@ -81,13 +81,13 @@ class Parts:
         return part
 
     def close(self, part: Part) -> None:
-        """End one."""
+        """End a part."""
         with self._lock:
             self._open.discard(part)
         part.end()
 
     def end(self) -> None:
-        """End all of them, and begin no more."""
+        """End all parts and allow no more."""
         with self._lock:
             self._has_ended = True
             parts, self._open = self._open, set()
@@ -97,15 +97,15 @@ class Parts:
 
 Frames = Iterator[Frame[training_pb2.TrainRequest]]
 
-# Requests that may wait here; further ones wait in the network.
+# Requests read ahead; gRPC's flow control holds back further ones.
 _MOST_WAITING = 4
-# How often a thread that waits for room looks whether anybody will still make some.
+# How often the reader, while the queue is full, checks whether the call has ended.
 _LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request, complete."""
+    """One complete request."""
 
     message: training_pb2.TrainRequest
     payload: PayloadReader
@@ -113,7 +113,7 @@ class Request:
 
     @property
     def kind(self) -> str:
-        """The field that says what is asked."""
+        """The name of the field that is set."""
         return str(self.message.WhichOneof("kind"))
 
 
@@ -121,25 +121,25 @@ class Requests:
     """The requests of one call, in order."""
 
     def __init__(self, frames: Frames, runtime: Runtime, call: Call) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._frames = frames
         self._runtime = runtime
         self._parts = Parts(call)
         self._call = call
         self._waiting: queue.Queue[Request | BaseException | None] = queue.Queue(_MOST_WAITING)
         self._changed = threading.Condition()
-        # Requests that were read and are not answered yet.
+        # Requests that were read but not answered.
         self._unanswered = 0
-        # By step, bytes that its gradients may have.
+        # The largest payload of each step's gradients, in bytes.
         self._expected: dict[int, int] = {}
         self._has_ended = False
         call.on_end(self._end)
         threading.Thread(target=self._read, name="training requests", daemon=True).start()
 
     def __iter__(self) -> Iterator[Request]:
-        """Each request until the caller has no more; what was wrong with one is raised in its place.
+        """Yield each request until the stream ends; raises an invalid request's error in its place.
 
-        A request's memory is let go when the next one is asked for.
+        A request's memory is released when the next one is requested.
         """
         while True:
             request = self._next()
@@ -152,7 +152,7 @@ class Requests:
                 self._answered()
 
     def expect(self, number: int, nbytes: int) -> None:
-        """Let the gradients of a step come, with a payload of so many bytes at the most."""
+        """Accept the gradients of a step, with a payload of at most `nbytes`."""
         with self._changed:
             self._expected[number] = nbytes
             self._changed.notify_all()
@@ -167,7 +167,7 @@ class Requests:
             if isinstance(request, BaseException):
                 raise request
             if request is not None:
-                # Of a training that was begun: what its start said is known by now.
+                # Needs the training that the start message has begun.
                 request.part.engine = self._call.engine
             return request
 
@@ -186,12 +186,12 @@ class Requests:
         if message is None or message.WhichOneof("kind") is None:
             raise InvalidArgumentError("kind", "one of the kinds of requests", "none")
         self._call.renew()
-        # Most requests have no payload: their messages count too.
+        # Messages count too, because most requests have no payload.
         self._call.bytes_received += message.ByteSize()
         part = self._parts.begin(str(message.WhichOneof("kind")))
         limit_bytes = self._payload_limit(message)
         if limit_bytes is None:
-            # There is no such step, as whoever answers it will say; what follows is of no use.
+            # There is no such step; answering the request reports that and ends the call.
             return Request(message, PayloadReader(), part)
         assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.transit.allocator(part))
         assembler.add(first.data)
@@ -207,9 +207,9 @@ class Requests:
         return Request(message, PayloadReader(assembler.finish()), part)
 
     def _payload_limit(self, message: training_pb2.TrainRequest) -> int | None:
-        """Bytes that the payload of a request may have: only gradients have one, of a step that waits for them.
+        """The largest payload of a request in bytes; only gradients of a pending step have one. None: no such step.
 
-        Whether a step does is known once it, or everything before, has been answered. None: it does not.
+        Waits until the step, or all requests before, are answered.
         """
         if message.WhichOneof("kind") != "gradients":
             if message.payload_bytes:

@@ -1,4 +1,4 @@
-"""TrainingService: scenes that are trained where they are."""
+"""TrainingService: trains stored scenes on the worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TrainingService:
         self._tenants = tenants
 
     def Train(self, frames: Frames, call: Call) -> Iterator[Frame[training_pb2.TrainReply]]:
-        """Begin a training, or take one up, and do what is asked of it."""
+        """Begin or resume a training, and answer its requests."""
         for reply in self._replies(frames, call):
             if reply.message is not None:
                 call.bytes_sent += reply.message.ByteSize()
@@ -64,7 +64,7 @@ class TrainingService:
 
 @contextmanager
 def _held(first: Request, runtime: Runtime, call: Call) -> Iterator[Training[TrainingState]]:
-    """The training that a start names or begins, in the hands of its call."""
+    """Hold the training that a start message resumes or begins."""
     start, trainings = first.message.start, runtime.trainings
     source = start.WhichOneof("source")
     require(source is not None, "start.source", "scene or training_id", "neither")
@@ -97,7 +97,7 @@ def _restored(
     state, holder = found
     training.holder_number = max(training.holder_number, holder + (start.holder == 0))
     if at_step is not None:
-        # A worker that is lost before the next snapshot must not go on from the steps that were given up.
+        # A worker restarted before the next snapshot must not continue from discarded steps.
         snapshots.forget_after(start.training_id, state.step, runtime)
     return state
 

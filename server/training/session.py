@@ -1,4 +1,4 @@
-"""One client's hold on a training: its requests in order, and a reply for each."""
+"""One client's session with a training: answers its requests in order."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from lumigrad.v1 import training_pb2
 T = TypeVar("T")
 Replies = Iterator[Frame[training_pb2.TrainReply]]
 
-# Requests that a client may send ahead of their replies.
-MAX_IN_FLIGHT = 64  # As many as `TrainingState.told` remembers.
-# Steps that wait for their gradients: each holds a forward state.
+# Requests that a client may have in flight.
+MAX_IN_FLIGHT = 64  # The length of `TrainingState.told`.
+# Steps that may wait for their gradients: each holds a forward state.
 _MOST_PENDING = 4
 
 
@@ -43,12 +43,12 @@ class Session:
     """Answers the requests of one call."""
 
     def __init__(self, training: Training[TrainingState], runtime: Runtime, expect: Callable[[int, int], None]) -> None:
-        """`expect` hears of each step that waits for gradients, and how many bytes these may have."""
+        """`expect` is called with each step that waits for gradients, and their largest payload in bytes."""
         self._training = training
         self._state = training.state
         self._runtime = runtime
         self._expect = expect
-        # Steps whose images were sent, by number, and the memory that each has reserved.
+        # By number, the steps whose images were sent, and each one's reservation.
         self._pending: OrderedDict[int, tuple[Rendered, Reservation]] = OrderedDict()
         self._answers: Mapping[str, Callable[[Request], Replies]] = {
             "step": self._step,
@@ -60,16 +60,16 @@ class Session:
         }
 
     def close(self) -> None:
-        """Let go of the steps whose gradients will not come."""
+        """Release the steps whose gradients have not arrived."""
         while self._pending:
             self._pending.popitem()[1][1].release()
 
     def answer(self, request: Request) -> Replies:
-        """The replies to one request."""
+        """Yield the replies to one request."""
         answer = self._answers.get(request.kind)
         require(answer is not None, "kind", f"one of {', '.join(self._answers)}", request.kind)
         assert answer is not None
-        # A request that came before the training was taken up by another call is not done any more.
+        # Requests are not carried out once another call has taken the training.
         request.part.check()
         self._runtime.trainings.check_kept(self._training)
         yield from answer(request)
@@ -84,7 +84,7 @@ class Session:
         if asked.own_loss:
             yield from self._own_loss(request, views, chosen)
             return
-        self._require_settled("step.own_loss")
+        self._require_none_pending("step.own_loss")
         loss = state.plan.loss
         require(loss is not None, "step.own_loss", "true: the training has no loss of its own", False)
         assert loss is not None
@@ -96,12 +96,12 @@ class Session:
         cost = self._admitted(nbytes, request, planned, names)
 
         def work() -> tuple[Mapping[str, Array] | None, Done]:
-            # Before the step is made: afterwards nothing may fail that its client would not hear of.
+            # Before the step: afterwards nothing may fail without a reply to the client.
             return step(state, planned, request.part, lambda rendered: self._images(rendered, names, request))
 
         images, done = self._run(work, request, cost)
-        # Noted first: a client that goes while it gets the images is told when it comes back.
-        reply = self._tell(asked.number, done, request)
+        # Recorded first, for a client that disconnects while it receives the images.
+        reply = self._reply_done(asked.number, done, request)
         if images is not None:
             yield from replies.images(views, images, request)
         yield reply
@@ -116,7 +116,7 @@ class Session:
         planned = self._planned(views, names, chosen)
         nbytes = planned.forward_bytes(self._runtime.transfer.device)
         cost = self._admitted(nbytes, request, planned, names)
-        # What is rendered waits for its gradients, and counts with the training meanwhile.
+        # The forward state counts as the training's memory until its gradients arrive.
         reserved = self._runtime.trainings.reserve(nbytes)
 
         def work() -> tuple[Rendered, Mapping[str, Array]]:
@@ -153,16 +153,16 @@ class Session:
         done = self._run(work, request, cost)
         del self._pending[brought.number]
         reserved.release()
-        yield self._tell(brought.number, done, request)
+        yield self._reply_done(brought.number, done, request)
 
     def _publish(self, request: Request) -> Replies:
-        self._require_settled("publish")
+        self._require_none_pending("publish")
         info = publish(self._state, self._runtime, request.part)
         reply = training_pb2.TrainReply(published=training_pb2.Published(scene=info, step=self._state.step))
         yield replies.framed(reply, request)
 
     def _snapshot(self, request: Request) -> Replies:
-        self._require_settled("snapshot")
+        self._require_none_pending("snapshot")
         nbytes = snapshots.write(self._training, self._runtime, request.part)
         require(nbytes > 0, "snapshot", "a worker with a spool (--spool)", "none")
         snapshotted = training_pb2.Snapshotted(step=self._state.step, bytes=nbytes)
@@ -177,7 +177,7 @@ class Session:
         try:
             return snapshots.write(self._training, self._runtime, request.part) > 0
         except (BusyError, DeviceMemoryError) as error:
-            # The step is made, and its client must hear of it.
+            # The step is done, so its reply must still be sent.
             why = getattr(error, "what", error)
             logs.event("a snapshot was not written", logging.WARNING, training=self._training.training_id, why=why)
             return False
@@ -196,8 +196,8 @@ class Session:
         yield from frames_of(reply, payload)
 
     def _finish(self, request: Request) -> Replies:
-        self._require_settled("finish")
-        # In this order: whoever finds no training looks for a snapshot of it.
+        self._require_none_pending("finish")
+        # In this order: a call that finds no training looks for its snapshots.
         snapshots.forget(self._training, self._runtime)
         self._runtime.trainings.forget(self._training)
         reply = training_pb2.TrainReply()
@@ -210,9 +210,9 @@ class Session:
     def _admitted(
         self, nbytes: int, request: Request, planned: Planned | None = None, names: Sequence[str] = ()
     ) -> Cost:
-        """The cost of some work, unless the device has not as much memory; it is not repeated: parameters change.
+        """The cost of work that must not be repeated; DeviceMemoryError if the device cannot hold it.
 
-        Reserves room for the images of `planned` that are sent.
+        Reserves memory for the images of `planned` that are sent.
         """
         received = request.message.payload_bytes
         sent = 0 if planned is None else planned.plan.image_bytes(set(names))
@@ -222,14 +222,14 @@ class Session:
         return cost
 
     def _run(self, work: Callable[[], T], request: Request, cost: Cost) -> T:
-        """Do work that may change the number of primitives."""
+        """Run work that may change the number of primitives."""
         try:
             return self._runtime.executor.run(work, request.part, cost)
         finally:
             self._state.room.settle(self._state.parameters.count)
 
     def _views(self, asked: training_pb2.Step) -> tuple[list[int], int]:
-        """The views of a step, and how many of them were chosen here."""
+        """The views of a step, and how many of them the worker chose."""
         state = self._state
         if asked.views:
             state.views.check(asked.views, "step.views")
@@ -239,11 +239,11 @@ class Session:
         require(asked.batch <= self._runtime.limits.cameras, "step.batch", limit, asked.batch)
         is_fit = asked.batch == 1 or state.views.is_uniform
         require(is_fit, "step.batch", "1, for views are of several sizes", asked.batch)
-        # Those of steps that wait are only taken when the steps are made.
+        # Views of pending steps are counted only when those steps are done.
         position = state.chosen + sum(waiting.planned.chosen for waiting, _ in self._pending.values())
         return state.views.chosen(state.plan.message.seed, position, asked.batch), asked.batch
 
-    def _require_settled(self, field: str) -> None:
+    def _require_none_pending(self, field: str) -> None:
         require(not self._pending, field, "no step that waits for its gradients", len(self._pending))
 
     def _images(self, rendered: Rendered, names: tuple[str, ...], request: Request) -> Mapping[str, Array] | None:
@@ -255,18 +255,18 @@ class Session:
             converted = [replies.converted(rendered.outputs[name], dtype) for name in names]
             return dict(zip(names, self._runtime.transfer.download(converted), strict=True))
 
-    def _tell(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
+    def _reply_done(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
         reply = replies.done(number, done)
-        # The snapshot has this reply too: the worker may die between the one and the other.
+        # The snapshot includes this reply, because the worker may die before sending it.
         reply.snapshotted = self._is_snapshot_due
         self._state.told.append(reply)
-        # A scene that is trained is in use: others make room first.
+        # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
         reply.snapshotted = reply.snapshotted and self._has_written_snapshot(request)
         return replies.framed(training_pb2.TrainReply(done=reply), request)
 
 
 def _gradient_shapes(rendered: Rendered) -> Shapes:
-    """Of what a client may bring for a step."""
+    """The shapes of the gradients that a client may send for a step."""
     known = rendered.planned.plan.upstream_shapes
     return {name: shape for name, shape in shapes_of(rendered.outputs).items() if name in known}

@@ -1,4 +1,4 @@
-"""Trainings in the spool: written so that a worker that is killed goes on from there, bit for bit."""
+"""Snapshots of trainings in the spool, from which a restarted worker continues bit for bit."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from lumigrad.server.training.views import Views
 from lumigrad.v1 import snapshot_pb2
 
 _KIND = LASTING
-# The last two are kept: a client may go back to the one before the newest.
+# The last two are kept, because a client may return to the one before the newest.
 _KEPT = 2
 
 
 def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> int:
-    """Write a snapshot; returns its size once it is on the disk, 0 if there is no spool.
+    """Write a snapshot; returns its size once it is on disk, 0 if there is no spool.
 
-    BusyError, which names the limit and its option, if it finds no room there.
+    BusyError, which names the limit and its option, if it does not fit.
     """
     if runtime.tenant_spool is None:
         return 0
@@ -45,7 +45,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     runtime.memory.check(cost)
 
     def copy() -> list[torch.Tensor]:
-        # What is on the host already would change with the next step.
+        # Copied, because the next step would change tensors on the host.
         return [torch.from_numpy(array.copy()) for array in runtime.transfer.download(list(state.tensors().values()))]
 
     with call.times.stage("snapshot"):
@@ -74,7 +74,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
 
 
 def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
-    """Log that no snapshot of a training will be written, if all of them are larger than a payload may be."""
+    """Log a warning if a training's snapshots would be too large to write."""
     nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.transit.account.share
     if state.plan.message.snapshot_every and runtime.tenant_spool is not None and nbytes > share:
         why = f"{nbytes} bytes are more than a tenant may have of payloads in progress: {share}"
@@ -84,11 +84,10 @@ def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
 def read(
     training: Training[TrainingState], holder: int, at_step: int | None, runtime: Runtime, call: Call
 ) -> tuple[TrainingState, int] | None:
-    """The newest snapshot, or that of a step, or the last before it, and its holder's number; None: there is none.
+    """Read the newest snapshot, or the last one up to a step, and its holder's number; None: there is none.
 
-    What the training was until now is given up once all but memory is there: both at once may be more than its share.
-    A wrong lease is answered as a wrong name, and a TrainingHeldError says that the caller, the holder of that number,
-    is a former one.
+    The training's old state is removed before the new one is created: both may exceed its share. A wrong lease is
+    treated as a wrong name. TrainingHeldError: there was another holder since the caller's.
     """
     training_id = training.training_id
     found = _newest(training_id, at_step, runtime)
@@ -126,7 +125,7 @@ def read(
     count = next(iter(shapes.values()))[0]
     runtime.trainings.vacate(training)
     with runtime.trainings.room(footprint_of(plan, shapes, views), count) as room:
-        # Each tensor comes to the device, and is copied there.
+        # Each tensor is uploaded, then copied on the device.
         working = max(array.nbytes for array, _ in arrays.values())
         cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
         runtime.memory.check(Cost(bytes=room.bytes + working))
@@ -140,7 +139,7 @@ def read(
 
 
 def forget(training: Training[TrainingState], runtime: Runtime) -> None:
-    """Remove what was written of a training that has ended."""
+    """Delete the snapshots of a finished training."""
     if runtime.tenant_spool is not None and training.state.snapshots:
         for slot in range(_KEPT):
             runtime.tenant_spool.forget(_KIND, _name(training.training_id, slot))
@@ -148,7 +147,7 @@ def forget(training: Training[TrainingState], runtime: Runtime) -> None:
 
 
 def forget_after(training_id: str, step: int, runtime: Runtime) -> None:
-    """Remove the snapshots of steps that were abandoned when a training went back to a step before them."""
+    """Delete the snapshots after a step to which a training was reset."""
     for name, message in _all(training_id, runtime):
         if message.step > step and runtime.tenant_spool is not None:
             runtime.tenant_spool.forget(_KIND, name)

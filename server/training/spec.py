@@ -1,4 +1,4 @@
-"""What a training is asked to do, checked once when it begins."""
+"""The specification of a training, checked once when it begins."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PADDINGS: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class Loss:
-    """Weights of the terms of a loss, and how its window treats borders."""
+    """Weights of a loss's terms, and the border mode of its window."""
 
     weights: Mapping[str, float]
     padding: str
 
     @staticmethod
     def of(message: training_pb2.Loss, kind: str, field: str) -> Loss:
-        """Check what a request says."""
+        """Check a loss message; InvalidArgumentError names fields below `field`."""
         weights = {name: float(getattr(message, name)) for name in _TERMS}
         for name, weight in weights.items():
             require(isfinite(weight) and weight >= 0, f"{field}.{name}", "a finite weight >= 0", weight)
@@ -45,12 +45,12 @@ class Loss:
 
     @property
     def compares_color(self) -> bool:
-        """Whether colours count."""
+        """Whether a term compares colours."""
         return any(self.weights[name] for name in ("l1", "l2", "dssim"))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What must be rendered for it."""
+        """The outputs that it compares."""
         wanted = {"color": True, "alpha": bool(self.weights["alpha"]), "expected_depth": bool(self.weights["depth"])}
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
@@ -60,11 +60,11 @@ class TrainingPlan:
     """A training, checked against its scene.
 
     Attributes:
-        message: As the client sent it, for snapshots.
-        kind: Of the scene.
-        settings: The engine's message.
-        loss: None: the client brings gradients.
-        density: None: primitives stay.
+        message: The client's message, for snapshots.
+        kind: The scene's kind.
+        settings: The engine's settings message.
+        loss: None: the client sends gradients.
+        density: None: no density control.
     """
 
     message: training_pb2.TrainingSpec
@@ -76,7 +76,7 @@ class TrainingPlan:
 
     @staticmethod
     def of(message: training_pb2.TrainingSpec, kind: str, shapes: Shapes, limits: Limits, field: str) -> TrainingPlan:
-        """Check what a request says of a scene of this kind and these shapes; `field` is the spec's path in it."""
+        """Check a spec for a scene of this kind and these shapes; `field` is the spec's path in the request."""
         require(kind in _KINDS, "start.scene", f"a scene of {' or '.join(_KINDS)}", kind)
         given = message.WhichOneof("settings")
         require(given == kind, f"{field}.{kind}", f"settings of the {kind}", given or "none")
@@ -98,7 +98,7 @@ class TrainingPlan:
         )
 
     def sh_degree(self, step: int, stored: int) -> int:
-        """The degree of spherical harmonics in use at a step."""
+        """The degree of spherical harmonics used at a step."""
         wanted = self.settings.sh_degree if self.settings.HasField("sh_degree") else stored
         every = self.message.sh_degree_every
         return int(min(wanted, step // every)) if every else int(wanted)

@@ -1,4 +1,4 @@
-"""Everything that a training is: what a snapshot holds, and a step changes."""
+"""The state of a training, which steps change and snapshots store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
 from lumigrad.server.training.views import Views, identity_exposures
 from lumigrad.v1 import training_pb2
 
-# Numbers per view that are refined.
+# Refined values per view.
 _REFINED = {POSES: 6, EXPOSURES: 12}
-# As many as a client may have on their way at a time.
+# The requests that a client may have in flight.
 _MOST_TOLD = 64
 
 
 class TrainingState:
-    """The state of a training between two steps. It belongs to the device's thread."""
+    """The state of a training between two steps. Only the device's thread uses it."""
 
     def __init__(
         self,
@@ -34,24 +34,24 @@ class TrainingState:
         room: Room,
         step: int = 0,
     ) -> None:
-        """`parameters` are at `step`, which is the number of the next step; `room` is what is reserved for all."""
+        """`step` is the number of the next step; `room` is the reservation for everything."""
         self.room = room
         self.scene_id = scene_id
-        # The scene's version that was published last.
+        # The last published version of the scene.
         self.version = 0
         self.plan = plan
         self.views = views
         self.parameters = parameters
         self.density = density
         self.step = step
-        # Views that were chosen here so far.
+        # The number of views that the worker has chosen.
         self.chosen = 0
-        # What the last steps did, for clients who did not hear it.
+        # The last steps' replies, for clients that did not receive them.
         self.told: deque[training_pb2.StepDone] = deque(maxlen=_MOST_TOLD)
-        # How many were written, and the step of the last one; -1: none.
+        # The number of snapshots written, and the step of the last one; -1: none.
         self.snapshots = 0
         self.snapshot_step = -1
-        # Changes whenever rows come or go.
+        # Increases whenever rows are added, removed or moved.
         self.generation = 0
         device = next(iter(parameters.values.values())).device
         rates = plan.optimizer.rates
@@ -60,12 +60,12 @@ class TrainingState:
 
     @property
     def copied_bytes(self) -> int:
-        """Memory that the next step takes beside rendering, for the copies that density control works on."""
+        """Bytes that the next step takes beside rendering, for density control's copies."""
         is_due = self.density is not None and self.density.is_due(self.step)
         return self.room.copied_bytes if is_due else 0
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that is not in `Snapshot`'s header, by name."""
+        """The tensors of a snapshot, by name."""
         tensors = {
             f"{name}.{part}": tensor
             for name, parameter in self.parameters.by_name.items()
@@ -79,7 +79,7 @@ class TrainingState:
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `tensors` gave, and nothing else."""
+        """Restore the tensors that `tensors` returned."""
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             owner, _, part = name.rpartition(".")
@@ -93,7 +93,7 @@ class TrainingState:
 
 
 def footprint_of(plan: TrainingPlan, shapes: Shapes, views: Views) -> Footprint:
-    """The bytes that a training of tensors of these shapes takes."""
+    """The memory of a training whose scene has tensors of these shapes."""
     density = 0 if plan.density is None else DensityState.row_bytes(plan.density)
     refined = sum(Refinement.row_bytes(_REFINED[name]) for name in _REFINED if name in plan.optimizer.rates)
     return Footprint(

@@ -19,13 +19,13 @@ from lumigrad.v1 import density_pb2, training_pb2
 
 T = TypeVar("T")
 
-# The mean of these is what regularisers weigh.
+# Regularisers add the means of these parameters to the loss.
 _REGULARISED: Mapping[str, Sequence[str]] = {"opacity": ("opacities",), "scale": ("scales", "radii")}
 
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a step."""
+    """The result of a step."""
 
     views: Sequence[int]
     loss: Losses | None
@@ -37,9 +37,9 @@ class Done:
 
 
 def step(state: TrainingState, planned: Planned, call: Call, look: Callable[[Rendered], T]) -> tuple[T, Done]:
-    """A step with the training's own loss, whose outputs are among those that are planned.
+    """Do a step with the training's own loss, whose outputs `planned` includes.
 
-    `look` sees what was rendered before anything changes; its result comes back.
+    `look` is called with the rendered outputs before anything changes; its result is returned.
     """
     loss = state.plan.loss
     assert loss is not None
@@ -57,7 +57,7 @@ def apply(
     loss: Losses | None,
     call: Call,
 ) -> Done:
-    """Differentiate what was rendered, and change the parameters: as a whole or not at all."""
+    """Compute the gradients and change the parameters: completely or, on an error, not at all."""
     if rendered.generation != state.generation:
         state.step += 1
         state.chosen += rendered.planned.chosen
@@ -80,11 +80,11 @@ class _Change:
     """A prepared step: everything that may fail has been done.
 
     Attributes:
-        adam: On `parameters`; done already to those that are copies.
+        adam: The optimiser's step on `parameters`; already run on copies.
         noise: Likewise.
-        parameters: Those of before, which the step changes in place, or copies that were changed.
-        views: By number, those that have moved.
-        chosen: How many views the worker chose.
+        parameters: The current ones, which the step changes in place, or changed copies.
+        views: The moved views, by number.
+        chosen: The number of views that the worker chose.
     """
 
     adam: PreparedStep
@@ -99,7 +99,7 @@ class _Change:
     chosen: int
 
     def make(self, state: TrainingState) -> AdamStep:
-        """Change the state. Nothing here allocates or checks, so that nothing stops half-way."""
+        """Change the state. Nothing here can fail, because nothing allocates or checks."""
         done = self.is_done
         if done is None:
             done = self.adam.run()
@@ -115,7 +115,7 @@ class _Change:
 
 
 def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) -> _Change:
-    """Check and allocate all that a step needs; what cannot be undone, and may fail, is done to copies."""
+    """Check and allocate all that a step needs; changes that may fail are made to copies."""
     optimizer, at, density = state.plan.optimizer, state.step, state.density
     is_due = density is not None and density.is_due(at)
     parameters = state.parameters.copied() if is_due else state.parameters
@@ -139,7 +139,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
 def _refined(
     state: TrainingState, gradients: Gradients
 ) -> tuple[Refinement | None, Refinement | None, Mapping[int, training_pb2.TrainingView]]:
-    """Exposures and poses after a step, and the views that have moved."""
+    """The exposures, poses and moved views after a step."""
     optimizer, at, numbers = state.plan.optimizer, state.step, gradients.views
     exposures, poses = state.exposures, state.poses
     views: dict[int, training_pb2.TrainingView] = {}
@@ -156,7 +156,7 @@ def _nothing() -> None:
 
 
 def _regularise(state: TrainingState, gradients: Gradients) -> dict[str, float]:
-    """Add the gradients of mean opacity and mean scale; returns the means."""
+    """Add the gradients of mean opacity and mean scale to `gradients`; returns the means."""
     loss, by_name = state.plan.loss, gradients.by_name
     assert loss is not None
     means: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The views of a training: cameras, what they should see, and what is refined of them."""
+"""The views of a training: cameras, target images, and refined poses and exposures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lumigrad.server.scenes.target import KIND, image_size
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.v1 import camera_pb2, training_pb2
 
-# Of a view without its target.
+# Bytes of a view without its target.
 _MESSAGE_BYTES = 1024
 _IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))
 
 
 class Views:
-    """Cameras by number, and their targets."""
+    """Cameras and their targets, by number."""
 
     def __init__(self, messages: Sequence[training_pb2.TrainingView], targets: Sequence[Content | None]) -> None:
         self.messages = list(messages)
@@ -33,7 +33,7 @@ class Views:
 
     @staticmethod
     def of(messages: Sequence[training_pb2.TrainingView], runtime: Runtime, call: Call, field: str) -> Views:
-        """Check what a request says, and find the targets; one that is not here is a SceneNotFoundError."""
+        """Check the messages and find the targets; SceneNotFoundError if one is missing."""
         require(len(messages) >= 1, field, "at least one view", "none")
         targets = [
             _target(message, runtime, call, f"{field}[{index}]") if message.target else None
@@ -46,32 +46,32 @@ class Views:
 
     @property
     def bytes(self) -> int:
-        """Of the messages, and of the targets, each of which is counted once."""
+        """The memory of the messages and targets, each target counted once."""
         targets = {id(target): target.bytes for target in self._targets if target is not None}
         return _MESSAGE_BYTES * len(self.messages) + sum(targets.values())
 
     @property
     def has_targets(self) -> bool:
-        """Whether every view has one."""
+        """Whether every view has a target."""
         return all(target is not None for target in self._targets)
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all are of one size."""
+        """Whether all views have one size."""
         return len({(view.camera.width, view.camera.height) for view in self.messages}) == 1
 
     def cameras(self, numbers: Sequence[int]) -> list[camera_pb2.Camera]:
-        """Those of some views, as they are now."""
+        """The current cameras of some views."""
         return [self.messages[number].camera for number in numbers]
 
     def check_poses(self, field: str) -> None:
-        """Refuse cameras whose pose cannot be refined."""
+        """Raise an InvalidArgumentError for a camera whose pose cannot be refined."""
         for index, view in enumerate(self.messages):
             model = view.camera.WhichOneof("model")
             require(model == "opencv", f"{field}[{index}].camera", "an opencv camera, for poses are refined", model)
 
     def moved(self, number: int, xi: torch.Tensor) -> training_pb2.TrainingView:
-        """A view with exp(xi), xi = (translation, rotation), on the left of its world-to-camera matrix."""
+        """A view whose world-to-camera matrix is multiplied from the left by exp(xi), xi = (translation, rotation)."""
         view = copy.deepcopy(self.messages[number])
         camera = view.camera.opencv
         matrix = torch.eye(4, dtype=torch.float64)
@@ -83,7 +83,7 @@ class Views:
         return view
 
     def check(self, numbers: Sequence[int], field: str) -> None:
-        """Refuse numbers of no view, and views of several sizes."""
+        """Raise an InvalidArgumentError for unknown numbers, or views of different sizes."""
         for number in numbers:
             require(number < len(self.messages), field, f"numbers below {len(self.messages)}", number)
         sizes = {(camera.width, camera.height) for camera in self.cameras(numbers)}
@@ -91,7 +91,7 @@ class Views:
         require(len(set(numbers)) == len(numbers), field, "each view once", "some twice")
 
     def stacked(self, numbers: Sequence[int], name: str) -> torch.Tensor | None:
-        """A tensor of the targets, one after the other; None if none of them has it. Those that lack it are refused."""
+        """Stack a tensor of the targets; None if no target has it, InvalidArgumentError if only some do."""
         tensors = [target.tensors.get(name) for number in numbers if (target := self._targets[number]) is not None]
         found = [tensor for tensor in tensors if tensor is not None]
         if not found:
@@ -99,13 +99,13 @@ class Views:
         require(
             len(found) == len(numbers), "step.views", f"views that all have a {name}, or none", f"{len(found)} with"
         )
-        # Some may be bytes and others floats; and bytes of a mask would count as bits.
+        # Dtypes may differ, and bytes of a mask would count as bits.
         if name == "mask" or len({tensor.dtype for tensor in found}) > 1:
             found = [tensor / 255.0 if tensor.dtype == torch.uint8 else tensor for tensor in found]
         return torch.stack(found) if len(found) > 1 else found[0].unsqueeze(0)
 
     def chosen(self, seed: int, position: int, count: int) -> list[int]:
-        """`count` views from a place in an endless sequence, in which each view occurs once before any comes again."""
+        """`count` views from a position in an endless sequence of random permutations of all views."""
         numbers: list[int] = []
         while len(numbers) < count:
             epoch, start = divmod(position + len(numbers), len(self.messages))
@@ -114,7 +114,7 @@ class Views:
 
 
 def identity_exposures(count: int, device: torch.device) -> torch.Tensor:
-    """[V, 3, 4] transforms that change nothing."""
+    """[V, 3, 4] identity transforms."""
     return torch.tensor(_IDENTITY, device=device).expand(count, 3, 4).contiguous()
 
 

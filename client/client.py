@@ -200,34 +200,11 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             spread: have several workers share the cameras. Pictures are the same; gradients are sums of the parts'.
             timeout_s: instead of the client's time-out.
         """
+        arguments = locals()
         advice = "pass Spheres(positions, colors, radii), Gaussians(…), or a handle from put or get"
         instance("scene", scene, (Spheres, Gaussians, SceneHandle), advice)
         cameras = _cameras(camera)
-        of_spheres = {
-            "gamma": gamma,
-            "max_depth": max_depth,
-            "min_depth": min_depth,
-            "allowed_difference": allowed_difference,
-            "max_hits": max_hits,
-            "n_track": n_track,
-            "background_depth": background_depth,
-        }
-        of_gaussians = {
-            "sh_degree": sh_degree,
-            "antialiased": antialiased,
-            "eps2d": eps2d,
-            "near": near,
-            "far": far,
-            "radius_clip": radius_clip,
-            "alpha_min": alpha_min,
-            "alpha_max": alpha_max,
-            "transmittance_min": transmittance_min,
-            "pixel_center": pixel_center,
-            "scale_modifier": scale_modifier,
-            "transforms": transforms,
-            "deterministic": deterministic,
-        }
-        settings = settings_of(scene, cameras, background, semantics, of_spheres, of_gaussians)
+        settings = settings_of(scene, cameras, arguments)
         wanted = names("outputs", outputs)
         formats = image_formats(image_format, wanted)
         quality = jpeg_quality_of(jpeg_quality, formats)

@@ -10,6 +10,7 @@ from typing import Any
 from lumigrad.client.commands.options import numbers, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.settings.render import RENDER_SETTINGS
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
@@ -51,14 +52,7 @@ def add_looks(group: argparse._ActionsContainer) -> None:
 
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
     """The scene, and settings for render; the client refuses those that belong to the other kind of scene."""
-    settings = {
-        "gamma": arguments.gamma,
-        "background": arguments.background,
-        "sh_degree": arguments.sh_degree,
-        "antialiased": arguments.antialiased,
-        "near": arguments.near,
-        "far": arguments.far,
-    }
+    settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}
     kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
     if kind == "spheres":
         settings["gamma"] = arguments.gamma or _SPHERES_GAMMA

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
@@ -158,6 +158,7 @@ def mesh_distance(
         reduction: "sum" or "max" of the costs of samples and obstacles.
         outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
     """
+    arguments = locals()
     if isinstance(world, Sequence):
         world = World(world)
     check_surroundings(world)
@@ -168,11 +169,7 @@ def mesh_distance(
         array = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, 1)])
     rows = shaped("spheres", array.reshape((1,) * (4 - array.ndim) + array.shape), ("B", "H", "S", 4))
     is_array = isinstance(weight, jax.Array)
-    settings = DistanceSettings(
-        semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
-        samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction,
-        weight=1.0 if is_array else number("weight", weight),
-    )  # fmt: skip
+    settings = DistanceSettings.of(arguments, **({"weight": 1.0} if is_array else {}))
     numbers = environment_numbers(environments, len(rows))
     call = DistanceCall(
         client=client_of(client),

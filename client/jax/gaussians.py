@@ -206,15 +206,12 @@ def render_gaussians(
         client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
             None for that of the default target.
     """
+    arguments = locals()
     wanted = _outputs(outputs)
     if gradient_dtype not in get_args(WireFormat):
         expected = ", ".join(get_args(WireFormat))
         raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")
-    settings = GaussianSettings(
-        semantics=semantics, sh_degree=sh_degree, antialiased=antialiased, eps2d=eps2d, near=near, far=far,
-        radius_clip=radius_clip, alpha_min=alpha_min, alpha_max=alpha_max, transmittance_min=transmittance_min,
-        pixel_center=pixel_center, scale_modifier=scale_modifier, deterministic=deterministic,
-    )  # fmt: skip
+    settings = GaussianSettings.of(arguments, transforms=())
     inputs = _inputs(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, covars)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
     call = GaussianCall(

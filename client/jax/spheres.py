@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
@@ -132,6 +132,7 @@ def render_spheres(
             None for that of the default target.
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
+    arguments = locals()
     given = names("outputs", outputs)
     unknown = sorted(set(given) - set(OUTPUTS))
     if unknown:
@@ -143,10 +144,7 @@ def render_spheres(
     is_array = isinstance(gamma, jax.Array)
     call = SphereCall(
         client=client_of(client),
-        settings=SphereSettings(
-            gamma=1.0 if is_array else number("gamma", gamma), max_depth=max_depth, min_depth=min_depth,
-            semantics=semantics, allowed_difference=allowed_difference,
-        ),
+        settings=SphereSettings.of(arguments, background=(), **({"gamma": 1.0} if is_array else {})),
         camera=fixed,
         size=_size(fixed, width, height),
         orthogonal=bool(orthogonal),

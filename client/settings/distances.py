@@ -7,13 +7,14 @@ from typing import Literal, get_args
 
 from lumigrad.client.base.arguments import number, truth, whole_number
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.base import Settings
 
 DistanceSemantics = Literal["exact", "curobo", "curobo_field"]
 Reduction = Literal["sum", "max"]
 
 
 @dataclass(frozen=True)
-class DistanceSettings:
+class DistanceSettings(Settings):
     """The settings of one query; the worker checks their ranges.
 
     With d = radius + activation distance - distance of the centre, the cost of a place near an obstacle is 0 for

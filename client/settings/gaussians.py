@@ -11,6 +11,7 @@ import numpy as np
 from lumigrad.client.base.arguments import number, whole_number
 from lumigrad.client.base.arrays import float64_array
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.base import Settings
 
 GaussianSemantics = Literal["exact", "gsplat", "inria_depth", "inria_exact"]
 
@@ -42,7 +43,7 @@ class Transform(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GaussianSettings:
+class GaussianSettings(Settings):
     """The settings of one rendering. What is None has the worker's default, named here; the worker checks ranges.
 
     Attributes:

@@ -24,23 +24,19 @@ _DEFAULT_GAMMA = 1e-2
 _RENDERED = ("spheres", "gaussians")
 
 
+# All settings of render, of which each engine has some.
+RENDER_SETTINGS = tuple(dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names())))
+
+
 def settings_of(
-    scene: Spheres | Gaussians | SceneHandle,
-    cameras: Sequence[Camera],
-    background: Any,
-    semantics: Any,
-    of_spheres: Mapping[str, Any],
-    of_gaussians: Mapping[str, Any],
+    scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
 ) -> SphereSettings | GaussianSettings:
     """The settings of one rendering.
 
     Args:
         scene: decides which engine renders.
         cameras: all of the rendering.
-        background: for both engines; None: the engine's default.
-        semantics: likewise.
-        of_spheres: the settings that only spheres have; None: not given.
-        of_gaussians: the settings that only Gaussians have; None: not given.
+        arguments: by name, settings of both engines among them; None: not given.
 
     Raises:
         InvalidArgument: a setting was given that belongs to the other engine.
@@ -51,15 +47,13 @@ def settings_of(
     known = scene.scene if isinstance(scene, SceneHandle) else scene
     assert not isinstance(known, Mesh | World | Target)
     spheres = (scene.kind == "spheres") if isinstance(scene, SceneHandle) else isinstance(scene, Spheres)
-    foreign = of_gaussians if spheres else of_spheres
-    for name, value in foreign.items():
-        if value is not None:
+    kind = SphereSettings if spheres else GaussianSettings
+    given = {name: arguments[name] for name in RENDER_SETTINGS if arguments.get(name) is not None}
+    for name in given:
+        if name not in kind.names():
             owner, actual = ("Gaussians", "spheres") if spheres else ("spheres", "Gaussians")
             raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
-    given = {name: value for name, value in (of_spheres if spheres else of_gaussians).items() if value is not None}
-    given["background"] = _background(background, known)
-    if semantics is not None:
-        given["semantics"] = semantics
+    given["background"] = _background(given.get("background"), known)
     if not spheres:
         if any(isinstance(camera.model, InriaModel) for camera in cameras):
             # Where its projection puts the centre of the first pixel.

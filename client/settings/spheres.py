@@ -9,6 +9,7 @@ from typing import Literal
 
 from lumigrad.client.base.arguments import number, whole_number
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.base import Settings
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.spheres import Spheres
 
@@ -16,7 +17,7 @@ Semantics = Literal["exact", "compat"]
 
 
 @dataclass(frozen=True)
-class SphereSettings:
+class SphereSettings(Settings):
     """The settings of one rendering; the worker checks their ranges.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
@@ -126,6 +126,7 @@ def mesh_distance(
         outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
         spread: have several workers share the trajectories, or if there is one, its spheres.
     """
+    arguments = locals()
     if isinstance(world, Sequence):
         world = World(world)
     wanted = _outputs(outputs)
@@ -141,11 +142,7 @@ def mesh_distance(
     exact = semantics == "exact"
     if not exact:
         _refuse_gradients(semantics, poses=poses)
-    settings = DistanceSettings(
-        semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
-        samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction,
-        weight=number("weight", weight),
-    )  # fmt: skip
+    settings = DistanceSettings.of(arguments)
     query = DistanceQuery(world, array, 3, settings, wanted, environment_numbers(environments, len(array)))
     call = DistanceCall(
         client=client_of(client),

@@ -144,6 +144,7 @@ def render_gaussians(
         client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
             None for that of the default target.
     """
+    arguments = locals()
     wanted = _outputs(outputs)
     if gradient_dtype not in get_args(WireFormat):
         expected = ", ".join(get_args(WireFormat))
@@ -153,11 +154,7 @@ def render_gaussians(
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
     )  # fmt: skip
     check_matrices(*tensors.matrices)
-    settings = GaussianSettings(
-        semantics=semantics, sh_degree=sh_degree, antialiased=antialiased, eps2d=eps2d, near=near, far=far,
-        radius_clip=radius_clip, alpha_min=alpha_min, alpha_max=alpha_max, transmittance_min=transmittance_min,
-        pixel_center=pixel_center, scale_modifier=scale_modifier, deterministic=deterministic,
-    )  # fmt: skip
+    settings = GaussianSettings.of(arguments, transforms=())
     rows = distortion_rows(distortion, math.prod(tensors.views))
     call = GaussianCall(
         client=client_of(client),

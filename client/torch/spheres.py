@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lumigrad.client.base.arguments import names, number
+from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
@@ -132,6 +132,7 @@ def render_spheres(
             None for that of the default target.
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
+    arguments = locals()
     outputs = names("outputs", outputs)
     unknown = sorted(set(outputs) - set(OUTPUTS))
     if unknown:
@@ -150,13 +151,7 @@ def render_spheres(
     tensors = {name: None if value is None else on_host(name, value) for name, value in named.items()}
     call = SphereCall(
         client=client_of(client),
-        settings=SphereSettings(
-            gamma=number("gamma", gamma),
-            max_depth=max_depth,
-            min_depth=min_depth,
-            semantics=semantics,
-            allowed_difference=allowed_difference,
-        ),
+        settings=SphereSettings.of(arguments, background=()),
         camera=camera,
         outputs=("color", *(name for name in OUTPUTS[1:] if name in outputs)),
         differentiable=frozenset({"color", "alpha", "depth"} if semantics == "exact" else {"color"}),

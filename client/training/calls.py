@@ -10,7 +10,7 @@ from lumigrad.client.base.arguments import instance, number, whole_number
 from lumigrad.client.calls.scenes import first_with, put
 from lumigrad.client.errors import InvalidArgument, SceneNotFound, TrainingLost
 from lumigrad.client.settings.gaussians import GaussianSettings
-from lumigrad.client.settings.render import settings_of
+from lumigrad.client.settings.render import RENDER_SETTINGS, settings_of
 from lumigrad.client.training.options import (
     AdaptiveDensity,
     Loss,
@@ -36,12 +36,8 @@ from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import TRAINING_SERVICE
 from lumigrad.v1 import scene_pb2, training_pb2
 
-_OF_SPHERES = ("gamma", "max_depth", "min_depth", "allowed_difference", "max_hits", "n_track", "background_depth")
-_OF_GAUSSIANS = (
-    *("sh_degree", "antialiased", "eps2d", "near", "far", "radius_clip", "alpha_min", "alpha_max"),
-    *("transmittance_min", "pixel_center", "scale_modifier", "deterministic"),
-)
-_OF_BOTH = ("background", "semantics")
+# Trainings place no slices.
+_SETTINGS = tuple(name for name in RENDER_SETTINGS if name != "transforms")
 _MOST = 1 << 40
 _START_ID_BYTES = 16
 
@@ -214,14 +210,10 @@ class TrainingCalls:
 def _set_rendering(
     spec: training_pb2.TrainingSpec, scene: Spheres | Gaussians | SceneHandle, views: Views, given: dict[str, Any]
 ) -> None:
-    known = (*_OF_BOTH, *_OF_SPHERES, *_OF_GAUSSIANS)
     for name in given:
-        if name not in known:
-            raise InvalidArgument.of(name, f"expected a setting of render, one of {', '.join(known)}")
-    of_spheres = {name: given.get(name) for name in _OF_SPHERES}
-    of_gaussians = {name: given.get(name) for name in _OF_GAUSSIANS}
-    background, semantics = given.get("background"), given.get("semantics")
-    settings = settings_of(scene, views.cameras, background, semantics, of_spheres, of_gaussians)
+        if name not in _SETTINGS:
+            raise InvalidArgument.of(name, f"expected a setting of render, one of {', '.join(_SETTINGS)}")
+    settings = settings_of(scene, views.cameras, given)
     if isinstance(settings, GaussianSettings):
         spec.gaussians.CopyFrom(gaussian_settings_message(settings))
     else:

@@ -88,41 +88,19 @@ def scene_hash(scene: Scene, meshes: References = ()) -> str:
 
 def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
     """The blending of spheres; what is None stays absent."""
-    return spheres_pb2.SphereSettings(
-        gamma=settings.gamma,
-        min_depth=settings.min_depth,
-        max_depth=settings.max_depth,
-        semantics=_SEMANTICS[settings.semantics],
-        allowed_difference=settings.allowed_difference,
-        max_hits=settings.max_hits,
-        n_track=settings.n_track,
-        background_depth=settings.background_depth,
-        background=settings.background,
-    )
+    values = {name: getattr(settings, name) for name in settings.names()}
+    return spheres_pb2.SphereSettings(**{**values, "semantics": _SEMANTICS[settings.semantics]})
 
 
 def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
     """The blending of Gaussians; what is None stays absent."""
-    return gaussians_pb2.GaussianSettings(
-        semantics=_GAUSSIAN_SEMANTICS[settings.semantics],
-        sh_degree=settings.sh_degree,
-        antialiased=settings.antialiased,
-        eps2d=settings.eps2d,
-        near=settings.near,
-        far=settings.far,
-        radius_clip=settings.radius_clip,
-        alpha_min=settings.alpha_min,
-        alpha_max=settings.alpha_max,
-        transmittance_min=settings.transmittance_min,
-        pixel_center=settings.pixel_center,
-        scale_modifier=settings.scale_modifier,
-        background=settings.background,
-        transforms=[
-            gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
-            for begin, end, matrix in settings.transforms
-        ],
-        deterministic=settings.deterministic,
-    )
+    values = {name: getattr(settings, name) for name in settings.names()}
+    values["semantics"] = _GAUSSIAN_SEMANTICS[settings.semantics]
+    values["transforms"] = [
+        gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
+        for begin, end, matrix in settings.transforms
+    ]
+    return gaussians_pb2.GaussianSettings(**values)
 
 
 def _opencv(model: OpenCVModel) -> camera_pb2.OpenCVCamera:

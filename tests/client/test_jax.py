@@ -39,7 +39,7 @@ import jax.numpy as jnp  # noqa: E402 - after the helpful skip
 
 from lumigrad.client import jax as functions  # noqa: E402
 
-LOOP = ROOT / "tests" / "support" / "jax_loop.py"
+LOOP = ROOT / "tests" / "support" / "calls" / "jax_loop.py"
 
 
 def weighted(result: Any, sum_of: Callable[[Any], Any], convert: Callable[[np.ndarray], Any]) -> Any:

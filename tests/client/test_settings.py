@@ -1,0 +1,128 @@
+"""Settings are written once: functions that take them as arguments have the names and defaults of the dataclasses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+
+from lumigrad.client import (
+    Camera,
+    Client,
+    DistanceSettings,
+    Gaussians,
+    GaussianSettings,
+    Spheres,
+    SphereSettings,
+    World,
+)
+from lumigrad.client.aio import AsyncClient
+from lumigrad.client.distances.query import DistanceQuery
+from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.settings.render import RENDER_SETTINGS
+from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message
+
+CAMERA = Camera.look_at(eye=(0, 0, -4), target=(0, 0, 0), width=8, height=8)
+SPHERES = Spheres([[0, 0, 0]], [[1, 0, 0]], [1])
+GAUSSIANS = Gaussians([[0, 0, 0]], [[1, 0, 0, 0]], [[1, 1, 1]], [0.5], colors=[[1, 0, 0]])
+SETTINGS = (SphereSettings, GaussianSettings, DistanceSettings)
+
+
+def operators() -> dict[str, Callable[..., Any]]:
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    from lumigrad.client import jax, torch
+
+    found = {}
+    for name, module in (("torch", torch), ("jax", jax)):
+        found[f"{name}.render_spheres"] = module.render_spheres
+        found[f"{name}.render_gaussians"] = module.render_gaussians
+        found[f"{name}.mesh_distance"] = module.mesh_distance
+    return found
+
+
+def arguments(function: Callable[..., Any], kind: type[Any]) -> dict[str, Any]:
+    """Defaults of the arguments that are settings."""
+    parameters = inspect.signature(function).parameters
+    return {name: parameters[name].default for name in kind.names() if name in parameters}
+
+
+def defaults(kind: type[Any]) -> dict[str, Any]:
+    return {
+        field.name: inspect.Parameter.empty if field.default is MISSING else field.default for field in fields(kind)
+    }
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_operators_have_the_defaults_of_the_settings(library: str) -> None:
+    found = operators()
+    of_distances = arguments(found[f"{library}.mesh_distance"], DistanceSettings)
+    assert of_distances == defaults(DistanceSettings)
+    of_gaussians = arguments(found[f"{library}.render_gaussians"], GaussianSettings)
+    # A tensor, with another name.
+    assert {"background": (), **of_gaussians} == defaults(GaussianSettings)
+    of_spheres = arguments(found[f"{library}.render_spheres"], SphereSettings)
+    chosen = {"background": None, "allowed_difference": 0.0}
+    expected = {name: default for name, default in defaults(SphereSettings).items() if name in of_spheres}
+    assert of_spheres == {**expected, **chosen}
+    assert set(defaults(SphereSettings)) - set(of_spheres) == {"max_hits", "n_track", "background_depth"}
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_clients_take_all_settings(client: Any) -> None:
+    assert arguments(client.query, DistanceSettings) == defaults(DistanceSettings)
+    parameters = inspect.signature(client.render).parameters
+    assert {name: parameters[name].default for name in RENDER_SETTINGS} == dict.fromkeys(RENDER_SETTINGS)
+
+
+class Recorder(Client):
+    """Tells what would be asked of a worker."""
+
+    def render_request(self, request: RenderRequest, **_: Any) -> Any:
+        return request
+
+    def ask(self, query: DistanceQuery, **_: Any) -> Any:
+        return query
+
+
+# Other values than the defaults, of every setting.
+OTHERS: dict[type[Any], dict[str, Any]] = {
+    SphereSettings: {
+        "gamma": 0.5, "max_depth": 9.0, "min_depth": 0.25, "semantics": "compat", "background": (0.5, 0.25, 0.75),
+        "allowed_difference": 0.125, "max_hits": 3, "n_track": 7, "background_depth": 0.5,
+    },
+    GaussianSettings: {
+        "semantics": "gsplat", "sh_degree": 2, "antialiased": True, "background": (0.5, 0.25, 0.75),
+        "deterministic": True, "eps2d": 0.5, "near": 0.25, "far": 8.0, "radius_clip": 2.0, "alpha_min": 0.125,
+        "alpha_max": 0.5, "transmittance_min": 0.25, "pixel_center": 0.0, "scale_modifier": 2.0,
+    },
+    DistanceSettings: {
+        "semantics": "curobo", "activation_distance": 0.5, "max_distance": 2.0, "sweep": True, "samples": 8,
+        "speed_metric": True, "time_step_s": 0.25, "reduction": "max", "weight": 2.0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_clients_pass_every_setting_on(kind: type[Any]) -> None:
+    others = OTHERS[kind]
+    expected = kind(**others)
+    assert all(getattr(expected, name) != default for name, default in defaults(kind).items() if name in others)
+    assert set(others) | {"transforms"} >= set(kind.names())
+    client = Recorder("localhost:1")
+    if kind is DistanceSettings:
+        assert client.query(World([]), [[0, 0, 0, 1]], **others).settings == expected
+    else:
+        scene = SPHERES if kind is SphereSettings else GAUSSIANS
+        assert client.render(scene, CAMERA, **others).settings == expected
+
+
+def test_messages_have_every_setting() -> None:
+    spheres = sphere_settings_message(SphereSettings(**OTHERS[SphereSettings]))
+    assert {field.name for field, _ in spheres.ListFields()} == set(SphereSettings.names())
+    matrix = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    gaussians = gaussian_settings_message(GaussianSettings(**OTHERS[GaussianSettings], transforms=[(0, 1, matrix)]))
+    assert {field.name for field, _ in gaussians.ListFields()} == set(GaussianSettings.names())

@@ -1,4 +1,4 @@
-"""A worker's process, as its supervisor sees it and as it sees its supervisor."""
+"""A worker's process: its entry point, and the supervisor's handle on it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lumigrad.server.core.link import Order, SupervisorEnd
 # prctl(2): the signal that a process is sent when its parent dies.
 _PR_SET_PDEATHSIG = 1
 _LINE = 0
-# The environment variable that tells a worker whose it is.
+# The environment variable that holds the supervisor's process id.
 PARENT = "LUMIGRAD_SUPERVISOR"
 
-# A file called torch.py in the current directory is none of ours.
+# Without the current directory in the path, where a torch.py would shadow the module.
 COMMAND = (
     sys.executable,
     "-c",
@@ -29,10 +29,10 @@ COMMAND = (
 
 
 def main() -> int:
-    """Run one worker as the order on standard input says; returns the exit code."""
+    """Run one worker as ordered on standard input; returns the exit code."""
     _die_with_parent()
     line = socket.socket(fileno=_LINE)
-    # Imported before the order comes: this is what takes the time when a worker is needed at once.
+    # Imported before the order arrives, because imports take most of a worker's start.
     from lumigrad.server.core.link import WorkerEnd
     from lumigrad.server.process.main import run
 
@@ -42,9 +42,9 @@ def main() -> int:
 
 
 def _die_with_parent() -> None:
-    """Leave no worker behind that holds the port and the device, however the supervisor ends."""
+    """Make the kernel kill this worker when the supervisor ends, so that port and device are freed."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have gone before it was asked for.
+    # The supervisor may have ended before `prctl`.
     if str(os.getppid()) != os.environ.get(PARENT):
         os._exit(0)
 
@@ -56,12 +56,12 @@ _ENVIRONMENT = {
     # memory of its busiest moment, so that memory would grow for hours.
     "MALLOC_ARENA_MAX": "4",
 }
-# For a process that does not answer to write down where it stands.
+# The time for a hung process to log its stacks.
 _DUMP_SECONDS = 0.5
 
 
 class WorkerProcess:
-    """Loads everything as soon as it is made, and serves once it is ordered to."""
+    """A process that loads everything when created, and serves once it gets an order."""
 
     def __init__(self, command: Sequence[str]) -> None:
         mine, its = socket.socketpair()
@@ -70,7 +70,7 @@ class WorkerProcess:
                 command,
                 stdin=its.fileno(),
                 env={**_ENVIRONMENT, **os.environ, PARENT: str(os.getpid())},
-                # Control-C in a terminal is for the supervisor, which passes it on.
+                # Only the supervisor gets a terminal's Control-C; it forwards the signal.
                 start_new_session=True,
             )
         self.line = SupervisorEnd(mine)
@@ -79,16 +79,16 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     def order(self, order: Order) -> None:
-        """Have it serve."""
+        """Send the order to serve."""
         self.heard = time.monotonic()
         self.line.send(order)
 
     def announcements(self) -> Iterator[str] | None:
-        """What it has to say for standard output; None if it has hung up."""
+        """The lines that it announced, for standard output; None if it closed the socket."""
         texts = self.line.announcements()
         if texts is None:
             return None
@@ -102,19 +102,19 @@ class WorkerProcess:
         return self._process.poll()
 
     def stop(self) -> None:
-        """Have it drain and end."""
+        """Ask it to drain and exit."""
         self._process.send_signal(signal.SIGTERM)
 
     def dump(self) -> None:
-        """Have it write the stacks of its threads to the log, and give it the time for that."""
+        """Ask it to log the stacks of its threads, and wait for that."""
         self._process.send_signal(signal.SIGQUIT)
         time.sleep(_DUMP_SECONDS)
 
     def kill(self) -> int:
-        """End it at once; returns how it ended."""
+        """Kill it; returns its exit code."""
         self._process.kill()
         return self._process.wait()
 
     def close(self) -> None:
-        """Hang up; a spare that waits for an order ends by itself."""
+        """Close the socket; a spare that waits for an order then exits."""
         self.line.close()

@@ -1,4 +1,4 @@
-"""Whether a worker works: warm-up, heartbeat, watchdog, and its end in an emergency."""
+"""Liveness of a worker: warm-up, heartbeat, watchdog and emergency exit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Watchdog:
-    """Looks at the device's thread all the time, from a thread of its own that waits for nothing else."""
+    """Detects a hung device thread, from a separate thread."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class Watchdog:
         on_hang: Callable[[str], None],
         on_look: Callable[[], None],
     ) -> None:
-        """`on_hang` hears what happened, once; `on_look` is called at least every half second until then."""
+        """`on_hang` is called once, with a description; `on_look` at least every half second until then."""
         self._executor = executor
         self._hang_seconds = hang_seconds
         self._on_hang = on_hang
         self._on_look = on_look
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def _watch(self) -> None:
@@ -46,7 +46,7 @@ class Watchdog:
         while self._executor.held_seconds <= self._hang_seconds:
             self._on_look()
             time.sleep(pause)
-        # Where it hangs is in the stacks, and nowhere else once the process has gone.
+        # Only the stacks show where it hangs, and they are lost with the process.
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         self._on_hang(
             f"the device did not come back within {self._hang_seconds:g} s (--hang-seconds); "
@@ -58,7 +58,7 @@ _SECONDS = 10.0
 
 
 class Heartbeat:
-    """Tries an idle device out, and one whose last job failed; tells when it stops or starts to work."""
+    """Probes a device that is idle or whose last job failed, and reports when it stops or starts working."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Heartbeat:
         on_change: Callable[[bool], None],
         seconds: float = _SECONDS,
     ) -> None:
-        """`probe` runs a kernel and raises if that fails; `on_change` hears whether the device works."""
+        """`probe` runs a kernel and raises if that fails; `on_change` is called with whether the device works."""
         self._executor = executor
         self._probe = probe
         self._on_change = on_change
@@ -75,7 +75,7 @@ class Heartbeat:
         self._works = True
 
     def beat(self) -> None:
-        """Look at the device; call it about once a second."""
+        """Check the device; to be called about once a second."""
         if self._executor.is_busy:
             return
         error = None
@@ -92,14 +92,14 @@ class Heartbeat:
             self._on_change(works)
 
 
-# For the calls in progress to be refused.
+# The time for calls in progress to be refused.
 _REFUSING_SECONDS = 0.5
-# For the last bytes to leave.
+# The time for the last bytes to be sent.
 _FLUSH_SECONDS = 0.1
 
 
 class Emergency:
-    """Ends the process, without waiting for a device that may never answer."""
+    """Exits the process without waiting for a device that may never answer."""
 
     def __init__(self, surface: Surface, executor: DeviceExecutor, tell_health: Callable[[bool], None]) -> None:
         self._surface = surface
@@ -108,21 +108,21 @@ class Emergency:
         self._begun = threading.Lock()
 
     def end(self, code: int, why: str, error: BaseException | None = None) -> None:
-        """Refuse what waits with UNAVAILABLE, then exit; returns at once, and only the first call counts."""
+        """Refuse waiting calls with UNAVAILABLE, then exit. Returns at once; later calls do nothing."""
         if not self._begun.acquire(blocking=False):
             return
         logs.event(why, logging.ERROR, error=error, exit_code=code)
         self._surface.close()
         self._executor.abandon()
-        # The device's own thread may be the one that came here, and has to tell its last caller.
+        # The device's thread may be the caller, and has to send its last reply.
         threading.Thread(target=self._exit, args=(code,), name="emergency", daemon=True).start()
 
     def _exit(self, code: int) -> None:
-        # health's watchers must not hold this up.
+        # Health watchers must not delay this.
         threading.Thread(target=self._tell_health, args=(False,), name="last health", daemon=True).start()
         self._surface.wait_idle(_REFUSING_SECONDS)
         time.sleep(_FLUSH_SECONDS)
-        # Destructors would wait for the device.
+        # Skips destructors, which would wait for the device.
         os._exit(code)
 
 
@@ -133,7 +133,7 @@ _AWAY = 0.25
 
 
 def warm_up(machine: Machine) -> None:
-    """Run all engines once, on the device's thread; raises if a result is not what it should be."""
+    """Run all engines once on the device's thread; raises if a result is wrong."""
     machine.executor.run(lambda: _run(machine), None)
 
 

@@ -1,4 +1,4 @@
-"""The metrics' own port, and gauges that are read when it is asked."""
+"""The HTTP port of the metrics, and the gauges that are read on request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def show_state(
     threads: CallThreads,
     is_serving: Callable[[], bool],
 ) -> None:
-    """Let the gauges show what the parts of a worker say."""
+    """Connect the gauges to the parts of a worker."""
     executor, device = machine.executor, machine.transfer.device
     metrics.accounts({"transit": machine.transit.account, "open_trainings": surface.trainings, **tenants.accounts})
     for name, read in {
@@ -68,7 +68,7 @@ def show_state(
 
 
 def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int, threads: CallThreads) -> None:
-    """Show what a worker is, and how much it may hold."""
+    """Show a worker's description and limits."""
     described = describe(machine.transfer.device)
     limits = store_limits(config, machine.memory.capacity_bytes)
     metrics.describe(
@@ -93,19 +93,19 @@ def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: in
         metrics.set(name, value)
 
 
-# Who connects and says nothing holds a thread.
+# Silent connections are closed, because each holds a thread.
 _SILENT_SECONDS = 10.0
-# For whoever can speak HTTP only, such as the probes of Kubernetes where calls are encrypted.
+# For HTTP-only probes, such as Kubernetes' where calls are encrypted.
 HEALTH_PATH = "/health"
 
 _Start = Callable[[str, list[tuple[str, str]]], Any]
 
 
 class MetricsPort:
-    """Answers whoever asks for the metrics."""
+    """Serves the metrics over HTTP."""
 
     def __init__(self, config: Config, registry: CollectorRegistry, is_serving: Callable[[], bool]) -> None:
-        """Listen; a port in use is a ConfigError. The files of --tls-cert have been found good already."""
+        """Listen; ConfigError if the port is in use. The files of --tls-cert were checked before."""
         self._config, self._is_serving = config, is_serving
         self._metrics = make_wsgi_app(registry)
         self._stamps = self._look()
@@ -125,17 +125,17 @@ class MetricsPort:
         self.port = int(self._server.server_port)
         socket = self._server.socket
         if isinstance(socket, ssl.SSLSocket):
-            # Else the one thread that accepts connections would wait for each caller's handshake.
+            # Otherwise the accepting thread would wait for each caller's handshake.
             socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
 
     def refresh(self) -> None:
-        """Use a certificate that has been replaced; one that does not work changes nothing."""
+        """Load a replaced certificate; an invalid one changes nothing."""
         socket = self._server.socket
         stamps, config = self._look(), self._config
         if stamps == self._stamps or not isinstance(socket, ssl.SSLSocket):
             return
         try:
-            # Into a context of its own first: a key that does not fit would leave half of the pair in the one in use.
+            # Checked in a separate context first: a wrong key would leave a half-replaced pair in the active one.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, lambda: "")
             socket.context.load_cert_chain(config.tls_cert, config.tls_key)
         except OSError as error:

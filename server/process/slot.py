@@ -1,4 +1,4 @@
-"""One worker's place under the supervisor: its process, a spare, and its crashes."""
+"""One worker under the supervisor: its process, restarts and crashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST_DELAY_SECONDS = 10.0
 
 
 class Crashes:
-    """The crashes of one worker within a span of time."""
+    """Counts the crashes of one worker within a period."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most = most
@@ -27,7 +27,7 @@ class Crashes:
         self._times: deque[float] = deque()
 
     def add(self) -> float | None:
-        """Count one; returns the seconds to wait before the next start, or None if there were too many."""
+        """Count a crash; returns the seconds to wait before the restart, None after too many."""
         now = time.monotonic()
         self._times.append(now)
         while self._times[0] < now - self._seconds:
@@ -35,27 +35,27 @@ class Crashes:
         if len(self._times) >= self._most:
             return None
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** (len(self._times) - 1), _LARGEST_DELAY_SECONDS)
-        # Workers that died together, of one cause, should not all start together.
+        # Jitter: workers that died of one cause should not restart together.
         return delay * random.uniform(0.5, 1.0)
 
 
-# Loading, and the first use of a device, take longer than any sign of life afterwards.
+# Loading and the first use of a device take longer than any later interval between heartbeats.
 _START_SECONDS = 120.0
-# A busy machine may hold a healthy process up for so long.
+# A busy machine may delay a healthy process for this long.
 _LEAST_SILENCE_SECONDS = 2.0
-# Before the next attempt, when the system has no room for another process.
+# The pause before the next attempt if the system cannot start a process.
 _NO_PROCESS_SECONDS = 1.0
 
 
 class Slot:
-    """Knows what to do next with one worker; whoever owns it does it."""
+    """The state of one worker: when to start, kill or abandon it. The supervisor acts on it."""
 
     def __init__(self, config: Config) -> None:
         self.process: WorkerProcess | None = None
-        # Set when no worker is to be started here any more: what the supervisor is to exit with.
+        # The supervisor's exit code, set when the worker will not be restarted.
         self.exit_code: int | None = None
         self.has_served = False
-        # By the monotonic clock; infinity while a worker runs, or none is wanted.
+        # When to start, by the monotonic clock; infinity while a worker runs or will not be restarted.
         self.start_at = -math.inf
         self._config = config
         self._crashes = Crashes(config.max_crashes, config.crash_seconds)
@@ -65,12 +65,12 @@ class Slot:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing to wait for: it serves, or never will again."""
+        """Whether the worker serves or will not be restarted."""
         return self.exit_code is not None or (self.process is not None and self.process.announced)
 
     @property
     def is_silent(self) -> bool:
-        """Whether its worker gave no sign of life for too long."""
+        """Whether the worker's heartbeat is overdue."""
         process = self.process
         if process is None:
             return False
@@ -78,11 +78,11 @@ class Slot:
         return time.monotonic() - process.heard > max(self._config.hang_seconds, least)
 
     def postpone(self) -> None:
-        """Start a little later: there is no process to be had."""
+        """Retry the start later, because no process could be created."""
         self.start_at = time.monotonic() + _NO_PROCESS_SECONDS
 
     def start(self, process: WorkerProcess) -> None:
-        """Have a process serve this device."""
+        """Order a process to serve this device."""
         self.process = process
         self.start_at = math.inf
         self._restarts += 1
@@ -91,15 +91,15 @@ class Slot:
         process.order(Order(config, History(self._restarts, self._last_exit)))
 
     def end_silent(self) -> None:
-        """Kill a worker that gives no sign of life; where it stands goes to the log if it still can."""
+        """Kill a worker without heartbeat, after it was asked to log its stacks."""
         assert self.process is not None
         logs.event("the worker gives no sign of life: killing it", logging.ERROR, device=self._config.device)
         self._is_hung = True
         self.process.dump()
         self.process.kill()
 
-    def bury(self, code: int, *, is_stopping: bool) -> None:
-        """Take note of how the worker ended, and decide whether and when another one starts."""
+    def record_exit(self, code: int, *, is_stopping: bool) -> None:
+        """Record how the worker ended, and decide whether and when to restart it."""
         assert self.process is not None
         self.has_served = self.has_served or self.process.announced
         self.process.close()

@@ -1,4 +1,4 @@
-"""The supervisor: one worker for each device, started anew when it dies."""
+"""The supervisor: runs one worker for each device and restarts it when it dies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def each(device: str) -> list[str]:
 
 
 def _cuda_count() -> int:
-    """What the driver sees, by CUDA_VISIBLE_DEVICES; 0 without a driver."""
+    """The number of CUDA devices, after CUDA_VISIBLE_DEVICES; 0 without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -48,10 +48,10 @@ def _cuda_count() -> int:
 
 
 class ReservedPort:
-    """Bound, but never listened on: a socket that does so beside it may come and go, and strangers get another port."""
+    """A port that is bound but not listened on: workers can bind it in turn, and the system gives it to no one else."""
 
     def __init__(self, option: str, host: str, port: int) -> None:
-        """Port 0 takes a free one; one on which another process listens is a ConfigError that names `option`."""
+        """Port 0 takes a free one. ConfigError, which names `option`, if another process uses the port."""
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -67,17 +67,17 @@ class ReservedPort:
 
 
 _LONGEST_PAUSE_SECONDS = 0.5
-# A spare that ends by itself has met something that the next one will meet too.
+# The pause after a spare has ended by itself, because the next one would probably too.
 _SPARE_PAUSE_SECONDS = 10.0
-# Beyond the time that workers are given to drain.
+# Added to the time that workers have to drain.
 _STOP_SECONDS = 10.0
 
 
 class Supervisor:
-    """Starts workers, starts them again when they die, and passes signals on; all in one thread."""
+    """Starts workers, restarts them when they die, and forwards signals; all in one thread."""
 
     def __init__(self, config: Config, command: Sequence[str] = COMMAND) -> None:
-        """Take the ports; one in use is a ConfigError. `command` starts a worker's process."""
+        """Reserve the ports; ConfigError if one is in use. `command` starts a worker's process."""
         self._config = config
         self._command = command
         self._ports: list[ReservedPort] = []
@@ -89,7 +89,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT, or until no worker is left that could; returns the exit code."""
+        """Run until SIGTERM or SIGINT, or until no worker can be restarted; returns the exit code."""
         logs.configure(self._config.log_format)
         self._listen_to_signals()
         while True:
@@ -99,14 +99,14 @@ class Supervisor:
                     return self._force(number)
                 logs.event("signal", name=number.name)
                 self._stop()
-            self._look_after_workers()
-            code = self._verdict()
+            self._check_workers()
+            code = self._final_code()
             if code is not None:
                 self._drop_spare()
                 return code
 
     def _for(self, device: str, index: int, count: int) -> Config:
-        """The configuration of one worker: its device, and ports that stay its own."""
+        """The configuration of one worker: its device and reserved ports."""
         config = self._config
         port = self._reserve("--port", config.host, config.port, index)
         metrics_port = self._reserve("--metrics-port", config.metrics_address, config.metrics_port, index)
@@ -127,59 +127,59 @@ class Supervisor:
         self._selector.register(reading, selectors.EVENT_READ)
 
     def _wait(self) -> signal.Signals | None:
-        """Wait for something to do; returns a signal to stop, if one came."""
+        """Wait for the next event; returns the signal to stop, if one arrived."""
         next_start = min(slot.start_at for slot in self._slots)
         pause = max(0.0, min(_LONGEST_PAUSE_SECONDS, next_start - time.monotonic()))
         asked = None
         for key, _ in self._selector.select(pause):
             if isinstance(key.data, WorkerProcess):
-                self._hear(key.data)
+                self._forward_announcements(key.data)
                 continue
             for number in map(signal.Signals, os.read(key.fd, 64)):
                 asked = asked if number == signal.SIGCHLD else number
         return asked
 
-    def _hear(self, process: WorkerProcess) -> None:
+    def _forward_announcements(self, process: WorkerProcess) -> None:
         texts = process.announcements()
         if texts is None:
             self._selector.unregister(process.line)
             return
         for text in texts:
-            # Whoever waited for the first line may have gone; that is no reason to end.
+            # The reader of standard output may have gone, which must not end the supervisor.
             with contextlib.suppress(OSError):
                 sys.stdout.write(f"{text}\n")
                 sys.stdout.flush()
 
-    def _look_after_workers(self) -> None:
+    def _check_workers(self) -> None:
         for slot in self._slots:
             if slot.is_silent and self._kill_at is None:
                 slot.end_silent()
             code = None if slot.process is None else slot.process.ended()
             if slot.process is not None and code is not None:
-                self._hang_up(slot.process)
-                slot.bury(code, is_stopping=self._kill_at is not None)
+                self._disconnect(slot.process)
+                slot.record_exit(code, is_stopping=self._kill_at is not None)
             if self._kill_at is None and slot.exit_code is None and time.monotonic() >= slot.start_at:
                 self._start(slot)
-        self._look_after_spare()
+        self._check_spare()
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for process in self._processes():
                 process.kill()
 
-    def _look_after_spare(self) -> None:
-        """One process for all devices that has loaded everything: a worker that dies is replaced without that wait."""
+    def _check_spare(self) -> None:
+        """Keep one loaded process ready for all devices, so that a dead worker is replaced quickly."""
         if self._spare is not None and self._spare.ended() is not None:
             logs.event("the spare process ended", logging.WARNING, code=self._spare.ended())
             self._spare.close()
             self._spare = None
             self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
         is_wanted = self._spare is None and self._kill_at is None
-        # Not before the workers serve: it would take the processor's time from them.
+        # Not before the workers serve, because loading would slow their start.
         if is_wanted and time.monotonic() >= self._spare_at and all(slot.is_settled for slot in self._slots):
             self._spare = self._new_process()
             self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
 
     def _new_process(self) -> WorkerProcess | None:
-        """None if the system has no room for one: the workers that there are must not suffer from that."""
+        """Create a process; None if the system cannot, which must not affect running workers."""
         try:
             return WorkerProcess(self._command)
         except OSError as error:
@@ -210,11 +210,11 @@ class Supervisor:
             process.kill()
         return 128 + number
 
-    def _verdict(self) -> int | None:
-        """The exit code, if there is nothing left to do."""
+    def _final_code(self) -> int | None:
+        """The supervisor's exit code, once no worker runs or will run."""
         is_misconfigured = any(slot.exit_code == CONFIG_ERROR and not slot.has_served for slot in self._slots)
         if is_misconfigured and self._kill_at is None:
-            # As a whole it was never going to work as it was told to.
+            # No worker has ever served with this configuration.
             self._stop()
         codes = [slot.exit_code for slot in self._slots]
         if any(code is None for code in codes):
@@ -230,8 +230,8 @@ class Supervisor:
             self._spare.close()
             self._spare = None
 
-    def _hang_up(self, process: WorkerProcess) -> None:
+    def _disconnect(self, process: WorkerProcess) -> None:
         if process.line.fileno() in self._selector.get_map():
-            self._hear(process)
+            self._forward_announcements(process)
         if process.line.fileno() in self._selector.get_map():
             self._selector.unregister(process.line)

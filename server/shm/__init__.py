@@ -1,1 +1,1 @@
-"""Shared-memory lanes to clients on the same host."""
+"""Shared-memory lanes to clients on the same machine."""

@@ -1,4 +1,4 @@
-"""A shared-memory lane: its region, and the part of it that one call uses."""
+"""A shared-memory lane: its regions, and the leases by which calls use them."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ import numpy as np
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import Packet, ToCaller
 
-# Nobody can change its size: memory that vanishes would end whoever touches it.
+# Fixes the size: access to memory that was truncated would kill the process.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MIN_REGION_BYTES = 64 << 10
 
 
 def region_bytes(length: int) -> int:
-    """The size of a region for so many bytes: one of eight between powers of two, so that regions serve again."""
+    """The size of a region for `length` bytes: one of eight steps per power of two, so that regions can be reused."""
     step = max(_MIN_REGION_BYTES, 1 << max(0, (length - 1).bit_length() - 4))
     return -(-length // step) * step
 
 
 class Region:
-    """A sealed memfd. It has no name, so nothing remains of it when both sides have gone."""
+    """A sealed memfd. It has no name, so it vanishes once both sides have closed it."""
 
     def __init__(self, number: int, size: int) -> None:
-        """Takes no memory before somebody writes; `descriptor` is for the caller, until `hand_over`."""
+        """Allocates no memory until it is written; `descriptor` is valid until `hand_over`."""
         self.number = number
         self.size = size
-        # Who holds it; None: it waits to serve again.
+        # None: free for reuse.
         self.lease: Lease | None = None
         self.idle_since = time.monotonic()
         self.descriptor = os.memfd_create("lumigrad-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size)
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            # Keeps a descriptor of its own.
+            # `mmap` duplicates the descriptor.
             self._map = mmap.mmap(self.descriptor, size)
         except BaseException:
             os.close(self.descriptor)
             raise
-        # Arrays of it keep the mapping alive, whatever becomes of the region.
+        # Arrays on it keep the mapping alive after the region is dropped.
         self.memory: Array = np.frombuffer(self._map, np.uint8)
 
     def hand_over(self) -> None:
-        """Close the descriptor: the caller has one of its own by now."""
+        """Close the descriptor, once the caller has its own."""
         os.close(self.descriptor)
         self.descriptor = -1
 
     def free(self) -> None:
-        """Give the memory back, also if the caller keeps it mapped; it reads as zeros from then on."""
+        """Free the memory even if the caller keeps it mapped; it then reads as zeros."""
         self._map.madvise(mmap.MADV_REMOVE)
 
 
 class LaneBudget:
-    """Counts the bytes of all lanes. One lane has at most half, and so has one tenant where tenants are told apart."""
+    """Counts the bytes of all lanes. One lane may take half of the limit; so may one tenant, if there are tenants."""
 
     def __init__(self, limit_bytes: int, *, has_tenants: bool) -> None:
         self.lane_bytes = limit_bytes // 2
@@ -74,11 +74,11 @@ class LaneBudget:
 
     @property
     def bytes(self) -> int:
-        """Of all lanes."""
+        """The bytes of all lanes."""
         return self._taken.total()
 
     def take(self, tenant: str, nbytes: int) -> bool:
-        """Count bytes, if there are as many left for a tenant."""
+        """Reserve bytes for a tenant; False if too few are left."""
         with self._lock:
             mine = self._taken[tenant] + nbytes
             if mine > self._tenant_bytes or self._taken.total() + nbytes > self._limit_bytes:
@@ -87,36 +87,36 @@ class LaneBudget:
             return True
 
     def give(self, tenant: str, nbytes: int) -> None:
-        """Count them no more."""
+        """Release bytes of a tenant."""
         with self._lock:
             self._taken[tenant] -= nbytes
 
 
-# Each takes two descriptors, one here and one on the caller's side.
+# Each takes a descriptor on the caller's side.
 _MAX_REGIONS = 256
-# Leases that were released before their calls arrived: those of callers who gave up at once.
+# Remembered leases that were released before their calls arrived: their callers gave up at once.
 _MAX_DISMISSED = 256
 
 
 @dataclass(eq=False)
 class Lease:
-    """The regions that one call's reply, or one upload, lies in."""
+    """The regions of one call's reply or of one upload."""
 
     number: int
-    # While a call may still write, nobody else gets its regions.
+    # While the call may still write, its regions are not reused.
     in_progress: bool = False
     is_released: bool = False
     regions: list[Region] = field(default_factory=list)
 
 
 class Lane:
-    """Regions of one caller, who sees nothing of any other's. They serve again within the lane, and only there.
+    """The regions of one caller, which are reused within the lane only.
 
-    Fresh memory is what costs most, so regions stay for a while when they are not in use.
+    Allocating memory is slow, so unused regions are kept for a while.
     """
 
     def __init__(self, tenant: str, link: socket.socket, budget: LaneBudget) -> None:
-        """`link` is the connection to the caller, which does not block."""
+        """`link` is the non-blocking connection to the caller."""
         self.tenant = tenant
         self._link = link
         self._budget = budget
@@ -130,7 +130,7 @@ class Lane:
         self._is_closed = False
 
     def begin(self, number: int) -> Lease | None:
-        """A lease for the reply of a call that begins; None if the number is in use, or the caller has given up."""
+        """Create the lease for a new call's reply; None if the number is in use or was released already."""
         with self._lock:
             if self._is_closed or number in self._leases or number in self._dismissed:
                 return None
@@ -138,14 +138,14 @@ class Lane:
             return lease
 
     def end(self, lease: Lease, *, delivered: bool) -> None:
-        """The call has ended: unless all went well, nobody will read what it wrote."""
+        """End a call's writes; frees the regions unless the reply was delivered and the caller holds them."""
         with self._lock:
             lease.in_progress = False
             if lease.is_released or not delivered or not lease.regions:
                 self._recycle(lease)
 
     def release(self, number: int) -> None:
-        """The caller needs the regions of a lease no more."""
+        """Release a lease for the caller."""
         with self._lock:
             lease = self._leases.get(number)
             if lease is None:
@@ -156,7 +156,7 @@ class Lane:
                 self._recycle(lease)
 
     def grant(self, number: int, length: int) -> Region | None:
-        """Lease room for an upload."""
+        """Lease a region for an upload; None if there is no room."""
         with self._lock:
             lease = self._leases.get(number) or Lease(number)
             region = None if lease.in_progress else self._take(lease, length)
@@ -165,35 +165,35 @@ class Lane:
             return region
 
     def room(self, lease: Lease, length: int) -> Region | None:
-        """A region for a part of a reply; None if there is no room."""
+        """Lease a region for part of a reply; None if there is no room."""
         with self._lock:
             return None if lease.is_released else self._take(lease, length)
 
     def leased(self, number: int) -> tuple[Region, Lease] | None:
-        """A region that the caller holds."""
+        """A region that the caller holds, and its lease; None: it holds no such region."""
         with self._lock:
             region = self._regions.get(number)
             return None if region is None or region.lease is None else (region, region.lease)
 
     def show(self, content: bytes) -> Region | None:
-        """A new region that begins with `content`; None if there is no room for it."""
+        """Create a region that begins with `content`; None if there is no room."""
         with self._lock:
             return self._new(region_bytes(len(content)), content)
 
     def trim(self, idle_seconds: float) -> None:
-        """Drop the regions that have not been in use for some time."""
+        """Drop the regions that were unused for `idle_seconds`."""
         with self._lock:
             oldest = time.monotonic() - idle_seconds
             for region in [region for region in self._idle() if region.idle_since < oldest]:
                 self._drop(region)
 
     def close(self) -> None:
-        """Take all memory back: the caller has gone."""
+        """Free all memory after the caller has disconnected."""
         with self._lock:
             self._is_closed = True
             for region in self._regions.values():
                 region.free()
-                # Leases and regions know each other: nothing must wait for the garbage collector to be unmapped.
+                # Breaks the reference cycle, so that memory is unmapped without the garbage collector.
                 region.lease = None
             for lease in self._leases.values():
                 lease.regions.clear()
@@ -203,7 +203,7 @@ class Lane:
             self._bytes = 0
 
     def send(self, packet: Packet, descriptors: Collection[int] = ()) -> bool:
-        """Send a packet; False if the caller has not read those before it, or has gone."""
+        """Send a packet; False if the caller's buffer is full or it has disconnected."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
             self._link.sendmsg([packet.pack()], rights)
@@ -215,7 +215,7 @@ class Lane:
         if self._is_closed or not 0 < length <= self._max_bytes:
             return None
         size = region_bytes(length)
-        # Of those of one size the last that was in use, which the caches may still hold; the others can be dropped.
+        # Of equal sizes the last used, which may still be in the processor's caches.
         fitting = [region for region in reversed(self._idle()) if size <= region.size <= 2 * size]
         region = min(fitting, key=lambda region: region.size) if fitting else self._new(size)
         if region is not None:
@@ -224,7 +224,7 @@ class Lane:
         return region
 
     def _idle(self) -> list[Region]:
-        """Those that nobody holds, the longest unused first."""
+        """The regions without a lease, the longest unused first."""
         idle = [region for region in self._regions.values() if region.lease is None]
         return sorted(idle, key=lambda region: region.idle_since)
 
@@ -242,13 +242,13 @@ class Lane:
         return region
 
     def _count(self, size: int) -> bool:
-        """Take so much from the budget, if there may be another region."""
+        """Reserve the bytes of another region; False if a limit is reached."""
         if self._is_closed or len(self._regions) >= _MAX_REGIONS or self._bytes + size > self._max_bytes:
             return False
         return self._budget.take(self.tenant, size)
 
     def _sent(self, size: int, content: bytes) -> Region | None:
-        """Make a region and hand it over; None if the system has none, or the caller does not take it."""
+        """Create a region and send it to the caller; None if either fails."""
         try:
             region = Region(next(self._numbers), size)
         except OSError:

@@ -1,4 +1,4 @@
-"""The lanes of a worker: who may open one, over a Unix socket, and which lane a call uses."""
+"""The lanes of a worker: opens them over a Unix socket, and finds the lane of a call."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from lumigrad.server.shm.lane import Lane, LaneBudget, Lease, Region
 from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
 
-# Callers that have not opened their lane yet, and how long that may take.
+# Connections whose lane is not open yet, and the time that opening may take.
 _MAX_UNOPENED = 16
 _OPEN_SECONDS = 5.0
 _BACKLOG = 128
 _IDLE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 _ROOT = 0
-# The packets of one caller that are read before the next one's turn.
+# The packets that are read from one connection before the next one's turn.
 _PACKETS_AT_ONCE = 64
 
 
 @dataclass(eq=False)
 class _Connection:
-    """Somebody at the other end of a connection."""
+    """A connection to a caller."""
 
     link: socket.socket
     until: float
     token: bytes = b""
     nonce: bytes = b""
     lane: Lane | None = None
-    # The one in which both sides prove that they see the same memory.
+    # Both sides write to it, to prove that they share memory.
     region: Region | None = None
     is_open: bool = False
 
 
 class LaneListener:
-    """Lets in who has a token and is of the same user, or root; whoever breaks the protocol goes out again."""
+    """Accepts connections of the same user, or root, with a valid token; closes those that break the protocol."""
 
     def __init__(self, lanes: Lanes) -> None:
-        """Listen at a name that nobody can guess or has taken."""
+        """Listen at an unguessable, unused name."""
         self._lanes = lanes
         self.name = f"lumigrad-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -93,7 +93,7 @@ class LaneListener:
         try:
             link, _ = self._listener.accept()
         except OSError:
-            # Nobody is left there, or the process has no descriptors for another one: that one has to wait.
+            # The caller has disconnected, or the process has no free descriptor, in which case it must wait.
             time.sleep(_PAUSE_SECONDS)
             return
         waiting = sum(not connection.is_open for connection in self._connections)
@@ -119,7 +119,7 @@ class LaneListener:
                 return
 
     def _handle(self, connection: _Connection, raw: bytes) -> bool:
-        """Do what a packet says; False if it makes no sense."""
+        """Handle a packet; False if it breaks the protocol."""
         if connection.lane is None:
             return self._make_lane(connection, unpack_hello(raw))
         packet = Packet.unpack(raw)
@@ -163,10 +163,10 @@ class LaneListener:
             self._lanes.refuse()
 
 
-# In all, and of one tenant where tenants are told apart.
+# Open lanes in all, and of one tenant if there are tenants.
 _MAX_LANES = 64
 _MAX_TENANT_LANES = 32
-# Of one tenant at a time; the oldest go first.
+# Pending offers of one tenant; the oldest are dropped.
 _MAX_OFFERS = 16
 _OFFER_SECONDS = 10.0
 _RETRY_SECONDS = 10.0
@@ -175,7 +175,7 @@ _NAMED = re.compile(r"([0-9a-f]{32}):([0-9]{1,19})")
 
 @dataclass(frozen=True)
 class Offer:
-    """A lane that somebody may open."""
+    """Permission to open a lane."""
 
     tenant: str
     nonce: bytes
@@ -183,10 +183,10 @@ class Offer:
 
 
 class Lanes:
-    """Tells callers apart: a token is good once, and the lane that it opens is its tenant's."""
+    """The open lanes and the offers of new ones. A token is valid once, and opens a lane of its tenant."""
 
     def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
-        """0 bytes: there are no lanes."""
+        """`limit_bytes` 0: no lanes."""
         self._budget = LaneBudget(limit_bytes, has_tenants=has_tenants)
         self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
         self._metrics = metrics
@@ -198,15 +198,15 @@ class Lanes:
 
     @property
     def memory_bytes(self) -> int:
-        """Of all lanes."""
+        """The bytes of all lanes."""
         return self._budget.bytes
 
     def __len__(self) -> int:
-        """Lanes that are open."""
+        """The number of open lanes."""
         return len(self._lanes)
 
     def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
-        """Let a tenant open a lane."""
+        """Offer a lane to a tenant; NoLaneError if the worker has none, BusyError if too many are open."""
         if self._acceptor is None:
             raise NoLaneError
         token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
@@ -220,7 +220,7 @@ class Lanes:
         return worker_pb2.OpenLaneReply(socket=self._acceptor.name, token=token, nonce=nonce)
 
     def accept(self, token: bytes) -> Offer | None:
-        """The offer that a caller comes for; nobody else can."""
+        """Take the offer of a token; None if it is unknown, used or expired."""
         with self._lock:
             offer = self._offers.pop(token, None)
             is_good = offer is not None and offer.ends > time.monotonic() and self._may_open(offer.tenant)
@@ -231,26 +231,26 @@ class Lanes:
         return len(self._lanes) < _MAX_LANES and own < self._max_tenant_lanes
 
     def make(self, offer: Offer, link: socket.socket) -> Lane:
-        """A lane that is not open yet."""
+        """Create a lane, which is not open yet."""
         return Lane(offer.tenant, link, self._budget)
 
     def open(self, token: bytes, lane: Lane) -> None:
-        """Let calls name a lane."""
+        """Make a lane available to calls."""
         with self._lock:
             self._lanes[token] = lane
 
     def close(self, token: bytes, lane: Lane) -> None:
-        """Forget a lane whose caller has gone."""
+        """Remove a lane whose caller has disconnected."""
         with self._lock:
             self._lanes.pop(token, None)
         lane.close()
 
     def refuse(self) -> None:
-        """Somebody came to the door who was not let in."""
+        """Count a refused connection."""
         self._fall_back("refused")
 
     def of(self, call: Call) -> NoLane:
-        """The lane that a call names; a foreign one is one that does not exist."""
+        """The lane that a call names; another tenant's lane counts as missing."""
         if not call.lane_name:
             return NoLane()
         found = self._find(call.lane_name, call.tenant)

@@ -1,4 +1,4 @@
-"""What a call sends and receives, by the lane that it names or by none."""
+"""Reads and writes a call's tensors through its lane."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lumigrad.v1 import tensor_pb2
 
 
 class LostLane(NoLane):
-    """Of a call that names one which is not open to the caller."""
+    """The lane of a call that names one which is not open to the caller."""
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
-        """Finds nothing outside of the payload."""
+        """Create a reader that raises LaneLostError for tensors outside of the payload."""
         return LaneReader(payload, _lost)
 
 
@@ -32,23 +32,23 @@ def _lost(span: tensor_pb2.RegionSpan, field: str) -> Array:
 
 
 class OpenLane(NoLane):
-    """Of a call that names one which is open."""
+    """The open lane of a call."""
 
     def __init__(self, lane: Lane, lease: Lease, times: StageTimes, on_fallback: Callable[[str], None]) -> None:
-        """`on_fallback` hears why a tensor that is large enough travels with the stream."""
+        """`on_fallback` is called with the reason when a large tensor has to travel in the stream."""
         self._lane = lane
         self._lease = lease
         self._times = times
         self._on_fallback = on_fallback
-        # Regions in which arrays of the reply are made, by the addresses of these.
+        # The regions of arrays from `room`, by the arrays' addresses.
         self._made: dict[int, Region] = {}
 
     def writer(self) -> PayloadWriter:
-        """Leases a region for each large tensor that was not made in one."""
+        """Create a writer that leases a region for each large tensor outside of one."""
         return _ReplyWriter(self._leased, self._made_in, self._times)
 
     def room(self, shape: Sequence[int]) -> Array | None:
-        """A region for one array, if it is worth one."""
+        """Allocate an array in a region; None if it is too small or there is no room."""
         nbytes = np.dtype(np.float32).itemsize * math.prod(shape)
         region = self._lane.room(self._lease, nbytes) if nbytes >= LEAST_BYTES else None
         if region is None:
@@ -57,11 +57,11 @@ class OpenLane(NoLane):
         return region.memory[:nbytes].view(np.float32).reshape(shape)
 
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
-        """Copies tensors out of the regions that the caller has leased."""
+        """Create a reader that copies tensors from the caller's regions."""
         return _UploadReader(payload, self, limit_bytes, allocate)
 
     def find(self, span: tensor_pb2.RegionSpan, field: str) -> tuple[Array, Region, Lease]:
-        """A span of what the caller holds of its lane, and in which lease."""
+        """The memory of a span, its region and lease; ProtocolError if the caller does not hold it."""
         found = self._lane.leased(span.region)
         if found is None:
             raise ProtocolError(f"{field}.region", "a region that the caller has leased", span.region)
@@ -69,8 +69,8 @@ class OpenLane(NoLane):
         return part_of(region.memory, span, field), region, lease
 
     def end(self, *, delivered: bool) -> None:
-        """Take back what the caller will not read."""
-        # Nothing must wait for the garbage collector to be unmapped.
+        """Release the regions that the caller will not read."""
+        # So that memory is unmapped without the garbage collector.
         self._made.clear()
         self._lane.end(self._lease, delivered=delivered)
 
@@ -90,7 +90,7 @@ class OpenLane(NoLane):
 
 
 class _ReplyWriter(LaneWriter):
-    """Says how long the copies take, of what is not in a region already."""
+    """Copies tensors that are not in a region yet, and measures the time."""
 
     def __init__(
         self, room: Callable[[int], Room | None], made_in: Callable[[Array], Region | None], times: StageTimes
@@ -109,7 +109,7 @@ class _ReplyWriter(LaneWriter):
 
 
 class _UploadReader(LaneReader):
-    """The caller can write on while the worker reads: each span is copied, once, and only the copy is looked at."""
+    """Copies each span once and reads only the copy, because the caller can write while the worker reads."""
 
     def __init__(self, payload: memoryview, lane: OpenLane, limit_bytes: int, allocate: Allocate) -> None:
         super().__init__(payload, self._copied)
@@ -120,7 +120,7 @@ class _UploadReader(LaneReader):
         self._copies: dict[tuple[int, int, int], Array] = {}
 
     def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
-        """The caller's memory itself."""
+        """Read a tensor without copying; the caller may change it meanwhile."""
         return self._in_place.read(tensor, field)
 
     def _found(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
@@ -142,7 +142,7 @@ class _UploadReader(LaneReader):
         self._left_bytes -= memory.nbytes
         copy = np.frombuffer(self._allocate(memory.nbytes), np.uint8)
         np.copyto(copy, memory)
-        # Whoever lets go of a region while it is read would send what the next call writes there.
+        # If the caller released the region during the copy, another call may have written to it.
         if region.lease is not lease:
             raise LaneLostError
         self._lane.bytes_received += memory.nbytes

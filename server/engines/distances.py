@@ -12,8 +12,8 @@ from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import extent, nbytes
 from lumigrad.server.core.limits import Limits, arguments_of, require
-from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_float32, check_shape
+from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import distance_pb2, tensor_pb2
 
 SEMANTICS = {
@@ -243,7 +243,7 @@ class DistanceEngine:
         result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
         return _Backward(result.gradients, result.stages)
 
-    def joined(
+    def batched(
         self, plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]
     ) -> tuple[DistancePlan, DistanceInputs]:
         """All trajectories before the one world."""

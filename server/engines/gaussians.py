@@ -13,10 +13,16 @@ import torch
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import OUTPUTS, SCENE_GRADIENTS, Camera, Settings, Transform
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, require
-from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.gaussian_cloud import KIND, Layout
-from lumigrad.server.engines.requests import check_cameras, check_length, checked_outputs, fill_of, gaussian_camera
+from lumigrad.server.engines.requests import (
+    Plan,
+    check_cameras,
+    check_length,
+    checked_outputs,
+    fill_of,
+    gaussian_camera,
+)
 from lumigrad.v1 import gaussians_pb2, render_pb2
 
 _SEMANTICS = {
@@ -235,7 +241,7 @@ class GaussianEngine:
         """Differentiate what was rendered."""
         return gaussians.backward(state, output_gradients, wanted, before_view)
 
-    def joined(self, plans: Sequence[GaussianPlan], inputs: Sequence[Tensors]) -> tuple[GaussianPlan, Tensors]:
+    def batched(self, plans: Sequence[GaussianPlan], inputs: Sequence[Tensors]) -> tuple[GaussianPlan, Tensors]:
         """All views of the one scene."""
         return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
 

@@ -10,7 +10,8 @@ import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.server.core.limits import Limits, require
-from lumigrad.server.engines.base import Backward, Plan
+from lumigrad.server.engines.base import Backward
+from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2
 
 

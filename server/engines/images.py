@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import torch
@@ -15,10 +16,10 @@ from PIL import Image
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.limits import require
+from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.core.streams import named_tensor
-from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Tensors
+from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import image_pb2, tensor_pb2
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -95,6 +96,13 @@ class ImageFormats:
         if kind in _TORCH:
             return _TORCH[kind].itemsize
         return 1 if kind in (_UINT8, *_FILES) else plan.value_bytes(name)
+
+    def reply_bytes(self, plan: Plan, limits: Limits, field: str) -> int:
+        """The size of a reply with the outputs of a plan, checked; `field` is the path of the spec in the request."""
+        size = sum(self.value_bytes(plan, name) * prod(plan.output_shapes[name]) for name in plan.outputs)
+        limit = f"at most {limits.payload_bytes} bytes of reply"
+        require(size <= limits.payload_bytes, f"{field}.outputs", limit, size)
+        return size
 
     def unchanged(self, names: Sequence[str]) -> list[str]:
         """Those that are images of floats and travel as such."""

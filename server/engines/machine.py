@@ -9,7 +9,7 @@ from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.engines.passes import Passes
+from lumigrad.server.engines.runner import EngineRunner
 
 
 @dataclass(frozen=True)
@@ -21,4 +21,4 @@ class Machine:
     transfer: Transfer
     transit: Transit
     executor: DeviceExecutor
-    passes: Passes
+    runner: EngineRunner

@@ -1,18 +1,20 @@
-"""Parts that render requests share: cameras, outputs, gradients of outputs."""
+"""Requests as engines read them: the plan, and checks of cameras, outputs and output gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+
+import torch
 
 from lumigrad.kernels.gaussians import Camera
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import nbytes
 from lumigrad.server.core.limits import Limits, arguments_of, require
-from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Shapes, check_shape
-from lumigrad.server.engines.images import ImageFormats
 from lumigrad.v1 import camera_pb2, render_pb2, tensor_pb2
 
 _PROJECTIONS = {
@@ -24,6 +26,56 @@ _PROJECTIONS = {
 
 # Calls with large pictures gain nothing from being rendered together, and each waits for the last.
 _BATCH_PIXELS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """What a request asks of an engine, given the outline of a scene. Each engine adds the arguments of its kernels.
+
+    Attributes:
+        outputs: The requested outputs, each once.
+        output_shapes: The shape of every output of the engine.
+        upstream_shapes: The shape of every output gradient that a Backward may bring.
+        gradient_sizes: The number of values of every gradient that a Backward may ask for.
+        default_wanted: The gradients of a Backward that names none.
+        row_gradients: The gradients that have a row per primitive.
+        count: The number of primitives.
+        views: The number of views that are rendered; 1 for a query.
+        kind: Plans for one scene with equal kinds may run in one batch; None: it runs alone.
+        fill: The fraction of a full batch that it takes.
+    """
+
+    outputs: tuple[str, ...]
+    output_shapes: Shapes
+    upstream_shapes: Shapes
+    gradient_sizes: Mapping[str, int]
+    default_wanted: tuple[str, ...]
+    row_gradients: Collection[str]
+    count: int
+    views: int
+    kind: Hashable | None
+    fill: float
+
+    @property
+    def lead(self) -> int:
+        """The length of the first axis, which all outputs share: views, or trajectories."""
+        return self.output_shapes[self.outputs[0]][0]
+
+    def image_bytes(self, names: Collection[str]) -> int:
+        """The size of outputs on the device."""
+        return sum(self.value_bytes(name) * prod(self.output_shapes[name]) for name in names)
+
+    @abstractmethod
+    def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
+        """About what a forward pass takes of the device's memory, its outputs and its state included."""
+
+    @abstractmethod
+    def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
+        """About what a backward pass takes beside the state, its gradients included."""
+
+    def value_bytes(self, output: str) -> int:
+        """The size of a value of an output: float32 or int32 unless an engine says otherwise."""
+        return 4
 
 
 def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:
@@ -131,14 +183,6 @@ def checked_outputs(spec: render_pb2.RenderSpec, known: Sequence[str], field: st
     for name in spec.outputs:
         require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}", name)
     return tuple(dict.fromkeys(spec.outputs)) or ("color",)
-
-
-def output_bytes(plan: Plan, formats: ImageFormats, limits: Limits, field: str) -> int:
-    """The size of the reply, checked."""
-    size = sum(formats.value_bytes(plan, name) * prod(plan.output_shapes[name]) for name in plan.outputs)
-    limit = f"at most {limits.payload_bytes} bytes of reply"
-    require(size <= limits.payload_bytes, f"{field}.outputs", limit, size)
-    return size
 
 
 _DTYPES = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16)

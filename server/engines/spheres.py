@@ -12,9 +12,9 @@ import torch
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, require
-from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Shapes, Tensors, check_float32, check_shape
 from lumigrad.server.engines.requests import (
+    Plan,
     check_cameras,
     check_model,
     check_opencv,
@@ -255,7 +255,7 @@ class SphereEngine:
         """Differentiate what was rendered."""
         return spheres.backward(state, output_gradients, wanted, before_view)
 
-    def joined(self, plans: Sequence[SpherePlan], inputs: Sequence[Tensors]) -> tuple[SpherePlan, Tensors]:
+    def batched(self, plans: Sequence[SpherePlan], inputs: Sequence[Tensors]) -> tuple[SpherePlan, Tensors]:
         """All views of the one scene."""
         return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
 

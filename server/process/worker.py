@@ -45,7 +45,7 @@ from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.machine import Machine
-from lumigrad.server.engines.passes import Passes
+from lumigrad.server.engines.runner import EngineRunner
 from lumigrad.server.process.heap import Heap
 from lumigrad.server.process.liveness import Emergency, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
@@ -305,7 +305,7 @@ def _machine(config: Config, chosen: torch.device) -> Machine:
             has_tenants=config.has_tenants,
             batch_wait_seconds=config.batch_wait_ms / 1e3,
         ),
-        passes=Passes(transfer),
+        runner=EngineRunner(transfer),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 
 from lumigrad.kernels import meshes
@@ -13,13 +13,15 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, renamed, require
 from lumigrad.server.core.streams import Receiver, named_tensors, timed
 from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import SEMANTICS, DistanceEngine, DistanceInputs, DistancePlan, distance_plan
-from lumigrad.server.engines.passes import Task
-from lumigrad.server.rpc.exchange import BackwardExchange, Question, answer_forward
-from lumigrad.server.scenes.lookup import Source, Subjects, source_of
+from lumigrad.server.engines.runner import Task
+from lumigrad.server.rpc.exchange import BackwardExchange, ForwardExchange, ForwardRequest
+from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.scenes.world import world_of
 from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.v1 import distance_pb2, render_pb2
 
@@ -28,21 +30,110 @@ _OF_FIELDS = ("exact", "curobo_field")
 # Fields of the request for what the kernels call otherwise.
 _NAMES = {"dims": "size", "box_pose": "pose"}
 
+QueryFrames = Iterator[Frame[distance_pb2.QueryRequest]]
+BackwardFrames = Iterator[Frame[distance_pb2.DistanceBackwardRequest]]
+
+_KINDS = AcceptedKinds(("mesh", "world"), "a mesh or a world; RenderService renders spheres and gaussians")
+_ENGINE = DistanceEngine()
+
+
+class DistanceService:
+    """The methods of `lumigrad.v1.DistanceService`."""
+
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+
+    def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
+        """Query the distances to a world or a mesh, stored or sent along."""
+        receiver = Receiver(frames, call)
+        exchange = ForwardExchange(receiver, self._tenants.of(call), call)
+        with call.times.stage("decode"):
+            exchange.receive(self._request(receiver.header.spec, call, "spec"))
+        yield from exchange.reply(distance_pb2.QueryReply())
+
+    def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[distance_pb2.DistanceBackwardReply]]:
+        """Differentiate a query that was retained, or one that is computed again."""
+        receiver = Receiver(frames, call)
+        exchange = BackwardExchange(receiver, self._tenants.of(call), call)
+        with call.times.stage("decode"):
+            if exchange.is_of_context:
+                exchange.receive_of_context((_ENGINE.name,))
+            else:
+                exchange.receive(self._request(receiver.header.spec.query, call, "spec.query"))
+        yield from exchange.reply(distance_pb2.DistanceBackwardReply())
+
+    def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
+        """Compute the distances at the voxels of a box."""
+        call.engine, call.operation = _ENGINE.name, "field"
+        yield from answer_field(request, self._tenants.of(call), call)
+
+    def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
+        """Forget a forward state; no error if it has gone."""
+        self._tenants.of(call).contexts.release(request.context_id)
+        return render_pb2.ReleaseReply()
+
+    def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str) -> DistanceRequest:
+        """Check a header; `field` is the path of the spec in the request."""
+        call.engine = _ENGINE.name
+        runtime = self._tenants.of(call)
+        scene = find_scene(spec, _KINDS, runtime, call, field)
+        plan = distance_plan(spec, scene.outline, runtime.limits, field)
+        call.facts["rows"] = plan.count
+        return DistanceRequest(plan, scene, field, runtime.transfer, call)
+
+
+class DistanceRequest(ForwardRequest):
+    """A query of distances. Its engine takes the obstacles, and tensors of the request."""
+
+    def __init__(
+        self, plan: DistancePlan, scene: InlineScene | StoredScene, field: str, transfer: Transfer, call: Call
+    ) -> None:
+        """`field` is the path of the spec in the request."""
+        super().__init__(Task(_ENGINE, plan, field, scene.reference), scene)
+        self._plan = plan
+        self._transfer = transfer
+        self._call = call
+
+    def receive(self, reader: PayloadReader) -> None:
+        """Check the tensors in the payload."""
+        super().receive(reader)
+        plan, field = self._plan, self.task.field
+        self._upload = uploader(plan.tensors, reader, self._transfer, field)
+        self._poses = None if plan.poses is None else reader.read(plan.poses, f"{field}.poses")
+
+    def inputs(self) -> DistanceInputs:
+        """The engine's inputs; called on the device's thread."""
+        content = self.scene.load()
+        with self._call.times.stage("upload"):
+            tensors = self._upload()
+            if self.scene.reference is None:
+                # A forward state keeps the spheres; the scene that came in the same buffer need not stay for them.
+                tensors["spheres"] = tensors["spheres"].clone()
+            return DistanceInputs(_posed(world_of(content), self._poses, self.task.field), tensors)
+
+
+def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World:
+    """The world with all its obstacles at the poses of this call."""
+    if poses is None:
+        return world
+    with renamed(lambda argument: f"{field}.{argument}"):
+        return world.with_poses(dict(enumerate(poses.tolist())))
+
 
 def answer_field(
-    request: distance_pb2.FieldRequest, find: Callable[[], Source], runtime: Runtime, call: Call
+    request: distance_pb2.FieldRequest, runtime: Runtime, call: Call
 ) -> Iterator[Frame[distance_pb2.QueryReply]]:
     """Compute the field, and send it."""
     with call.times.stage("decode"):
-        source = find()
-        _check(request, source.outline, runtime.limits)
+        scene = find_scene(request, _KINDS, runtime, call, "")
+        _check(request, scene.outline, runtime.limits)
         cost = Cost.of_payload(_bytes(request, runtime.limits))
         runtime.memory.check(cost)
         runtime.transit.reserve(cost.bytes, call)
-        load = source.receive(PayloadReader())
+        scene.receive(PayloadReader())
 
     def work() -> list[Array]:
-        world = world_of(load())
+        world = world_of(scene.load())
         with call.times.stage("kernel.query"), renamed(_name):
             values = meshes.esdf(
                 world,
@@ -61,7 +152,7 @@ def answer_field(
 
     (values,) = runtime.executor.run(work, call, cost)
     payload = call.lane.writer()
-    reply = distance_pb2.QueryReply(scene=source.reference, outputs=named_tensors({"distance": values}, payload))
+    reply = distance_pb2.QueryReply(scene=scene.reference, outputs=named_tensors({"distance": values}, payload))
     yield from timed(reply, payload, lambda: None, call)
 
 
@@ -93,84 +184,3 @@ def _pose(request: distance_pb2.FieldRequest) -> tuple[float, ...]:
 
 def _name(argument: str) -> str:
     return _NAMES.get(argument, argument)
-
-
-QueryFrames = Iterator[Frame[distance_pb2.QueryRequest]]
-BackwardFrames = Iterator[Frame[distance_pb2.DistanceBackwardRequest]]
-
-_SUBJECTS = Subjects(("mesh", "world"), "a mesh or a world; RenderService renders spheres and gaussians")
-_ENGINE = DistanceEngine()
-
-
-class DistanceService:
-    """The methods of `lumigrad.v1.DistanceService`."""
-
-    def __init__(self, tenants: Tenants) -> None:
-        self._tenants = tenants
-
-    def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
-        """Ask a world or a mesh, stored or sent along."""
-        receiver = Receiver(frames, call)
-        spec = receiver.header.spec
-        runtime = self._tenants.of(call)
-        yield from answer_forward(
-            lambda: self._question(spec, call, "spec"), receiver, distance_pb2.QueryReply(), runtime, call
-        )
-
-    def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[distance_pb2.DistanceBackwardReply]]:
-        """Differentiate a query that was retained, or one that is computed again."""
-        receiver = Receiver(frames, call)
-        spec = receiver.header.spec
-        exchange = BackwardExchange(receiver, self._tenants.of(call), call)
-        yield from exchange.answer(
-            lambda: self._question(spec.query, call, "spec.query"),
-            (_ENGINE.name,),
-            distance_pb2.DistanceBackwardReply(),
-        )
-
-    def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
-        """Distances at the voxels of a box."""
-        call.engine, call.operation = _ENGINE.name, "field"
-        runtime = self._tenants.of(call)
-        yield from answer_field(request, lambda: source_of(request, _SUBJECTS, runtime, call, ""), runtime, call)
-
-    def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
-        """Forget a forward state; no harm if it has gone."""
-        self._tenants.of(call).contexts.release(request.context_id)
-        return render_pb2.ReleaseReply()
-
-    def _question(self, spec: distance_pb2.DistanceSpec, call: Call, field: str) -> Question:
-        """What is asked of whom; `field` is the path of the spec in the request."""
-        call.engine = _ENGINE.name
-        runtime = self._tenants.of(call)
-        source = source_of(spec, _SUBJECTS, runtime, call, field)
-        plan = distance_plan(spec, source.outline, runtime.limits, field)
-        call.facts["rows"] = plan.count
-        task = Task(_ENGINE, plan, field, source.reference)
-        return Question(task, source.reference, lambda reader: self._inputs(source, plan, reader, call, field))
-
-    def _inputs(
-        self, source: Source, plan: DistancePlan, reader: PayloadReader, call: Call, field: str
-    ) -> Callable[[], DistanceInputs]:
-        load = source.receive(reader)
-        upload = uploader(plan.tensors, reader, self._tenants.machine.transfer, field)
-        poses = None if plan.poses is None else reader.read(plan.poses, f"{field}.poses")
-
-        def inputs() -> DistanceInputs:
-            content = load()
-            with call.times.stage("upload"):
-                tensors = upload()
-                if source.reference is None:
-                    # A forward state keeps the spheres; the scene that came in the same buffer need not stay for them.
-                    tensors["spheres"] = tensors["spheres"].clone()
-                return DistanceInputs(_posed(world_of(content), poses, field), tensors)
-
-        return inputs
-
-
-def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World:
-    """The world with all its obstacles at the poses of this call."""
-    if poses is None:
-        return world
-    with renamed(lambda argument: f"{field}.{argument}"):
-        return world.with_poses(dict(enumerate(poses.tolist())))

@@ -1,9 +1,8 @@
-"""A forward or a backward from its header to its last frame, the same for images and distances."""
+"""Forward and backward passes from a request's header to the reply's last frame, the same for images and distances."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from lumigrad.protos.dtypes import Array
@@ -13,142 +12,163 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, named_tensors, timed
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.engines.batches import batch_entry
+from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.engines.content import Tensors, uploader
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
-from lumigrad.server.engines.passes import Retained, Task
-from lumigrad.server.engines.requests import checked_gradients, output_bytes
+from lumigrad.server.engines.requests import checked_gradients
+from lumigrad.server.engines.runner import ForwardResult, ForwardState, Task
+from lumigrad.server.scenes.lookup import InlineScene
 from lumigrad.server.storage.runtime import Runtime
-from lumigrad.v1 import render_pb2, scene_pb2
-
-Work = Callable[[], Mapping[str, Array]]
-
-
-@dataclass(frozen=True)
-class Question:
-    """A forward that was asked for, checked by its header."""
-
-    task: Task
-    # The stored scene that it is about, if it is one.
-    reference: scene_pb2.SceneRef | None
-    # Checks the payload; returns what gives the engine's inputs, for the device's thread.
-    receive: Callable[[PayloadReader], Callable[[], Any]]
-    # How the outputs travel.
-    formats: ImageFormats = field(default_factory=ImageFormats)
+from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.v1 import render_pb2
 
 
-def answer_forward(
-    question: Callable[[], Question], receiver: Receiver[Any], reply: Forward, runtime: Runtime, call: Call
-) -> Iterator[Frame[Forward]]:
-    """Compute what was asked, and send it."""
-    call.operation = "forward"
-    with call.times.stage("decode"):
-        asked = question()
-        task, formats = asked.task, asked.formats
-        retain, received = receiver.header.retain, receiver.length(runtime.limits.payload_bytes)
-        reserved = output_bytes(task.plan, formats, runtime.limits, task.field)
-        memory = task.plan.forward_bytes(task.plan.outputs, retain=retain, device=runtime.transfer.device)
-        cost = task.cost("retain" if retain else "forward", memory + received, reserved + received)
-        runtime.memory.check(cost)
-        runtime.transit.reserve(reserved, call)
-        load = asked.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
-    computed = runtime.executor.run(
-        lambda: runtime.passes.forward(task, load(), call, formats, retain=retain),
-        call,
-        cost,
-        None if retain else batch_entry(task, load, call, formats, runtime.transfer),
-    )
-    payload = call.lane.writer()
-    if asked.reference is not None:
-        reply.scene.CopyFrom(asked.reference)
-    reply.outputs.extend(formats.named(computed.outputs, payload, call))
-    # Files may be larger than what they are made of.
-    runtime.transit.reserve(max(0, payload.length - reserved), call)
-    if computed.retained is not None:
-        state = computed.retained.state
-        reply.context_id = runtime.contexts.add(computed.retained, state.bytes, task.engine.shared(state))
-    try:
-        yield from timed(reply, payload, receiver.expect_end, call)
-    except BaseException:
-        # Who does not take the reply to its end will not ask for the state.
-        runtime.contexts.release(reply.context_id)
-        raise
+class ForwardRequest:
+    """A forward pass of a scene, whose header was checked. Its engine takes the scene's tensors as inputs."""
+
+    def __init__(self, task: Task, scene: InlineScene | StoredScene, formats: ImageFormats | None = None) -> None:
+        """`formats` are the encodings of the outputs in the reply; None: all are sent as they are."""
+        self.task = task
+        self.scene = scene
+        self.formats = formats or ImageFormats()
+
+    def receive(self, reader: PayloadReader) -> None:
+        """Check the tensors in the payload."""
+        self.scene.receive(reader)
+
+    def inputs(self) -> Any:
+        """The engine's inputs; called on the device's thread."""
+        return self.scene.load().tensors
 
 
-class BackwardExchange:
-    """A backward of a forward that was retained, or of one that is computed again."""
+class ForwardExchange:
+    """One Render or Query."""
 
-    def __init__(self, receiver: Receiver[Any], runtime: Runtime, call: Call, gradient_format: Any = None) -> None:
-        """`gradient_format` is the request's, if it may name one."""
-        call.operation = "backward"
+    def __init__(self, receiver: Receiver[Any], runtime: Runtime, call: Call) -> None:
+        call.operation = "forward"
         self._receiver = receiver
         self._runtime = runtime
         self._call = call
-        self._format = gradient_format or render_pb2.GradientFormat()
 
-    def answer(
-        self, question: Callable[[], Question], engines: Collection[str], reply: Backward
-    ) -> Iterator[Frame[Backward]]:
-        """Differentiate, and send it; `question` is the forward in the request, `engines` those of the service."""
-        runtime, call, spec = self._runtime, self._call, self._receiver.header.spec
-        retained = None
-        with call.times.stage("decode"):
-            if spec.WhichOneof("source") == "context_id":
-                cost, retained, work = self._of_retained(spec.context_id, engines)
-            else:
-                cost, work = self._of_question(question())
-        gradients = runtime.executor.run(work, call, cost)
+    def receive(self, request: ForwardRequest) -> None:
+        """Reserve what the request takes, and receive its payload."""
+        runtime, receiver, task = self._runtime, self._receiver, request.task
+        self._request, self._retain = request, receiver.header.retain
+        received = receiver.length(runtime.limits.payload_bytes)
+        self._reserved = request.formats.reply_bytes(task.plan, runtime.limits, task.field)
+        memory = task.plan.forward_bytes(task.plan.outputs, retain=self._retain, device=runtime.transfer.device)
+        operation = "retain" if self._retain else "forward"
+        self._cost = task.cost(operation, memory + received, self._reserved + received)
+        runtime.memory.check(self._cost)
+        runtime.transit.reserve(self._reserved, self._call)
+        request.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
+
+    def reply(self, reply: Forward) -> Iterator[Frame[Forward]]:
+        """Compute the outputs, and send them."""
+        runtime, call, request, retain = self._runtime, self._call, self._request, self._retain
+        runner = runtime.runner
+        entry: BatchEntry[ForwardResult] | None = None if retain else runner.batch_entry(request, call)
+        result = runtime.executor.run(lambda: runner.forward(request, call, retain=retain), call, self._cost, entry)
+        payload = call.lane.writer()
+        if request.task.scene is not None:
+            reply.scene.CopyFrom(request.task.scene)
+        reply.outputs.extend(request.formats.named(result.outputs, payload, call))
+        # Image files may be larger than the pixels that they are made of.
+        runtime.transit.reserve(max(0, payload.length - self._reserved), call)
+        if result.state is not None:
+            state = result.state.state
+            reply.context_id = runtime.contexts.add(result.state, state.bytes, request.task.engine.shared(state))
+        try:
+            yield from timed(reply, payload, self._receiver.expect_end, call)
+        except BaseException:
+            # A caller that does not read the whole reply will not use the state.
+            runtime.contexts.release(reply.context_id)
+            raise
+
+
+class BackwardExchange:
+    """One Backward: of a forward pass that was retained, or of one that is computed again."""
+
+    def __init__(self, receiver: Receiver[Any], runtime: Runtime, call: Call, gradient_format: Any = None) -> None:
+        """`gradient_format` is the request's, if its service has one."""
+        call.operation = "backward"
+        self._receiver = receiver
+        self._spec = receiver.header.spec
+        self._runtime = runtime
+        self._call = call
+        self._format = gradient_format or render_pb2.GradientFormat()
+        self._retained: ForwardState | None = None
+
+    @property
+    def is_of_context(self) -> bool:
+        """Whether the request names a forward pass that was retained."""
+        return bool(self._spec.WhichOneof("source") == "context_id")
+
+    def receive_of_context(self, engines: Collection[str]) -> None:
+        """Find the forward state, of one of the service's engines, and receive the payload."""
+        contexts, context_id, call, runner = (
+            self._runtime.contexts,
+            self._spec.context_id,
+            self._call,
+            self._runtime.runner,
+        )
+        # The state itself must not be held while the payload comes: dropping it for other calls must free its memory.
+        task = contexts.peek(context_id).task
+        engine = task.engine.name
+        require(engine in engines, "spec.context_id", f"a forward state of {' or '.join(engines)}", f"one of {engine}")
+        call.engine = engine
+        wanted = self._admit(task, "backward", 0)
+        _, upload = self._receive_gradients(task)
+        retained = self._retained = contexts.find(context_id)
+        # Work must not refer to this object, which refers to it: tensors would stay until garbage is collected.
+        self._work = lambda: runner.backward(retained, upload(), wanted, call)
+
+    def receive(self, request: ForwardRequest) -> None:
+        """Reserve what the request takes, and receive its payload; the forward pass is computed again."""
+        task = request.task
+        names = [entry.name for entry in self._spec.output_gradients if entry.name in task.plan.output_shapes]
+        forward = task.plan.forward_bytes(names, retain=True, device=self._runtime.transfer.device)
+        wanted = self._admit(task, "forward and backward", forward)
+        reader, upload = self._receive_gradients(task)
+        request.receive(reader)
+        call, runner = self._call, self._runtime.runner
+        self._work = lambda: runner.forward_backward(task, request.inputs(), upload(), wanted, call)
+
+    def reply(self, reply: Backward) -> Iterator[Frame[Backward]]:
+        """Compute the gradients, and send them."""
+        runtime, call, spec = self._runtime, self._call, self._spec
+        gradients: Mapping[str, Array] = runtime.executor.run(self._work, call, self._cost)
         if spec.release:
             runtime.contexts.release(spec.context_id)
-        elif retained is not None:
-            runtime.contexts.resize(spec.context_id, retained.state.bytes)
+        elif self._retained is not None:
+            runtime.contexts.resize(spec.context_id, self._retained.state.bytes)
         payload = call.lane.writer()
         reply.gradients.extend(named_tensors(gradients, payload))
         yield from timed(reply, payload, self._receiver.expect_end, call)
 
-    def _of_retained(self, context_id: str, engines: Collection[str]) -> tuple[Cost, Retained, Work]:
-        # Nothing here may hold the state while the payload comes: what is dropped for others meanwhile must be free.
-        task = self._runtime.contexts.peek(context_id).task
-        engine = task.engine.name
-        require(engine in engines, "spec.context_id", f"a forward state of {' or '.join(engines)}", f"one of {engine}")
-        self._call.engine = engine
-        wanted, cost = self._admitted(task, "backward", 0)
-        _, load = self._gradients(task)
-        retained = self._runtime.contexts.find(context_id)
-        return cost, retained, lambda: self._runtime.passes.backward(retained, load(), wanted, self._call)
-
-    def _of_question(self, asked: Question) -> tuple[Cost, Work]:
-        passes, plan, given = self._runtime.passes, asked.task.plan, self._receiver.header.spec.output_gradients
-        names = [entry.name for entry in given if entry.name in plan.output_shapes]
-        forward = plan.forward_bytes(names, retain=True, device=self._runtime.transfer.device)
-        wanted, cost = self._admitted(asked.task, "forward and backward", forward)
-        reader, load = self._gradients(asked.task)
-        inputs = asked.receive(reader)
-        return cost, lambda: passes.forward_backward(asked.task, inputs(), load(), wanted, self._call)
-
-    def _admitted(self, task: Task, operation: str, forward_bytes: int) -> tuple[Wanted, Cost]:
-        """What is wanted, and its cost with that of a forward pass of so many bytes; reserves room for the reply."""
+    def _admit(self, task: Task, operation: str, forward_bytes: int) -> Wanted:
+        """Check the wanted gradients, and reserve what they take beside `forward_bytes` of a forward pass."""
         runtime, receiver = self._runtime, self._receiver
-        wanted = Wanted.of(receiver.header.spec.wanted, self._format, task.plan)
+        wanted = Wanted.of(self._spec.wanted, self._format, task.plan)
         reserved, received = wanted.bytes(task.plan, runtime.limits), receiver.length(runtime.limits.payload_bytes)
         memory = forward_bytes + task.plan.backward_bytes(wanted.names, runtime.transfer.device)
-        cost = task.cost(operation, memory + received, reserved + received)
-        runtime.memory.check(cost)
+        self._cost: Cost = task.cost(operation, memory + received, reserved + received)
+        runtime.memory.check(self._cost)
         runtime.transit.reserve(reserved, self._call)
-        return wanted, cost
+        return wanted
 
-    def _gradients(self, task: Task) -> tuple[PayloadReader, Callable[[], Tensors]]:
-        """Receive the payload; returns it, and what uploads the output gradients."""
-        runtime, spec, field = self._runtime, self._receiver.header.spec, "spec.output_gradients"
-        tensors = checked_gradients(spec.output_gradients, task.plan.upstream_shapes, field)
+    def _receive_gradients(self, task: Task) -> tuple[PayloadReader, Callable[[], Tensors]]:
+        """Receive the payload; returns it, and what uploads the output gradients on the device's thread."""
+        runtime, times, field = self._runtime, self._call.times, "spec.output_gradients"
+        tensors = checked_gradients(self._spec.output_gradients, task.plan.upstream_shapes, field)
         reader = self._receiver.payload(runtime.limits.payload_bytes, runtime.transit)
-        # Kernels only multiply and add these numbers: no place in memory, no branch and nothing that stays depends on
-        # them. A caller who changes them meanwhile spoils its own gradients.
+        # The caller may change them while kernels read them. Kernels only multiply and add these numbers: none is an
+        # index or decides a branch, so only the caller's own gradients would be wrong.
         upload = uploader(tensors, reader, runtime.transfer, field, in_place=True)
 
-        def load() -> Tensors:
-            with self._call.times.stage("upload"):
+        def timed_upload() -> Tensors:
+            with times.stage("upload"):
                 return upload()
 
-        return reader, load
+        return reader, timed_upload

@@ -15,7 +15,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Receiver
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.kinds import SCENE_KINDS, kind_of
-from lumigrad.server.scenes.lookup import bring_meshes, stored_content, stored_scene
+from lumigrad.server.scenes.lookup import restore_meshes, stored_content, stored_scene
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Tenants
@@ -43,7 +43,7 @@ class SceneService:
             require(
                 not claimed or _HASH.fullmatch(claimed) is not None, "content_hash", "64 hexadecimal digits", claimed
             )
-            bring_meshes(runtime, call, header.scene)
+            restore_meshes(runtime, call, header.scene)
             arrival = kind.arrival(header.scene, runtime, f"scene.{kind.name}")
             present = stored_content(runtime, call, claimed) if claimed else None
             if present is not None:

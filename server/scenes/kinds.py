@@ -14,7 +14,7 @@ from lumigrad.server.scenes.clouds import Cloud, SceneKind
 from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target import TargetRules
 from lumigrad.server.scenes.world import WorldKind
-from lumigrad.v1 import render_pb2, scene_pb2
+from lumigrad.v1 import scene_pb2
 
 ENGINES: Mapping[str, RenderEngine[Any]] = {engine.name: engine for engine in (SphereEngine(), GaussianEngine())}
 SCENE_KINDS: Mapping[str, SceneKind] = {
@@ -28,10 +28,3 @@ def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> 
     name = scene.WhichOneof("kind")
     require(name is not None, field, expected or f"one of {', '.join(SCENE_KINDS)}", "none")
     return SCENE_KINDS[str(name)]
-
-
-def engine_for(spec: render_pb2.RenderSpec, kind: str, field: str) -> RenderEngine[Any]:
-    """The engine that renders scenes of a kind; the spec's settings must be its own."""
-    given = spec.WhichOneof("settings")
-    require(given == kind, f"{field}.{kind}", f"settings of the {kind}", given or "none")
-    return ENGINES[kind]

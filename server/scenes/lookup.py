@@ -1,4 +1,4 @@
-"""Where a call's scene comes from: memory, the spool, or the call itself."""
+"""Finds the scene of a call: in memory, in the spool, or in the call itself."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError, SceneNotFoundError
 from lumigrad.server.core.limits import require
-from lumigrad.server.engines.content import Content, Outline, Tensors
+from lumigrad.server.engines.content import Content
+from lumigrad.server.scenes.clouds import Arrival
 from lumigrad.server.scenes.kinds import kind_of
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scene_spool import SceneSpool, SpooledScene
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.v1 import scene_pb2
 
-# How often a call that waits for somebody else's reading looks whether it is wanted.
-_LOOK_SECONDS = 0.05
+# The interval at which a call that waits for another call's restore checks whether it has ended.
+_CHECK_SECONDS = 0.05
 
 
 def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) -> StoredScene:
-    """The scene of a name; `version` 0 means whichever is current."""
+    """The scene with this id; `version` 0 means the current one."""
     try:
         return runtime.scenes.find(scene_id, version)
     except SceneNotFoundError:
         spool = runtime.spool
         if spool is None or not spool.touch(scene_id):
             raise
-    with _alone(spool, call):
+    with _restoring(spool, call):
         if scene_id not in runtime.scenes:
             _restore(runtime, spool, call, lambda allocate: spool.read(scene_id, allocate))
     return runtime.scenes.find(scene_id, version)
@@ -45,15 +46,15 @@ def stored_content(runtime: Runtime, call: Call, content_hash: str) -> StoredSce
     found, spool = runtime.scenes.find_content(content_hash), runtime.spool
     if found is not None or spool is None or not spool.has_content(content_hash):
         return found
-    with _alone(spool, call):
+    with _restoring(spool, call):
         found = runtime.scenes.find_content(content_hash)
         if found is None:
             _restore(runtime, spool, call, lambda allocate: spool.read_content(content_hash, allocate))
     return found or runtime.scenes.find_content(content_hash)
 
 
-def bring_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
-    """Have in memory what a world shows; what is nowhere is for the world's own check to tell."""
+def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
+    """Bring the meshes of a world from the spool into memory; the check of the world refuses those that are nowhere."""
     if runtime.spool is None:
         return
     for name in {obstacle.mesh_id for obstacle in scene.world.obstacles}:
@@ -62,8 +63,8 @@ def bring_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None:
 
 
 @contextmanager
-def _alone(spool: SceneSpool, call: Call) -> Iterator[None]:
-    while not spool.restoring.acquire(timeout=_LOOK_SECONDS):
+def _restoring(spool: SceneSpool, call: Call) -> Iterator[None]:
+    while not spool.restoring.acquire(timeout=_CHECK_SECONDS):
         call.check()
     try:
         yield
@@ -85,7 +86,7 @@ def _restore(
         try:
             scene = _made(runtime, call, found)
         except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
-            # Limits are others now, or a mesh has gone that a world shows.
+            # The limits have changed, or a mesh of the world has gone.
             logs.event("a scene of the spool is removed", logging.WARNING, scene=found.message.info.scene_id, why=error)
             spool.remove(found)
             return
@@ -99,7 +100,7 @@ def _restore(
 def _made(runtime: Runtime, call: Call, found: SpooledScene) -> StoredScene:
     info, message = found.message.info, found.message.scene
     kind = kind_of(message, "scene")
-    bring_meshes(runtime, call, message)
+    restore_meshes(runtime, call, message)
     make = kind.arrival(message, runtime, f"scene.{kind.name}").receive(found.reader)
     content = runtime.executor.run(lambda: make(call.times), call)
     updates = (info,) if info.update_id else ()
@@ -107,8 +108,8 @@ def _made(runtime: Runtime, call: Call, found: SpooledScene) -> StoredScene:
 
 
 @dataclass(frozen=True)
-class Subjects:
-    """The kinds of scenes that a service takes, and what callers are told of them."""
+class AcceptedKinds:
+    """The kinds of scenes that a service accepts, and how error texts describe them."""
 
     kinds: Collection[str]
     text: str
@@ -118,49 +119,44 @@ class Subjects:
         require(kind in self.kinds, field, self.text, kind)
 
 
-@dataclass(frozen=True)
-class Source:
-    """A scene that is known by its header; its tensors follow with the payload."""
+class InlineScene:
+    """A scene that comes with its call: its header was checked, and its tensors follow in the payload.
 
-    kind: str
-    outline: Outline
-    # The stored scene, if it is one.
-    reference: scene_pb2.SceneRef | None
-    # Checks the payload; returns what gives the content, for the device's thread.
-    receive: Callable[[PayloadReader], Callable[[], Content]]
+    It has the attributes and methods of a `StoredScene` that calls use.
+    """
 
-    def tensors(self, reader: PayloadReader) -> Callable[[], Tensors]:
-        """As `receive`, for engines that want nothing but the tensors."""
-        load = self.receive(reader)
-        return lambda: load().tensors
+    reference = None
+
+    def __init__(self, kind: str, arrival: Arrival, call: Call) -> None:
+        self.kind = kind
+        self.outline = arrival.outline
+        self._arrival = arrival
+        self._call = call
+
+    def receive(self, reader: PayloadReader) -> None:
+        """Check the tensors in the payload."""
+        self._make = self._arrival.receive(reader)
+
+    def load(self) -> Content:
+        """Upload the tensors and check their values; called on the device's thread, after `receive`."""
+        return self._make(self._call.times)
 
 
-def source_of(
-    spec: Any, subjects: Subjects, runtime: Runtime, call: Call, field: str, expected: str | None = None
-) -> Source:
-    """Look the scene up, or check the one in the header.
+def find_scene(
+    spec: Any, accepted: AcceptedKinds, runtime: Runtime, call: Call, field: str, expected: str | None = None
+) -> InlineScene | StoredScene:
+    """Look up the stored scene that a request names, or check the header of the scene in the request.
 
-    `spec` has the fields `scene_ref` and `scene` in one `source`, and `field` is its path in the request; empty: it is
-    the request. An empty scene is refused as not being the one `expected`.
+    `spec` has the fields `scene_ref` and `scene` in the oneof `source`, and `field` is its path in the request; empty:
+    it is the request. An error about an empty scene says that the kind `expected` was expected.
     """
     source, below = spec.WhichOneof("source"), f"{field}." if field else ""
     require(source is not None, field or "source", "scene_ref or scene", "neither")
     if source == "scene_ref":
-        return _stored(spec.scene_ref, subjects, runtime, call, f"{below}scene_ref")
-    kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(subjects.kinds))
-    subjects.check(kind.name, f"{below}scene")
-    bring_meshes(runtime, call, spec.scene)
-    arrival = kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}")
-
-    def receive(reader: PayloadReader) -> Callable[[], Content]:
-        make = arrival.receive(reader)
-        return lambda: make(call.times)
-
-    return Source(kind.name, arrival.outline, None, receive)
-
-
-def _stored(reference: scene_pb2.SceneRef, subjects: Subjects, runtime: Runtime, call: Call, field: str) -> Source:
-    scene = stored_scene(runtime, call, reference.scene_id, reference.version)
-    subjects.check(scene.kind, field)
-    named = scene_pb2.SceneRef(scene_id=scene.scene_id, version=scene.version)
-    return Source(scene.kind, scene.content.outline, named, lambda _: lambda: scene.content)
+        stored = stored_scene(runtime, call, spec.scene_ref.scene_id, spec.scene_ref.version)
+        accepted.check(stored.kind, f"{below}scene_ref")
+        return stored
+    kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(accepted.kinds))
+    accepted.check(kind.name, f"{below}scene")
+    restore_meshes(runtime, call, spec.scene)
+    return InlineScene(kind.name, kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}"), call)

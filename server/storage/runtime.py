@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lumigrad.server.engines.machine import Machine
-from lumigrad.server.engines.passes import Retained
+from lumigrad.server.engines.runner import ForwardState
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.scene_spool import SceneSpool
 from lumigrad.server.storage.scenes import SceneStore
@@ -19,7 +19,7 @@ class Runtime(Machine):
     """The parts of a worker as one tenant sees them."""
 
     scenes: SceneStore
-    contexts: ContextStore[Retained]
+    contexts: ContextStore[ForwardState]
     # None: scenes are kept in memory only.
     spool: SceneSpool | None
     trainings: TrainingStore[Any]

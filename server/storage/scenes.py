@@ -10,10 +10,11 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
+from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
-from lumigrad.server.engines.content import Content
+from lumigrad.server.engines.content import Content, Outline
 from lumigrad.server.storage.lru import LruCache
 from lumigrad.v1 import scene_pb2
 
@@ -44,6 +45,23 @@ class StoredScene:
     def kind(self) -> str:
         """Its field in `Scene`."""
         return self.content.kind
+
+    @property
+    def outline(self) -> Outline:
+        """What requests about it are checked against."""
+        return self.content.outline
+
+    @property
+    def reference(self) -> scene_pb2.SceneRef:
+        """Its name and version, as replies carry them."""
+        return scene_pb2.SceneRef(scene_id=self.scene_id, version=self.version)
+
+    def receive(self, _: PayloadReader) -> None:
+        """Do nothing: no tensors come with the call."""
+
+    def load(self) -> Content:
+        """The content, which is on the device."""
+        return self.content
 
     def info(self) -> scene_pb2.SceneInfo:
         """The description that clients receive."""

@@ -122,7 +122,7 @@ class Tenants:
             transfer=machine.transfer,
             transit=machine.transit,
             executor=machine.executor,
-            passes=machine.passes,
+            runner=machine.runner,
             scenes=SceneStore(
                 self._limits.tenant_scene_bytes,
                 self._scenes,

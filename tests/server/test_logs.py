@@ -13,7 +13,7 @@ from support.workers.worker import worker
 
 OTHERS = """
 import logging, sys, threading, warnings
-from lumigrad.server import logs
+from lumigrad.server.core import logs
 logs.configure(sys.argv[1])
 logs.event("ours", number=1)
 logging.getLogger("grpc._server").error("theirs\\nin two lines")

@@ -252,7 +252,7 @@ def said(script: str) -> str:
 
 SETTING = """
 import os, sys
-from lumigrad.server import logs
+from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.rpc.tracing import NoTracer, tracer_of

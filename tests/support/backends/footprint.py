@@ -18,9 +18,9 @@ from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.engines import gaussians as gaussian_engine
 from lumigrad.server.engines import spheres as sphere_engine
-from lumigrad.server.engines.base import Plan
 from lumigrad.server.engines.content import Outline, shapes_of
 from lumigrad.server.engines.distances import DistanceEngine, DistanceInputs, distance_plan
+from lumigrad.server.engines.requests import Plan
 from lumigrad.server.scenes.kinds import ENGINES
 from lumigrad.v1 import camera_pb2, distance_pb2, gaussians_pb2, render_pb2, spheres_pb2
 from support.backends import emulation, engines, gaussian_engines

@@ -1,0 +1,187 @@
+"""Runs the engines' kernels for calls, on the device's thread; stops between parts when no caller waits any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+
+from lumigrad.protos.dtypes import Array
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.limits import arguments_of
+from lumigrad.server.device.memory import Cost
+from lumigrad.server.device.queue import BatchEntry
+from lumigrad.server.device.transfer import Transfer
+from lumigrad.server.engines.base import Engine, Forward, State
+from lumigrad.server.engines.content import Tensors
+from lumigrad.server.engines.gradients import Wanted, formatted, nonfinite
+from lumigrad.server.engines.images import ImageFormats
+from lumigrad.server.engines.requests import Plan
+from lumigrad.v1 import scene_pb2
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one request asks of an engine.
+
+    Attributes:
+        engine: The engine that computes the answer.
+        plan: The request, as the engine has checked and read it.
+        field: The path of the spec in the request, for error texts.
+        scene: The stored scene; None: the scene came with the request.
+    """
+
+    engine: Engine[Any, Any]
+    plan: Plan
+    field: str
+    scene: scene_pb2.SceneRef | None
+
+    def cost(self, operation: str, nbytes: int, payload_bytes: int) -> Cost:
+        """The cost of an operation; its time is unknown if the scene came with the request: each may be another."""
+        kind = None
+        if self.scene is not None and self.plan.kind is not None:
+            kind = operation, self.engine.name, self.scene.scene_id, self.plan.kind
+        return Cost(kind, self.plan.views, nbytes, payload_bytes, is_repeatable=True)
+
+
+class ForwardRequest(Protocol):
+    """A forward pass that a call asks for."""
+
+    @property
+    def task(self) -> Task:
+        """What is computed."""
+
+    @property
+    def formats(self) -> ImageFormats:
+        """How the outputs are encoded in the reply."""
+
+    def inputs(self) -> Any:
+        """The engine's inputs on the device; called on the device's thread."""
+
+
+@dataclass(frozen=True)
+class ForwardState:
+    """A forward pass that was retained for a backward pass."""
+
+    task: Task
+    state: State
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """The outputs on the host, and the state if it was to be retained."""
+
+    outputs: Mapping[str, Array]
+    state: ForwardState | None
+
+
+class EngineRunner:
+    """Runs forward and backward passes of all engines on one device."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+
+    def forward(self, request: ForwardRequest, call: Call, *, retain: bool) -> ForwardResult:
+        """Compute the outputs of the plan."""
+        task, names = request.task, request.task.plan.outputs
+        inputs = request.inputs()
+        # A retained state must not refer to memory that the caller can change.
+        into = {} if retain else self._lane_buffers(task.plan, request.formats, call)
+        forward = self._forward(task, inputs, names, call, retain=retain, into=into)
+        with call.times.stage("download"):
+            arrays = self._transfer.download(request.formats.converted({name: forward.outputs[name] for name in names}))
+        outputs = dict(zip(names, arrays, strict=True))
+        return ForwardResult(outputs, None if forward.state is None else ForwardState(task, forward.state))
+
+    def batch_entry(self, request: ForwardRequest, call: Call) -> BatchEntry[ForwardResult] | None:
+        """How a forward pass that is not retained runs in one batch with others; None: it runs alone."""
+        task = request.task
+        plan, scene = task.plan, task.scene
+        if scene is None or plan.kind is None:
+            return None
+        key = task.engine.name, scene.scene_id, scene.version, plan.kind
+        return BatchEntry(key, plan.fill, (request, call), self._forward_batch)
+
+    def backward(
+        self, retained: ForwardState, output_gradients: Tensors, wanted: Wanted, call: Call
+    ) -> Mapping[str, Array]:
+        """Differentiate a forward pass that was retained."""
+        task = retained.task
+        with arguments_of("spec"):
+            result = task.engine.backward(retained.state, output_gradients, wanted.names, call.check)
+        self._transfer.finish()
+        call.times.add_kernel(result.stages())
+        with call.times.stage("download"):
+            gradients = formatted(result, task.plan.row_gradients, wanted.format)
+            call.nonfinite = nonfinite(gradients.values())
+            return dict(zip(gradients, self._transfer.download(list(gradients.values())), strict=True))
+
+    def forward_backward(
+        self, task: Task, inputs: Any, output_gradients: Tensors, wanted: Wanted, call: Call
+    ) -> Mapping[str, Array]:
+        """Compute the outputs that have gradients again, and differentiate them."""
+        forward = self._forward(task, inputs, tuple(output_gradients), call, retain=True)
+        assert forward.state is not None
+        return self.backward(ForwardState(task, forward.state), output_gradients, wanted, call)
+
+    def _forward(
+        self,
+        task: Task,
+        inputs: Any,
+        outputs: Sequence[str],
+        call: Call,
+        *,
+        retain: bool,
+        into: Tensors | None = None,
+    ) -> Forward:
+        with arguments_of(task.field):
+            forward = task.engine.forward(task.plan, inputs, outputs, retain=retain, before_view=call.check, into=into)
+        self._transfer.finish()
+        call.times.add_kernel(forward.stages())
+        return forward
+
+    def _forward_batch(self, items: Sequence[tuple[ForwardRequest, Call]]) -> list[ForwardResult]:
+        """Compute several calls' outputs in one forward pass; each call's timings get its share of the time."""
+        requests, calls = [request for request, _ in items], [call for _, call in items]
+        task = requests[0].task
+        plan, inputs = task.engine.batched(
+            [request.task.plan for request in requests], [request.inputs() for request in requests]
+        )
+        with arguments_of(task.field):
+            forward = task.engine.forward(
+                plan, inputs, plan.outputs, retain=False, before_view=lambda: _check_any(calls)
+            )
+        self._transfer.finish()
+        ends = list(accumulate(request.task.plan.lead for request in requests))
+        slices = [slice(end - request.task.plan.lead, end) for request, end in zip(requests, ends, strict=True)]
+        shares = [request.task.plan.lead / ends[-1] for request in requests]
+        for call, share in zip(calls, shares, strict=True):
+            call.times.add_kernel({stage: ms * share for stage, ms in forward.stages().items()})
+        started = time.perf_counter()
+        converted: list[torch.Tensor] = []
+        for request, part in zip(requests, slices, strict=True):
+            converted += request.formats.converted({name: forward.outputs[name][part] for name in plan.outputs})
+        arrays = iter(self._transfer.download(converted))
+        milliseconds = (time.perf_counter() - started) * 1e3
+        for call, share in zip(calls, shares, strict=True):
+            call.times.add("download", milliseconds * share)
+        return [ForwardResult({name: next(arrays) for name in plan.outputs}, None) for _ in requests]
+
+    def _lane_buffers(self, plan: Plan, formats: ImageFormats, call: Call) -> Tensors:
+        """Where on the CPU the kernels write images of the reply that are sent unchanged."""
+        if not self._transfer.is_cpu:
+            return {}
+        buffers = {name: call.lane.room(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}
+        return {name: torch.from_numpy(buffer) for name, buffer in buffers.items() if buffer is not None}
+
+
+def _check_any(calls: Sequence[Call]) -> None:
+    """Raise if all calls have ended: as long as one waits, the others' views are computed too."""
+    # `ended` also notes in each call that it was checked.
+    ended = [call.ended() for call in calls]
+    if None not in ended:
+        raise next(filter(None, ended))

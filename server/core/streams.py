@@ -14,7 +14,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server.core.admission import Transit
+from lumigrad.server.core.accounts import Transit
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.v1 import distance_pb2, render_pb2, tensor_pb2

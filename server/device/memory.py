@@ -14,8 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from lumigrad.kernels.memory import trim
-from lumigrad.server.core.accounts import Account
-from lumigrad.server.core.admission import Transit
+from lumigrad.server.core.accounts import Account, Transit
 from lumigrad.server.core.errors import DeviceMemoryError, is_out_of_memory, release_frames
 
 

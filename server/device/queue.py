@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 
-from lumigrad.server.core.admission import Places
+from lumigrad.server.core.accounts import CallSlots
 from lumigrad.server.core.call import Call, Priority
 from lumigrad.server.core.errors import (
     BusyError,
@@ -242,7 +242,7 @@ class FairQueue(Generic[W]):
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
         """`size` is how much may wait; without tenants all of it is everybody's."""
-        self._places = Places(size, has_tenants=has_tenants)
+        self._slots = CallSlots(size, has_tenants=has_tenants)
         self._lines: dict[str, _Line[W]] = {}
         # By priority, device time that it has had more of than others who waited should bear.
         self._ahead = dict.fromkeys(Priority, 0.0)
@@ -251,7 +251,7 @@ class FairQueue(Generic[W]):
         self._floor = 0.0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._slots)
 
     def __iter__(self) -> Iterator[W]:
         """All that waits, in no order between tenants."""
@@ -266,11 +266,11 @@ class FairQueue(Generic[W]):
     @property
     def why_none(self) -> str:
         """What to tell somebody for whom there was no place, after how many wait."""
-        return self._places.why_none
+        return self._slots.why_none
 
     def put(self, item: W) -> bool:
         """Let it wait; False if there is no place."""
-        if not self._places.take(item.tenant):
+        if not self._slots.take(item.tenant):
             return False
         line = self._lines.setdefault(item.tenant, _Line(self._floor))
         if line.offer() is None:
@@ -286,7 +286,7 @@ class FairQueue(Generic[W]):
         tenant = min((name for name, offer in offers.items() if offer == priority), key=self._seconds)
         self._last = tenant, priority, offered
         self._floor = self._seconds(tenant)
-        self._places.give(tenant)
+        self._slots.release(tenant)
         return self._lines[tenant].waiting[priority].popleft()
 
     def take_along(self, is_wanted: Callable[[W], bool]) -> list[W]:
@@ -298,7 +298,7 @@ class FairQueue(Generic[W]):
             wanted = [item for item in items if is_wanted(item)]
             for item in wanted:
                 items.remove(item)
-                self._places.give(item.tenant)
+                self._slots.release(item.tenant)
             taken += wanted
         return taken
 
@@ -314,7 +314,7 @@ class FairQueue(Generic[W]):
                 self._ahead[other] -= _LEAD * seconds
         if any(other > priority for other in offered):
             self._ahead[priority] += seconds
-        if not self._places:
+        if not self._slots:
             # Time used while nobody else waited is nobody's loss.
             self._lines.clear()
             self._floor = 0.0
@@ -325,7 +325,7 @@ class FairQueue(Generic[W]):
         if line is None or item not in line.waiting[item.priority]:
             return False
         line.waiting[item.priority].remove(item)
-        self._places.give(item.tenant)
+        self._slots.release(item.tenant)
         return True
 
     def clear(self) -> list[W]:
@@ -333,7 +333,7 @@ class FairQueue(Generic[W]):
         items = list(self)
         self._last = None
         self._lines.clear()
-        self._places.clear()
+        self._slots.clear()
         return items
 
     def _turn(self, offered: frozenset[Priority]) -> Priority:

@@ -24,8 +24,7 @@ from lumigrad.protos.service import (
 )
 from lumigrad.protos.wire import parse
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account
-from lumigrad.server.core.admission import Places, Transit
+from lumigrad.server.core.accounts import Account, CallSlots, Transit
 from lumigrad.server.core.call import Patience
 from lumigrad.server.core.config import MIB, Config, ConfigError
 from lumigrad.server.core.errors import (
@@ -49,6 +48,7 @@ from lumigrad.server.engines.runner import EngineRunner
 from lumigrad.server.process.heap import Heap
 from lumigrad.server.process.liveness import Emergency, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
+from lumigrad.server.rpc.authentication import authenticator_of
 from lumigrad.server.rpc.certificates import Certificates
 from lumigrad.server.rpc.distance import DistanceService
 from lumigrad.server.rpc.handler import Surface
@@ -57,7 +57,6 @@ from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
 from lumigrad.server.rpc.threads import CallThreads
-from lumigrad.server.rpc.tokens import gate_of
 from lumigrad.server.rpc.tracing import tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
 from lumigrad.server.shm.lanes import Lanes
@@ -100,13 +99,20 @@ class Worker:
         max_calls = config.queue_size + _CALLS_BESIDE_QUEUE
         # Before all other threads: where stacks are written down, they are those of the hundred newest.
         self._pool = CallThreads(max_calls + config.max_trainings + _THREADS_BESIDE_CALLS)
-        places = Places(max_calls, has_tenants=config.has_tenants)
+        slots = CallSlots(max_calls, has_tenants=config.has_tenants)
         patience = Patience(config.max_call_seconds, config.stall_seconds)
         self._tracer = tracer_of(config, str(self._device), self._metrics)
         self._lanes = Lanes(config.lane_mib * MIB, self._metrics, has_tenants=config.has_tenants)
         check = RequestCheck(Limits.of(config))
         self._surface = Surface(
-            self._metrics, places, patience, check, _trainings(config), gate_of(config), self._tracer, self._lanes.of
+            self._metrics,
+            slots,
+            patience,
+            check,
+            _trainings(config),
+            authenticator_of(config),
+            self._tracer,
+            self._lanes.of,
         )
         self._machine = _machine(config, self._device)
         self._spool = open_spool(config, history, self._metrics)
@@ -206,7 +212,7 @@ class Worker:
             # gRPC's own defaults, which are promised here: no call brings more than this in metadata.
             ("grpc.max_metadata_size", 8 << 10),
             ("grpc.absolute_max_metadata_size", 16 << 10),
-            # One connection may have as many calls as there are places; more wait on their caller's side. gRPC counts
+            # One connection may have as many calls as there are slots; more wait on their caller's side. gRPC counts
             # those that were reset until Python has seen them, and refuses more of that connection at little cost, so
             # that resets do not fill the queue in which the calls of all connections wait for Python.
             ("grpc.max_concurrent_streams", max_streams),

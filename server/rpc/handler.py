@@ -15,15 +15,14 @@ import grpc
 from lumigrad.protos.service import Method, methods
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account, Reservation
-from lumigrad.server.core.admission import Places
+from lumigrad.server.core.accounts import Account, CallSlots, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
 from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
 from lumigrad.server.core.metrics import REFUSALS, Metrics
+from lumigrad.server.rpc.authentication import Authenticator
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.status import Answer, answer_to
 from lumigrad.server.rpc.threads import afterwards
-from lumigrad.server.rpc.tokens import Gate, OpenGate
 from lumigrad.server.rpc.tracing import NoTracer, Tracer
 
 _TRAIN = "TrainingService.Train"
@@ -38,27 +37,27 @@ class Surface:
     def __init__(
         self,
         metrics: Metrics,
-        places: Places,
+        slots: CallSlots,
         patience: Patience,
         request_check: RequestCheck,
         trainings: Account,
-        gate: Gate | None = None,
+        authenticator: Authenticator | None = None,
         tracer: Tracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
-        """`places` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.
+        """`slots` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.
 
         `request_check` refuses requests whose fields are too many or too large.
 
-        `gate` tells whose a call is, without one all are everybody's.
+        Without `authenticator` all callers are one tenant.
 
-        `tracer` writes down how each went; `lane_of` finds the lane that a call names.
+        `tracer` records each call; `lane_of` finds the lane that a call names.
         """
         self._metrics = metrics
         self._tracer = tracer or NoTracer()
-        self._gate = gate or OpenGate()
+        self._authenticator = authenticator
         self._lane_of = lane_of or (lambda _: NoLane())
-        self._places = places
+        self._slots = slots
         self._patience = patience
         self._request_check = request_check
         self.trainings = trainings
@@ -156,7 +155,8 @@ class Surface:
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Find out whose call it is and count it in, unless too many are in progress."""
         call.tell_stages = self._metrics.stages
-        call.tenant = self._gate.tenant_of(context)
+        if self._authenticator is not None:
+            call.tenant = self._authenticator.tenant_of(context)
         call.priority = priority_of(context)
         with self._changed:
             if self._is_closed:
@@ -165,7 +165,8 @@ class Surface:
             self._calls[call] = time.monotonic()
             self._unsent.add(call)
         call.on_end(lambda: self._note_sent(call))
-        call.lane = self._lane_of(call)
+        if call.lane_name:
+            call.lane = self._lane_of(call)
 
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
         """Count a call out; how it went is written down when its caller has the answer."""
@@ -182,13 +183,13 @@ class Surface:
         if call.method == _TRAIN:
             # Most of its time it waits for its client.
             self._trainings[call] = self.trainings.reserve(call.tenant, 1)
-        elif not self._places.take(call.tenant):
-            raise BusyError(f"{len(self._places)} calls are in progress, {self._places.why_none}", _RETRY_SECONDS)
+        elif not self._slots.take(call.tenant):
+            raise BusyError(f"{len(self._slots)} calls are in progress, {self._slots.why_none}", _RETRY_SECONDS)
 
     def _give_back(self, call: Call) -> None:
         training = self._trainings.pop(call, None)
         if training is None:
-            self._places.give(call.tenant)
+            self._slots.release(call.tenant)
         else:
             training.release()
 

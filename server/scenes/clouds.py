@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 from lumigrad.protos.hashing import tensors_of
 from lumigrad.protos.tensors import PayloadReader
+from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import Limits, require
-from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Shapes, Tensors, check_shape, shapes_of, uploader
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
@@ -130,26 +129,27 @@ class Rules(Protocol):
 
 @dataclass(frozen=True)
 class CloudContent:
-    """A cloud on the device."""
+    """A cloud on the device.
+
+    Attributes:
+        rules: The rules of its kind.
+        kept: Its tensors, with the uploads that they came in.
+        kind: Its field in `Scene`.
+        tensors: Its tensors by name.
+        outline: What requests are checked against.
+    """
 
     rules: Rules
     kept: KeptTensors
+    kind: str
+    tensors: Tensors
+    outline: Outline
     needs = ()
 
-    @property
-    def kind(self) -> str:
-        """Its field in `Scene`."""
-        return self.rules.name
-
-    @property
-    def tensors(self) -> Tensors:
-        """By name."""
-        return self.kept.by_name
-
-    @cached_property
-    def outline(self) -> Outline:
-        """What requests are checked against."""
-        return Outline(shapes_of(self.tensors))
+    @staticmethod
+    def of(rules: Rules, kept: KeptTensors) -> CloudContent:
+        """The content with these tensors."""
+        return CloudContent(rules, kept, rules.name, kept.by_name, Outline(shapes_of(kept.by_name)))
 
     @property
     def bytes(self) -> int:
@@ -221,6 +221,6 @@ class _Arrival:
                 kept = KeptTensors.of(uploaded) if self.old is None else self.old.kept.replaced(uploaded)
                 self.rules.check_values(kept.by_name, self.field)
                 transfer.finish()
-            return CloudContent(self.rules, kept)
+            return CloudContent.of(self.rules, kept)
 
         return make

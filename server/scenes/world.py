@@ -9,8 +9,8 @@ from functools import cached_property
 from lumigrad.kernels import meshes
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.worlds import environments_of
+from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import arguments_of, require
-from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, Draft, FindMesh, drafts_of, grid_name, grids_uploader

@@ -251,8 +251,6 @@ class Lanes:
 
     def of(self, call: Call) -> NoLane:
         """The lane that a call names; another tenant's lane counts as missing."""
-        if not call.lane_name:
-            return NoLane()
         found = self._find(call.lane_name, call.tenant)
         if found is None:
             self._fall_back("lost")

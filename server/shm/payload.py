@@ -12,9 +12,8 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.core.call import Allocate, NoLane
+from lumigrad.server.core.call import Allocate, NoLane, StageTimes
 from lumigrad.server.core.errors import InvalidArgumentError, LaneLostError
-from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.shm.lane import Lane, Lease, Region
 from lumigrad.v1 import tensor_pb2
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-import threading
 import uuid
 from collections.abc import Collection
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from lumigrad.server.core.errors import ContextLostError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.base import Sized
-from lumigrad.server.storage.lru import LruCache
+from lumigrad.server.storage.lru import LruStore
 
 V = TypeVar("V")
 
@@ -20,7 +19,7 @@ V = TypeVar("V")
 OVERHEAD_BYTES = 8 << 10
 
 
-class ContextStore(Generic[V]):
+class ContextStore(LruStore[V]):
     """A tenant's forward states by unguessable name, bounded by its own limit, the common budget and an idle time."""
 
     def __init__(
@@ -31,20 +30,9 @@ class ContextStore(Generic[V]):
         metrics: Metrics,
         limit_count: int = sys.maxsize,
     ) -> None:
-        self._budget = budget
         self._idle_seconds = idle_seconds
         self._metrics = metrics
-        self._lock = threading.Lock()
-        self._cache: LruCache[V] = LruCache(limit_bytes, self._dropped, limit_count)
-        budget.join(self)
-
-    def __len__(self) -> int:
-        return len(self._cache)
-
-    @property
-    def bytes(self) -> int:
-        """The size of all states."""
-        return self._cache.bytes
+        super().__init__(limit_bytes, limit_count, budget)
 
     def add(self, state: V, nbytes: int, shared: Collection[Sized] = ()) -> str:
         """Store a state; returns its name, or "" if it does not fit.
@@ -92,16 +80,6 @@ class ContextStore(Generic[V]):
         """Remove a state; False if it was not stored."""
         with self._lock:
             return self._cache.pop(context_id) is not None
-
-    def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Evict the least recently used state; False if none may be evicted."""
-        with self._lock:
-            return self._cache.drop_oldest(keep_newest=keep_newest)
-
-    def clear(self) -> None:
-        """Remove every state."""
-        with self._lock:
-            self._cache.clear()
 
     def expire(self) -> None:
         """Evict the states that were idle too long."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from lumigrad.server.device.memory import Budget
 
 V = TypeVar("V")
 
@@ -159,3 +162,35 @@ class LruCache(Generic[V]):
                 hidden = self._hidden.pop(name, None)
                 if hidden is not None:
                     self._forget(hidden)
+
+
+class LruStore(Generic[V]):
+    """A cache of one tenant with a lock of its own, which counts in a budget of all tenants."""
+
+    def __init__(self, limit_bytes: int, limit_count: int, budget: Budget) -> None:
+        self._budget = budget
+        self._lock = threading.Lock()
+        self._cache: LruCache[V] = LruCache(limit_bytes, self._dropped, limit_count)
+        budget.join(self)
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    @property
+    def bytes(self) -> int:
+        """The size of everything here."""
+        return self._cache.bytes
+
+    def drop_oldest(self, *, keep_newest: bool) -> bool:
+        """Drop what was used least recently; False if there is nothing that may go."""
+        with self._lock:
+            return self._cache.drop_oldest(keep_newest=keep_newest)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._cache.clear()
+
+    def _dropped(self, name: str, value: V, reason: str) -> None:
+        """Note what the cache has dropped; `reason` is "room" or "idle". The lock is held."""
+        raise NotImplementedError

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import secrets
 import sys
-import threading
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +14,7 @@ from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMi
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
 from lumigrad.server.engines.content import Content, Outline
-from lumigrad.server.storage.lru import LruCache
+from lumigrad.server.storage.lru import LruStore
 from lumigrad.v1 import scene_pb2
 
 # A name begins with this many digits of the content hash, for people and balancers; the rest is random.
@@ -128,7 +127,7 @@ class NoBacking:
         return False
 
 
-class SceneStore:
+class SceneStore(LruStore[StoredScene]):
     """A tenant's scenes in memory, bounded by its own limit and the budget of all tenants."""
 
     def __init__(
@@ -142,26 +141,15 @@ class SceneStore:
     ) -> None:
         """`option` is the option that sets `limit_bytes`, for error texts."""
         self._option = option
-        self._budget = budget
         self._backing = backing or NoBacking()
         self._metrics = metrics
-        self._lock = threading.Lock()
-        self._cache: LruCache[StoredScene] = LruCache(limit_bytes, self._dropped, limit_count)
         self._id_of_hash: dict[str, str] = {}
-        budget.join(self)
-
-    def __len__(self) -> int:
-        return len(self._cache)
+        super().__init__(limit_bytes, limit_count, budget)
 
     def __contains__(self, scene_id: object) -> bool:
         """Whether a scene is stored; marks it as used."""
         with self._lock:
             return isinstance(scene_id, str) and self._cache.get(scene_id) is not None
-
-    @property
-    def bytes(self) -> int:
-        """The size of all scenes."""
-        return self._cache.bytes
 
     def check(self, nbytes: int) -> None:
         """Raise BusyError, without a retry time, for a scene larger than the whole limit."""
@@ -264,11 +252,6 @@ class SceneStore:
             if scene is not None:
                 self._forget_hash(scene)
         self._backing.sync()
-
-    def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Evict the least recently used scene; False if none may be evicted."""
-        with self._lock:
-            return self._cache.drop_oldest(keep_newest=keep_newest)
 
     def clear(self) -> None:
         """Remove every scene from memory."""

@@ -28,6 +28,6 @@ def publish(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.Sce
     cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
     runtime.memory.check(cost)
     kept = runtime.executor.run(copy, call, cost)
-    info = runtime.scenes.replace(state.scene_id, state.version, CloudContent(rules, kept))
+    info = runtime.scenes.replace(state.scene_id, state.version, CloudContent.of(rules, kept))
     state.version = info.version
     return info

@@ -13,9 +13,9 @@ from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import LaneLostError
-from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.shm.lane import Lane, LaneBudget
 from lumigrad.server.shm.payload import OpenLane
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2

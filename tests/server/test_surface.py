@@ -16,8 +16,7 @@ import pytest
 from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account
-from lumigrad.server.core.admission import Places
+from lumigrad.server.core.accounts import Account, CallSlots
 from lumigrad.server.core.call import Call, Patience
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
@@ -55,7 +54,7 @@ def service() -> Iterator[SimpleNamespace]:
     check = RequestCheck(Limits.of(Config()))
     surface = Surface(
         metrics,
-        Places(2, has_tenants=False),
+        CallSlots(2, has_tenants=False),
         Patience(call_seconds=0.2, stall_seconds=60),
         check,
         Account("trainings", 1, "--max-trainings"),

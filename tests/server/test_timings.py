@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lumigrad.server.core.timings import StageTimes
+from lumigrad.server.core.call import StageTimes
 
 
 def length_ms(times: StageTimes, stage: str) -> float:

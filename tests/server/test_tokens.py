@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lumigrad.server.core.config import ConfigError
-from lumigrad.server.rpc.tokens import Tokens
+from lumigrad.server.rpc.authentication import Tokens
 
 ALICE, BOB, CAROL = (f"{name}-0123456789abcdef" for name in ("alice", "bob", "carol"))
 

@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lumigrad.kernels import _native
+from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
-from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.training import replies
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.images import Planned, render

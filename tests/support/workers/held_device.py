@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lumigrad.server.core.call import Priority
+from lumigrad.server.core.call import Priority, StageTimes
 from lumigrad.server.core.errors import CancelledError
-from lumigrad.server.core.timings import StageTimes
 from lumigrad.server.device.executor import DeviceExecutor
 
 

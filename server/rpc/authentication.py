@@ -1,4 +1,4 @@
-"""Tokens: who a caller is, and calls that anybody may make."""
+"""Authentication: which tenant a call is from, by its token or by its client certificate."""
 
 from __future__ import annotations
 
@@ -103,29 +103,19 @@ def _parsed(line: str, where: str) -> tuple[str, str]:
     return tenant, hashlib.sha256(secret.encode()).hexdigest()
 
 
-# The one tenant of a worker that asks nobody who they are.
-EVERYBODY = ""
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,63}")
 _SUBJECT = "x509_subject"
 
 
-class Gate(Protocol):
-    """Tells tenants apart."""
+class Authenticator(Protocol):
+    """Finds out which tenant a call is from."""
 
     def tenant_of(self, context: grpc.ServicerContext) -> str:
         """The tenant of a call; an UnauthenticatedError if it may not be made."""
 
 
-class OpenGate:
-    """Lets everybody in, as one tenant."""
-
-    def tenant_of(self, _: grpc.ServicerContext) -> str:
-        """The same for all."""
-        return EVERYBODY
-
-
-class TokenGate:
-    """Asks for a bearer token."""
+class TokenAuthenticator:
+    """Requires a bearer token."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -144,8 +134,8 @@ class TokenGate:
         return tenant
 
 
-class CertificateGate:
-    """Goes by the client's certificate, which the handshake has verified."""
+class CertificateAuthenticator:
+    """Reads the client's certificate, which the handshake has verified."""
 
     def tenant_of(self, context: grpc.ServicerContext) -> str:
         """Its subject; of one with unusual letters, a digest."""
@@ -156,8 +146,8 @@ class CertificateGate:
         return text if _PLAIN.fullmatch(text) else "subject-" + hashlib.sha256(subject).hexdigest()[:32]
 
 
-def gate_of(config: Config) -> Gate:
-    """As the worker was told; where tokens and certificates are asked for, the token tells the tenant."""
+def authenticator_of(config: Config) -> Authenticator | None:
+    """The authenticator that is configured; None: all callers are one tenant. Tokens go before certificates."""
     if config.tokens_file:
-        return TokenGate(Tokens(config.tokens_file))
-    return CertificateGate() if config.tls_client_ca else OpenGate()
+        return TokenAuthenticator(Tokens(config.tokens_file))
+    return CertificateAuthenticator() if config.tls_client_ca else None

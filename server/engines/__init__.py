@@ -1,1 +1,1 @@
-"""The engines: from a request to kernels, and from their outputs to a reply."""
+"""The engines: check requests, run the kernels and convert their outputs for the reply."""

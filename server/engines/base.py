@@ -1,4 +1,4 @@
-"""What the services know of an engine, and what it knows of a call."""
+"""The interface between the services and the engines."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ In = TypeVar("In")
 
 
 class Sized(Protocol):
-    """Something that takes memory."""
+    """An object of known size."""
 
     @property
     def bytes(self) -> int:
-        """Memory it holds."""
+        """The memory that it takes."""
 
 
 class State(Sized, Protocol):
-    """A forward that waits for its backward."""
+    """The state that a forward pass keeps for its backward pass."""
 
 
 class Forward(Protocol):
-    """What a forward pass of the kernels returns."""
+    """The result of a forward pass."""
 
     @property
     def outputs(self) -> Mapping[str, torch.Tensor]:
-        """By name."""
+        """Output tensors by name."""
 
     @property
     def state(self) -> State | None:
-        """If it was to be retained."""
+        """The forward state; None: it was not retained."""
 
     def stages(self) -> Mapping[str, float]:
         """Milliseconds by kernel stage."""
 
 
 class Backward(Protocol):
-    """What a backward pass of the kernels returns."""
+    """The result of a backward pass."""
 
     @property
     def gradients(self) -> Mapping[str, torch.Tensor]:
-        """By name."""
+        """Gradients by name."""
 
     @property
     def touched(self) -> torch.Tensor | None:
-        """By primitive, 0 where there is no gradient; None: no gradient has a row per primitive."""
+        """Per primitive, 0 where it has no gradient; None: no gradient has a row per primitive."""
 
     def stages(self) -> Mapping[str, float]:
         """Milliseconds by kernel stage."""
 
 
 class Engine(Protocol[P, In]):
-    """Runs kernels that answer requests, on the device's thread."""
+    """Runs the kernels of one engine on the device's thread."""
 
     @property
     def name(self) -> str:
-        """As metrics and callers hear of it."""
+        """The engine's name in metrics and messages."""
 
     def forward(
         self,
@@ -75,25 +75,25 @@ class Engine(Protocol[P, In]):
         before_view: Callable[[], object],
         into: Tensors | None = None,
     ) -> Forward:
-        """Compute outputs, those that `into` has memory for in there if the engine can.
+        """Compute outputs, into the tensors of `into` where the engine supports that.
 
-        `before_view` is called before each part of the work and may raise to end it.
+        `before_view` is called before each part of the work and may raise to stop it.
         """
 
     def backward(
         self, state: Any, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
     ) -> Backward:
-        """Differentiate what was computed."""
+        """Compute the gradients `wanted` from those of the outputs."""
 
     def batched(self, plans: Sequence[P], inputs: Sequence[In]) -> tuple[P, In]:
         """One forward pass for several plans of one kind and scene; its outputs are theirs, concatenated."""
 
     def shared(self, state: Any) -> Collection[Sized]:
-        """What a state holds, and does not count, because others hold it too."""
+        """The parts that a state shares with others and does not count."""
 
 
 class RenderEngine(Engine[P, Tensors], Protocol[P]):
-    """Renders one kind of scene, after which it is called, as its field in `RenderSpec.settings`."""
+    """Renders one kind of scene; its name is that of the kind and of its field in `RenderSpec.settings`."""
 
     def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> P:
-        """Read and check a request; `field` is the path of the spec in it."""
+        """Check a request; `field` is the path of the spec in it. Raises InvalidArgumentError."""

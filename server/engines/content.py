@@ -1,4 +1,4 @@
-"""Scenes as engines see them: tensors that arrive, and tensors on the device."""
+"""Scenes as the engines use them: checks and uploads of their tensors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
-# Sizes by the name of a tensor.
+# Shapes by tensor name.
 Shapes = Mapping[str, Sequence[int]]
 
 
 def shapes_of(tensors: Mapping[str, tensor_pb2.Tensor] | Mapping[str, torch.Tensor]) -> Shapes:
-    """Their sizes, whether they have arrived or not."""
+    """The shapes of tensors, received or only described."""
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
 def check_float32(tensor: tensor_pb2.Tensor, field: str) -> None:
-    """Check the type, and that the size can be computed."""
+    """Check that a tensor is float32 and its shape valid."""
     require(tensor.dtype == dtypes.FLOAT32, f"{field}.dtype", "DTYPE_FLOAT32", dtypes.name(tensor.dtype))
     nbytes(tensor, field)
 
@@ -42,9 +42,9 @@ def uploader(
     *,
     in_place: bool = False,
 ) -> Callable[[], dict[str, torch.Tensor]]:
-    """Check the places of tensors in the payload; returns what uploads them, for the device's thread.
+    """Check the tensors' places in the payload; returns a function that uploads them on the device's thread.
 
-    `in_place`: the caller may change them while they are in use.
+    `in_place`: read them from the caller's memory, which the caller may change meanwhile.
     """
     read = reader.read_in_place if in_place else reader.read
     arrays = {name: (read(tensor, f"{field}.{name}"), tensor.dtype) for name, tensor in tensors.items()}
@@ -56,12 +56,12 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Outline:
-    """What a request about a scene is checked against, known from the scene's header.
+    """The facts of a scene's header that requests are checked against.
 
     Attributes:
-        shapes: Of its tensors, by name.
-        obstacles: Of a world; a mesh is one.
-        environments: Of a world; a mesh has one.
+        shapes: The shapes of its tensors, by name.
+        obstacles: The number of obstacles of a world; 1 for a mesh.
+        environments: The number of environments of a world; 1 for a mesh.
     """
 
     shapes: Shapes = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Outline:
 
 
 class Content(Protocol):
-    """A scene on the device. It never changes, an update makes another: whoever holds this one may go on."""
+    """A scene on the device. Immutable: an update creates a new one."""
 
     @property
     def kind(self) -> str:
@@ -78,11 +78,11 @@ class Content(Protocol):
 
     @property
     def outline(self) -> Outline:
-        """What requests are checked against."""
+        """The facts that requests are checked against."""
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes, without the scenes that it needs."""
+        """The memory that it takes, without the scenes that it needs."""
 
     @property
     def count(self) -> int:
@@ -90,14 +90,14 @@ class Content(Protocol):
 
     @property
     def needs(self) -> Collection[str]:
-        """The names of stored scenes that must stay as long as this one is stored."""
+        """The names of scenes that must stay stored as long as this one."""
 
     @property
     def tensors(self) -> Tensors:
-        """By name."""
+        """Its tensors by name."""
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Add what only scenes of this kind have."""
+        """Add the fields of this kind of scene to its description."""
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The scene as it would be put; `tensors` are its own on their way."""
+        """The scene as a message, as a client would put it; `tensors` are its encoded tensors."""

@@ -1,4 +1,4 @@
-"""Distances: request and kernels."""
+"""The engine of distances: checks requests and runs the kernels."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _REDUCTIONS = {
 }
 # The name of the engine in messages, logs and metrics.
 ENGINE = "meshes"
-# Names of the kernels for what callers know by another.
+# Kernels' names of outputs that clients know by another name.
 _KERNEL_NAMES = {"obstacle": "instance"}
 _CALLER_NAMES = {kernel: caller for caller, kernel in _KERNEL_NAMES.items()}
 _VECTORS = {"gradient": 4, "normal": 3, "closest": 3}
 
 
 def kernel_name(output: str) -> str:
-    """What the kernels call an output."""
+    """The kernels' name of an output."""
     return _KERNEL_NAMES.get(output, output)
 
 
 _DISTANCES = tuple(_CALLER_NAMES.get(name, name) for name in meshes.DISTANCES)
 _OUTPUTS = (*meshes.COSTS, *_DISTANCES)
 _BOOLEANS = ("beyond", "exhausted")
-# For each sphere: of the workspace, of the derivatives of its cost, and of a backward pass.
+# Bytes per sphere: workspace, derivatives of its cost, and backward pass.
 _ROW_BYTES = 21
 _JACOBIAN_BYTES = 44
 _BACKWARD_BYTES = 16
@@ -51,13 +51,13 @@ _BACKWARD_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class DistancePlan(Plan):
-    """A query, but for the world.
+    """A checked query, without the world.
 
     Attributes:
-        settings: Of the kernels.
-        per_obstacle: Whether distances are to each obstacle.
-        tensors: The spheres and, if there are several, the environments that they ask about.
-        poses: For this call; None: those of the world.
+        settings: The kernels' settings.
+        per_obstacle: Whether distances are returned for each obstacle.
+        tensors: The spheres and, if there are several environments, each trajectory's.
+        poses: Poses for this call; None: those of the world.
     """
 
     settings: meshes.Settings
@@ -66,24 +66,24 @@ class DistancePlan(Plan):
     poses: tensor_pb2.Tensor | None
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """About what a query takes."""
+        """Estimated device memory of a query in bytes."""
         kept = {*outputs} | ({"normal", "obstacle"} if retain and "distance" in outputs else set())
         with_costs = not {"cost", "gradient"}.isdisjoint(outputs)
         size = self.count * (_ROW_BYTES + (_JACOBIAN_BYTES if with_costs else 0)) + self.image_bytes(kept)
-        # Distances to each obstacle are turned round at the end.
+        # Distances to each obstacle are transposed at the end.
         return size + (self.image_bytes(outputs) if self.per_obstacle else 0)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """About what a backward pass takes."""
+        """Estimated device memory of a backward pass in bytes."""
         return self.count * _BACKWARD_BYTES + 4 * sum(self.gradient_sizes[name] for name in wanted)
 
     def value_bytes(self, output: str) -> int:
-        """The size of a value of an output."""
+        """The bytes of one value of an output."""
         return 1 if output in _BOOLEANS else super().value_bytes(output)
 
 
 def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Limits, field: str) -> DistancePlan:
-    """Read and check a request about a world; `field` is the path of the spec in it."""
+    """Check a query of a world; `field` is the path of the spec in the request. Raises InvalidArgumentError."""
     rows = _rows(spec, limits, field)
     shapes = _output_shapes(rows, outline.obstacles if spec.per_obstacle else None)
     poses = spec.poses if spec.HasField("poses") else None
@@ -92,7 +92,7 @@ def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Lim
         check_shape(poses.shape, [outline.obstacles, 7], f"{field}.poses")
     settings = _settings(spec.settings, f"{field}.settings")
     sizes = {"spheres": 4 * prod(rows), "poses": 7 * outline.obstacles, "weight": 1}
-    # cuRobo's gradients are those of costs, and of nothing but centres.
+    # cuRobo has gradients of costs only, with respect to centres only.
     given, wanted = (("cost", "distance"), sizes) if settings.exact else (("cost",), ("spheres", "weight"))
     return DistancePlan(
         outputs=_outputs(spec, shapes, field),
@@ -113,13 +113,13 @@ def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Lim
 
 
 def _alike(spec: distance_pb2.DistanceSpec) -> tuple[object, ...]:
-    """What is equal of queries that could be one."""
+    """The key that queries of one batch share."""
     settings = spec.settings.SerializeToString(deterministic=True)
     return settings, tuple(spec.outputs), spec.per_obstacle, spec.HasField("environments")
 
 
 def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[int]:
-    """B, H, S."""
+    """Check and return the sizes B, H, S of the spheres."""
     where = f"{field}.spheres"
     require(spec.HasField("spheres"), where, "a tensor", "none")
     check_float32(spec.spheres, where)
@@ -136,7 +136,7 @@ def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[i
 
 
 def _output_shapes(rows: list[int], obstacles: int | None) -> Shapes:
-    """Of all outputs that there are; `obstacles` if each of them is asked about."""
+    """The shapes of all outputs; `obstacles`: their number if distances are per obstacle."""
     names, lead = (_OUTPUTS, rows) if obstacles is None else (_DISTANCES, [*rows, obstacles])
     return {name: [*lead, _VECTORS[name]] if name in _VECTORS else lead for name in names}
 
@@ -167,7 +167,7 @@ def _settings(message: distance_pb2.DistanceSettings, field: str) -> meshes.Sett
 
 @dataclass(frozen=True)
 class DistanceInputs:
-    """What a query is about.
+    """The inputs of a query.
 
     Attributes:
         world: The obstacles.
@@ -180,14 +180,14 @@ class DistanceInputs:
 
 @dataclass(frozen=True)
 class _Forward:
-    """What a query returns, by the names that callers know."""
+    """The result of a query, by the clients' names."""
 
     outputs: Mapping[str, torch.Tensor]
     evaluation: meshes.Evaluation
 
     @property
     def state(self) -> meshes.State | None:
-        """If it was to be retained."""
+        """The forward state; None: it was not retained."""
         return self.evaluation.state
 
     def stages(self) -> Mapping[str, float]:
@@ -205,7 +205,7 @@ class _Backward:
 
 
 class DistanceEngine:
-    """Asks how far spheres are from obstacles, and what that costs."""
+    """Computes distances and collision costs between spheres and obstacles."""
 
     name = ENGINE
 
@@ -219,7 +219,7 @@ class DistanceEngine:
         before_view: Callable[[], object],
         into: Tensors | None = None,
     ) -> _Forward:
-        """Compute distances and costs, in memory of their own."""
+        """Compute distances and costs; `into` is not used."""
         found = meshes.evaluate(
             inputs.tensors["spheres"],
             inputs.world,
@@ -239,19 +239,19 @@ class DistanceEngine:
         wanted: Sequence[str],
         before_view: Callable[[], object],
     ) -> _Backward:
-        """Differentiate a query."""
+        """Compute the gradients of a query."""
         result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
         return _Backward(result.gradients, result.stages)
 
     def batched(
         self, plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]
     ) -> tuple[DistancePlan, DistanceInputs]:
-        """All trajectories before the one world."""
+        """Concatenate the trajectories of queries of one world."""
         names = inputs[0].tensors
         tensors = {name: torch.cat([one.tensors[name] for one in inputs]) for name in names}
         return plans[0], DistanceInputs(inputs[0].world, tensors)
 
     def shared(self, state: meshes.State) -> list[meshes.Shape]:
-        """The shapes of the world: those of a mesh that has moved on since may be of no use to anybody else."""
+        """The shapes of the world, which an update may have left to this state alone."""
         shapes = {id(instance.shape): instance.shape for instance in state.world.instances}
         return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]

@@ -1,4 +1,4 @@
-"""Gaussian clouds: which tensors they have, how those belong together, and what may be in them."""
+"""The rules of Gaussian clouds: tensors, shapes and values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Layout:
 
     Attributes:
         lead: [N], or [S, N] for S scenes in one.
-        channels: D.
-        coefficients: Spherical harmonics per channel; 0: colours are given.
-        color_views: Cameras that colours are given for; 0: the same for all.
+        channels: D, the channels of colour.
+        coefficients: Spherical harmonics per channel; 0: there are colours instead.
+        color_views: The number of cameras with colours of their own; 0: all share one.
     """
 
     lead: Sequence[int]
@@ -34,7 +34,7 @@ class Layout:
 
     @staticmethod
     def of(shapes: Shapes) -> Layout:
-        """Of a cloud whose shapes were checked."""
+        """Create the layout of checked shapes."""
         lead = list(shapes["means"][:-1])
         if "sh" in shapes:
             return Layout(lead, shapes["sh"][-1], shapes["sh"][-2], 0)
@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def scenes(self) -> int:
-        """S."""
+        """S, the number of scenes."""
         return prod(self.lead[:-1])
 
     @property
@@ -58,11 +58,11 @@ class GaussianRules:
     name = engine = KIND
 
     def check_type(self, _: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-        """Check the type of a tensor, and that its size can be computed."""
+        """Check that a tensor is float32 and its shape valid."""
         check_float32(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check all that the header tells; `field` is the path of the cloud in its request."""
+        """Check the shapes in the header; `field` is the path of the cloud in the request."""
         for name in ("means", "opacities"):
             require(name in shapes, f"{field}.{name}", "a tensor", "none")
         means = list(shapes["means"])
@@ -78,7 +78,7 @@ class GaussianRules:
         require(channels <= limits.channels, f"{field}.{name}", f"at most {limits.channels} channels", channels)
 
     def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check that all is finite, scales >= 0, opacities in [0, 1]."""
+        """Check that values are finite, scales >= 0, opacities in [0, 1]."""
         with arguments_of(field):
             gaussians.check_values(gaussians.Gaussians(**tensors))
 

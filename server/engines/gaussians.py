@@ -1,4 +1,4 @@
-"""Gaussians: request and kernels."""
+"""The engine of Gaussians: checks requests and runs the kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEMANTICS = {
     gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH: "inria_depth",
     gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT: "inria_exact",
 }
-# Absent: the kernels' own default.
+# Absent fields have the kernels' default.
 _OPTIONAL = (
     "sh_degree",
     "eps2d",
@@ -48,8 +48,8 @@ _OPTIONAL = (
 _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "means2d")
 # Inria's: two matrices and a position.
 _CAMERA_VALUES = 35
-# For each Gaussian, of the workspace, of a view, and of the backward pass of a view: on the CPU 30 to 40, 105 and, of
-# several views, 90 were measured, on CUDA 0, 113 and 46.
+# Bytes per Gaussian: workspace, one view, and one view's backward pass. Measured: 30 to 40, 105 and (several views) 90
+# on the CPU; 0, 113 and 46 on CUDA.
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 65
@@ -57,17 +57,17 @@ _BACKWARD_BYTES = 65
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianPlan(Plan):
-    """A call of the Gaussian kernels, but for the scene."""
+    """A checked call of the Gaussian kernels, without the scene."""
 
     cameras: Sequence[Camera]
     settings: Settings
     transforms: Sequence[Transform]
-    # D or C * D values; empty: all 0.
+    # D or C * D values; empty: zeros.
     background: Sequence[float]
     background_shape: Sequence[int]
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """About what a forward pass takes: all views at once on CUDA, and of each what backward needs."""
+        """Estimated bytes of a forward pass: all views at once on CUDA, and each view's forward state."""
         images = {*outputs}
         if retain:
             images |= {"color", "transmittance", *({"depth", "inverse_depth"} & images)}
@@ -75,23 +75,23 @@ class GaussianPlan(Plan):
         return self._each * (_WORKSPACE_BYTES + self._view_bytes * kept) + self.image_bytes(images)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """About what a backward pass takes: sums over the pixels of each view, then the gradients."""
+        """Estimated bytes of a backward pass: sums over each view's pixels, then the gradients."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
         return self._each * self.views * _BACKWARD_BYTES + gradients
 
     @property
     def _each(self) -> int:
-        """Gaussians of one scene."""
+        """The number of Gaussians of one scene."""
         return self.output_shapes["depths"][1]
 
     @property
     def _view_bytes(self) -> int:
-        """Of a view, for each Gaussian; channels beyond colours are apart."""
+        """Bytes of a view per Gaussian, without channels beyond colour."""
         return _VIEW_BYTES + 5 * max(0, self.output_shapes["color"][-1] - 3)
 
 
 def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
-    """Read and check a request about Gaussians of these shapes; `field` is the path of the spec in it."""
+    """Check a request for Gaussians of these shapes; `field` is the spec's path. Raises InvalidArgumentError."""
     layout = Layout.of(shapes)
     check_cameras(spec.cameras, limits, f"{field}.cameras")
     _check_views(len(spec.cameras), layout, f"{field}.cameras")
@@ -106,7 +106,7 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = 2 * len(cameras) * layout.each
     image = cameras[0].width, cameras[0].height
-    # Whether any camera could stand among those of another call.
+    # Whether the cameras can be batched with those of other calls.
     is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1
     return GaussianPlan(
         outputs=outputs,
@@ -201,7 +201,7 @@ class GaussianEngine:
     name = KIND
 
     def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
-        """Read and check a request."""
+        """Check a request; see `gaussian_plan`."""
         return gaussian_plan(spec, shapes, limits, field)
 
     def forward(
@@ -238,7 +238,7 @@ class GaussianEngine:
         wanted: Sequence[str],
         before_view: Callable[[], object],
     ) -> gaussians.Backward:
-        """Differentiate what was rendered."""
+        """Compute the gradients of the rendered views."""
         return gaussians.backward(state, output_gradients, wanted, before_view)
 
     def batched(self, plans: Sequence[GaussianPlan], inputs: Sequence[Tensors]) -> tuple[GaussianPlan, Tensors]:
@@ -246,5 +246,5 @@ class GaussianEngine:
         return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
 
     def shared(self, _: gaussians.State) -> tuple[()]:
-        """Nothing: states count their scene."""
+        """Nothing: states count their scene's tensors."""
         return ()

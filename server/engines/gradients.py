@@ -1,4 +1,4 @@
-"""Gradients that leave: which are wanted, in which format, and whether they are finite."""
+"""Gradients of a reply: their names, format and finiteness."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lumigrad.v1 import render_pb2
 
 
 def nonfinite(tensors: Iterable[torch.Tensor]) -> int:
-    """Counts them; costs one pass over the memory as long as there are none."""
+    """Count the NaN and infinite values; one pass over the memory if there are none."""
     return sum(_count(tensor) for tensor in tensors if tensor.is_floating_point())
 
 
 def _count(tensor: torch.Tensor) -> int:
-    # One that is not finite shows in the sum; a sum may also be too large, so look again.
+    # A nonfinite value makes the sum nonfinite; so does overflow, so count in that case.
     if math.isfinite(tensor.sum(dtype=torch.float32).item()):
         return 0
     return tensor.numel() - int(torch.isfinite(tensor).sum())
@@ -38,14 +38,14 @@ _INDEX_BYTES = torch.int64.itemsize
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a Backward wants: the names of gradients, each once, and their format."""
+    """The gradients that a Backward requests: names, each once, and format."""
 
     names: tuple[str, ...]
     format: render_pb2.GradientFormat
 
     @staticmethod
     def of(names: Sequence[str], message: render_pb2.GradientFormat, plan: Plan) -> Wanted:
-        """Check what a request says; no names are the plan's default."""
+        """Check a request; without names: the plan's default."""
         known = plan.gradient_sizes
         for name in names:
             require(name in known, "spec.wanted", f"names out of {', '.join(known)}", name)
@@ -54,7 +54,7 @@ class Wanted:
         return Wanted(tuple(dict.fromkeys(names)) or plan.default_wanted, message)
 
     def bytes(self, plan: Plan, limits: Limits) -> int:
-        """The size of the reply at the most, checked."""
+        """The largest size of the reply, checked against the limits."""
         size = _INDEX_BYTES * plan.count if self.format.sparse else 0
         for name in self.names:
             dtype = _TORCH[self.format.dtype] if name in plan.row_gradients else torch.float32
@@ -67,9 +67,9 @@ class Wanted:
 def formatted(
     result: Backward, row_gradients: Collection[str], message: render_pb2.GradientFormat
 ) -> Mapping[str, torch.Tensor]:
-    """The gradients as the caller wants them; with `sparse` only the rows touched, and "index".
+    """Convert gradients to the requested format; with `sparse` only the touched rows, and "index".
 
-    Primitives of several scenes are counted through.
+    Primitives of several scenes are numbered consecutively.
     """
     gradients: dict[str, torch.Tensor] = {}
     index, touched = None, result.touched

@@ -23,22 +23,22 @@ from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import image_pb2, tensor_pb2
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# By channels: grey, RGB, RGBA.
+# PNG colour types by number of channels: grey, RGB, RGBA.
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 CHANNELS = tuple(_COLOR_TYPES)
-# Each row as its difference to the row above: to choose filters row by row takes longer and gains little in renders.
+# Filter "up" for each row: choosing filters per row takes longer and gains little for renders.
 _FILTER_UP = 2
 
 
 def png_of(levels: Array) -> bytes:
-    """The file of an image, uint8 [H, W, 1 | 3 | 4]; most of the time without the GIL."""
+    """Encode an image, uint8 [H, W, 1 | 3 | 4], as PNG; mostly without the GIL."""
     height, width, channels = levels.shape
     rows = levels.reshape(height, width * channels)
     filtered = np.empty((height, width * channels + 1), np.uint8)
     filtered[:, 0] = _FILTER_UP
     filtered[0, 1:] = rows[0]
     np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])
-    # Differences of even rows are runs: to search for repetitions takes longer and gains little.
+    # Differences of smooth rows are runs: searching for repetitions takes longer and gains little.
     deflate = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
     data = deflate.compress(filtered.data) + deflate.flush()
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
@@ -54,7 +54,7 @@ _UINT8, _JPEG, _PNG = image_pb2.IMAGE_FORMAT_UINT8, image_pb2.IMAGE_FORMAT_JPEG,
 _TORCH: Mapping[int, torch.dtype] = {_FLOAT16: torch.float16, _BFLOAT16: torch.bfloat16}
 _FILES = (_JPEG, _PNG)
 
-# Images of values from 0 to 1, and all that are images of floats.
+# Outputs with values from 0 to 1, and all outputs that are float images.
 _LEVELS = ("color", "alpha", "transmittance")
 _FLOATS = (*_LEVELS, "depth", "expected_depth", "inverse_depth", "weights")
 _TAKES: Mapping[int, tuple[str, ...]] = {
@@ -66,21 +66,21 @@ _TAKES: Mapping[int, tuple[str, ...]] = {
 }
 _JPEG_CHANNELS = (3,)
 _DEFAULT_QUALITY = 90
-# Values that a core's cache holds, with what becomes of them.
+# Values that fit into a core's cache together with their results.
 _PART = 1 << 16
-# From here on the colours of a JPEG keep the full resolution.
+# From this quality on, JPEG colours keep the full resolution.
 _FINE_QUALITY = 90
 
 
 @dataclass(frozen=True)
 class ImageFormats:
-    """What a request says of its outputs, checked; those that it does not speak of travel as they are."""
+    """The checked formats of a request's outputs; outputs without a format are sent unchanged."""
 
     by_name: Mapping[str, image_pb2.OutputFormat] = field(default_factory=dict)
 
     @staticmethod
     def of(entries: Sequence[image_pb2.OutputFormat], plan: Plan, path: str) -> ImageFormats:
-        """Check; `path` is where they stand in the request."""
+        """Check formats; `path` is their path in the request."""
         formats: dict[str, image_pb2.OutputFormat] = {}
         for index, entry in enumerate(entries):
             where = f"{path}[{index}]"
@@ -91,7 +91,7 @@ class ImageFormats:
         return ImageFormats(formats)
 
     def value_bytes(self, plan: Plan, name: str) -> int:
-        """The size of a value of an output on its way; of files about, as they may be a little larger."""
+        """The bytes of one value of an output as sent; for files approximate, as they may be a little larger."""
         kind = self._kind(name)
         if kind in _TORCH:
             return _TORCH[kind].itemsize
@@ -105,15 +105,15 @@ class ImageFormats:
         return size
 
     def unchanged(self, names: Sequence[str]) -> list[str]:
-        """Those that are images of floats and travel as such."""
+        """The outputs that are float images and are sent unchanged."""
         return [name for name in names if name in _FLOATS and self._kind(name) == image_pb2.IMAGE_FORMAT_FLOAT32]
 
     def converted(self, outputs: Tensors) -> list[torch.Tensor]:
-        """The values as they travel, or as levels for files; on the device's thread."""
+        """Convert outputs to the values to send, or to levels for files; on the device's thread."""
         return [self._converted(name, output) for name, output in outputs.items()]
 
     def named(self, arrays: Mapping[str, Array], payload: PayloadWriter, call: Call) -> list[tensor_pb2.NamedTensor]:
-        """Append what was converted to a payload, files made of it first; not for the device's thread."""
+        """Append converted outputs to a payload, encoding files first; not on the device's thread."""
         return [self._named(name, array, payload, call) for name, array in arrays.items()]
 
     def _kind(self, name: str) -> int:
@@ -161,7 +161,7 @@ def _either(values: Sequence[object]) -> str:
 
 
 def _levels(values: torch.Tensor) -> torch.Tensor:
-    """0..1 as 0..255, rounded, ties to even; what lies outside is clamped, NaN is 0."""
+    """Map 0..1 to 0..255, rounded, ties to even; values outside are clamped, NaN becomes 0."""
     levels = torch.empty_like(values, dtype=torch.uint8)
     part = _PART if values.device.type == "cpu" else max(1, values.numel())
     for source, target in zip(torch.split(values.flatten(), part), torch.split(levels.view(-1), part), strict=True):
@@ -171,7 +171,7 @@ def _levels(values: torch.Tensor) -> torch.Tensor:
 
 
 def _file(levels: Array, entry: image_pb2.OutputFormat) -> bytes:
-    """The file of one view, [H, W] or [H, W, K]."""
+    """Encode one view, [H, W] or [H, W, K], as a file."""
     if entry.format == _PNG:
         return png_of(levels.reshape(*levels.shape[:2], -1))
     quality = entry.quality or _DEFAULT_QUALITY

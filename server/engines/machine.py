@@ -1,4 +1,4 @@
-"""What all calls share, whoever makes them: one device and the way to it."""
+"""The parts of a worker that all tenants share: the device and its queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.server.engines.runner import EngineRunner
 
 @dataclass(frozen=True)
 class Machine:
-    """One worker's working parts, without anything that belongs to a caller."""
+    """The parts of a worker that belong to no tenant."""
 
     limits: Limits
     memory: DeviceMemory

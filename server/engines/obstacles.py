@@ -1,4 +1,4 @@
-"""The obstacles of a world as they arrive, checked and in the kernels' own terms."""
+"""Checks the obstacles of a world message and converts them for the kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import check_float32, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
 
-# With longer ones a world of as many obstacles as there may be would not fit into one message.
+# With longer names, a world with the most obstacles would not fit into one message.
 _NAME_BYTES = 100
 _SIGNS = {
     world_pb2.SIGN_POLICY_AUTO: "auto",
@@ -25,7 +25,7 @@ _SIGNS = {
 }
 NUMBER_OF_SIGN = {name: number for number, name in _SIGNS.items()}
 _SHAPES = "mesh_id, cuboid or grid"
-# Stands for a grid until its values are there.
+# Replaces a grid until its values arrive.
 _LATER = meshes.Cuboid((1.0, 1.0, 1.0))
 FindMesh = Callable[[str, int, str], meshes.Mesh]
 
@@ -35,10 +35,10 @@ class Draft:
     """An obstacle whose header was checked.
 
     Attributes:
-        name: Of the obstacle.
-        mesh_id: Of the mesh that it shows; empty: it is no mesh.
-        instance: For the kernels, but for the values of a grid.
-        grid: That is still to come, if it is one.
+        name: The obstacle's name.
+        mesh_id: The scene id of its mesh; empty: it is not a mesh.
+        instance: The kernels' instance, without the values of a grid.
+        grid: The grid message whose values are still missing, if it is a grid.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Draft:
 def drafts_of(world: world_pb2.World, environments: int, limits: Limits, find: FindMesh, field: str) -> list[Draft]:
     """Check the obstacles.
 
-    `find` gives the mesh of a scene_id and a version, or raises an error about the field that it is told.
+    `find` returns the mesh of a scene_id and version, or raises an error that names the given field.
     """
     drafts: list[Draft] = []
     names: set[str] = set()
@@ -105,14 +105,14 @@ def _check_grid(message: world_pb2.VoxelGrid, limits: Limits, field: str) -> Non
 
 
 def grid_name(index: int) -> str:
-    """How the tensor of obstacle `index` is called."""
+    """The name of the grid tensor of obstacle `index`."""
     return f"obstacles[{index}].grid.distances"
 
 
 def grids_uploader(
     drafts: Sequence[Draft], reader: PayloadReader, transfer: Transfer, field: str
 ) -> Callable[[], Mapping[int, meshes.Instance]]:
-    """Check the places of the grids in the payload; returns what uploads them and completes their instances."""
+    """Check the grids' places in the payload; returns a function that uploads them and completes the instances."""
     grids = {index: draft.grid for index, draft in enumerate(drafts) if draft.grid is not None}
     tensors: dict[str, tensor_pb2.Tensor] = {grid_name(index): grid.distances for index, grid in grids.items()}
     upload = uploader(tensors, reader, transfer, field)

@@ -24,7 +24,7 @@ _PROJECTIONS = {
     camera_pb2.PROJECTION_FISHEYE: "fisheye",
 }
 
-# Calls with large pictures gain nothing from being rendered together, and each waits for the last.
+# Batching large images gains nothing, and each call would wait for the last one.
 _BATCH_PIXELS = 1 << 20
 
 
@@ -79,7 +79,7 @@ class Plan(ABC):
 
 
 def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: str) -> None:
-    """Check their number and size."""
+    """Check the number of cameras and their sizes."""
     require(1 <= len(cameras) <= limits.cameras, field, f"1 to {limits.cameras} cameras", len(cameras))
     width, height = cameras[0].width, cameras[0].height
     for index, camera in enumerate(cameras):
@@ -92,13 +92,13 @@ def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: s
 
 
 def fill_of(cameras: Sequence[camera_pb2.Camera], limits: Limits) -> float:
-    """The share that checked cameras take of the most that is rendered as one."""
+    """The fraction of the largest batch that checked cameras take."""
     pixels = len(cameras) * cameras[0].width * cameras[0].height
     return max(len(cameras) / limits.batch_views, pixels / min(limits.pixels, _BATCH_PIXELS))
 
 
 def check_model(camera: camera_pb2.Camera, known: Sequence[str], field: str) -> str:
-    """The field of the camera's model, one of those known."""
+    """The name of the camera's model; InvalidArgumentError unless it is in `known`."""
     model = camera.WhichOneof("model")
     limit = " or ".join(known)
     require(model is not None, field, limit, "neither")
@@ -107,7 +107,7 @@ def check_model(camera: camera_pb2.Camera, known: Sequence[str], field: str) -> 
 
 
 def check_length(values: Sequence[float], length: int, field: str) -> None:
-    """Check how many values there are."""
+    """Check the number of values."""
     require(len(values) == length, field, f"{length} values", len(values))
 
 
@@ -118,13 +118,13 @@ def check_opencv(camera: camera_pb2.OpenCVCamera, field: str) -> None:
 
 
 def projection_of(camera: camera_pb2.OpenCVCamera, field: str) -> str:
-    """The projection in the kernels' words."""
+    """The kernels' name of the projection."""
     require(camera.projection in _PROJECTIONS, f"{field}.projection", "a known value", camera.projection)
     return _PROJECTIONS[camera.projection]
 
 
 def rows(values: Sequence[float], length: int) -> list[list[float]]:
-    """A row-major matrix, row by row."""
+    """Split a row-major matrix into rows."""
     return [list(values[start : start + length]) for start in range(0, len(values), length)]
 
 
@@ -133,7 +133,7 @@ def _size(camera: camera_pb2.Camera) -> str:
 
 
 def gaussian_camera(message: camera_pb2.Camera, field: str) -> Camera:
-    """Check and build a camera; `field` is its path in the request."""
+    """Check a camera message and create the camera; `field` is its path in the request."""
     model = check_model(message, ("opencv", "inria"), field)
     where = f"{field}.{model}"
     if model == "opencv":
@@ -150,7 +150,7 @@ def gaussian_camera(message: camera_pb2.Camera, field: str) -> Camera:
 
 @lru_cache(maxsize=4096)
 def _known_camera(serialized: bytes) -> Camera:
-    """The kernels' camera; trainers come back to the same views, and making one takes time."""
+    """Create a camera; cached, because creation is slow and trainers repeat their views."""
     message = camera_pb2.Camera.FromString(serialized)
     if message.HasField("inria"):
         inria = message.inria
@@ -179,7 +179,7 @@ def _known_camera(serialized: bytes) -> Camera:
 
 
 def checked_outputs(spec: render_pb2.RenderSpec, known: Sequence[str], field: str) -> tuple[str, ...]:
-    """The names, each once; colour if there are none."""
+    """The requested outputs, each once; colour if there are none."""
     for name in spec.outputs:
         require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}", name)
     return tuple(dict.fromkeys(spec.outputs)) or ("color",)
@@ -191,7 +191,7 @@ _DTYPES = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16)
 def checked_gradients(
     entries: Sequence[tensor_pb2.NamedTensor], shapes: Shapes, field: str
 ) -> dict[str, tensor_pb2.Tensor]:
-    """The tensors by name; `shapes` are those of all that there may be."""
+    """Check output gradients; returns them by name. `shapes`: the shapes of all that are allowed."""
     names = ", ".join(shapes)
     require(len(entries) > 0, field, f"at least one of {names}", "none")
     tensors: dict[str, tensor_pb2.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Spheres: scene, request and kernels."""
+"""The engine of spheres: checks scenes and requests, and runs the kernels."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class SphereRules:
     name = engine = KIND
 
     def check_type(self, _: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-        """Check the type of a tensor, and that its size can be computed."""
+        """Check that a tensor is float32 and its shape valid."""
         check_float32(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check all that the header tells; `field` is the path of the cloud in its request."""
+        """Check the shapes in the header; `field` is the path of the cloud in the request."""
         for name in ("positions", "colors", "radii"):
             require(name in shapes, f"{field}.{name}", "a tensor", "none")
         positions, colors = shapes["positions"], list(shapes["colors"])
@@ -54,7 +54,7 @@ class SphereRules:
                 check_shape(shapes[name], [count], f"{field}.{name}")
 
     def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check that all is finite, radii > 0, opacities in [0, 1]."""
+        """Check that values are finite, radii > 0, opacities in [0, 1]."""
         with arguments_of(field):
             spheres.check_values(tensors["positions"], tensors["colors"], tensors["radii"], tensors.get("opacities"))
 
@@ -71,25 +71,25 @@ _SEMANTICS = {
     spheres_pb2.SEMANTICS_COMPAT: "compat",
 }
 _CAMERA_VALUES = 16
-# Of the workspace, for each sphere. On the CPU 126 were measured for forward, and 172 for backward, which may find the
-# former there already; on CUDA 163 and 224.
+# Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former; on
+# CUDA: 163 and 224.
 _FORWARD_BYTES = 145
 _BACKWARD_BYTES = 120
-# Of what exact keeps for backward beside outputs, for each pixel.
+# Bytes per pixel that `exact` keeps for backward beside the outputs.
 _EXACT_STATE_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpherePlan(Plan):
-    """A call of the sphere kernels, but for the scene."""
+    """A checked call of the sphere kernels, without the scene."""
 
     cameras: Sequence[Camera]
     settings: Settings
-    # Empty: all 1.
+    # Empty: ones.
     background: Sequence[float]
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """About what a forward pass takes: views are rendered one after the other, in one workspace."""
+        """Estimated bytes of a forward pass: views are rendered one after the other in one workspace."""
         images, pixels = {*outputs}, prod(self.output_shapes["hits"])
         size = _FORWARD_BYTES * self.count + pixels // self.views
         if retain and self.settings.exact:
@@ -100,13 +100,13 @@ class SpherePlan(Plan):
         return size + self.image_bytes(images)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """About what a backward pass takes: the gradients of one view are added to those of all."""
+        """Estimated bytes of a backward pass: one view's gradients are added to the total."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
         return _BACKWARD_BYTES * self.count + gradients * (2 if self.views > 1 else 1)
 
 
 def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> SpherePlan:
-    """Read and check a request about spheres of these shapes; `field` is the path of the spec in it."""
+    """Check a request for spheres of these shapes; `field` is the spec's path. Raises InvalidArgumentError."""
     check_cameras(spec.cameras, limits, f"{field}.cameras")
     outputs = checked_outputs(spec, OUTPUTS, field)
     cameras = [_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
@@ -129,7 +129,7 @@ def sphere_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, fie
         row_gradients=tuple(sizes),
         count=count,
         views=views,
-        # Where the depth range begins may depend on all cameras of a call.
+        # The start of the depth range may depend on all cameras of a call.
         kind=(message, outputs, cameras[0].width, cameras[0].height, max(camera.auto_min_depth for camera in cameras)),
         fill=fill_of(spec.cameras, limits),
         cameras=cameras,
@@ -168,7 +168,7 @@ def _check_opencv(message: camera_pb2.OpenCVCamera, field: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _known_camera(serialized: bytes) -> Camera:
-    """The kernels' camera; trainers come back to the same views, and making one takes as long as sending a chunk."""
+    """Create a camera; cached, because creation is slow and trainers repeat their views."""
     message = camera_pb2.Camera.FromString(serialized)
     width, height = message.width, message.height
     if message.HasField("pulsar"):
@@ -194,7 +194,7 @@ def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
 
 @lru_cache(maxsize=256)
 def _known_settings(serialized: bytes) -> Settings:
-    """The kernels' settings, which seldom change from call to call."""
+    """Create the settings; cached, because they seldom change between calls."""
     message = spheres_pb2.SphereSettings.FromString(serialized)
     return Settings(
         gamma=message.gamma,
@@ -216,7 +216,7 @@ class SphereEngine:
     name = KIND
 
     def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> SpherePlan:
-        """Read and check a request."""
+        """Check a request; see `sphere_plan`."""
         return sphere_plan(spec, shapes, limits, field)
 
     def forward(
@@ -252,7 +252,7 @@ class SphereEngine:
         wanted: Sequence[str],
         before_view: Callable[[], object],
     ) -> spheres.Backward:
-        """Differentiate what was rendered."""
+        """Compute the gradients of the rendered views."""
         return spheres.backward(state, output_gradients, wanted, before_view)
 
     def batched(self, plans: Sequence[SpherePlan], inputs: Sequence[Tensors]) -> tuple[SpherePlan, Tensors]:
@@ -260,5 +260,5 @@ class SphereEngine:
         return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
 
     def shared(self, _: spheres.State) -> tuple[()]:
-        """Nothing: states count their scene."""
+        """Nothing: states count their scene's tensors."""
         return ()

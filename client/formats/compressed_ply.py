@@ -1,4 +1,4 @@
-"""Gaussians in PlayCanvas' .compressed.ply: blocks of 256, 16 bytes each between a block's bounds. Read only."""
+"""Gaussians in PlayCanvas' .compressed.ply: 16 bytes each, in blocks of 256 with common bounds. Read only."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _BLOCK = 256
 _PACKED = ("packed_position", "packed_rotation", "packed_scale", "packed_color")
 _POSITION_BOUNDS = ("min_x", "min_y", "min_z", "max_x", "max_y", "max_z")
 _SCALE_BOUNDS = tuple(f"{end}_scale_{axis}" for end in ("min", "max") for axis in "xyz")
-# Absent in the first version of the format, where colours are 0 to 1.
+# Absent in the format's first version, whose colours are 0 to 1.
 _COLOR_BOUNDS = ("min_r", "min_g", "min_b", "max_r", "max_g", "max_b")
 _REST_COUNTS = (9, 24, 45)
-# Harmonics lie in -4 to 4.
+# Harmonics are in [-4, 4].
 _HARMONICS_RANGE = 8.0
 
 
 def holds_packed_gaussians(header: PlyHeader) -> bool:
-    """Whether the file is of this format."""
+    """Whether the file has this format."""
     return set(_PACKED) <= header.vertex_properties
 
 
@@ -82,7 +82,7 @@ def _vector(words: Array) -> Array:
 
 
 def _between(blocks: Any, bounds: tuple[str, ...], block_of: Array, fractions: Array) -> Float32:
-    """Fractions of the way from the lower to the upper bounds of each one's block."""
+    """Interpolates between the lower and upper bounds of each Gaussian's block."""
     low, high = (
         np.stack([np.asarray(blocks[name], np.float64) for name in names], axis=1)[block_of]
         for names in (bounds[:3], bounds[3:])
@@ -100,7 +100,7 @@ def _harmonics(header: PlyHeader) -> Float32:
     if set(names) != {f"f_rest_{k}" for k in range(len(names))} or set(names.values()) - {"uchar", "uint8"}:
         raise header.fail('expected the properties f_rest_0, f_rest_1, … as uchar in the element "sh"')
     levels = np.stack([np.asarray(table[f"f_rest_{k}"]) for k in range(len(names))], axis=1)
-    # A level stands for the middle of its interval, but the first and the last one for the ends of the range.
+    # A level means the middle of its interval; the first and last mean the ends of the range.
     fractions = np.select([levels == 0, levels == 255], [0.0, 1.0], (levels + 0.5) / 256.0)
     higher = (fractions - 0.5) * _HARMONICS_RANGE
     return np.asarray(higher.reshape(len(levels), 3, len(names) // 3).transpose(0, 2, 1), np.float32)

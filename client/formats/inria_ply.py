@@ -20,9 +20,9 @@ from lumigrad.client.formats.scene import (
 
 _REQUIRED = ("x", "y", "z", "f_dc_0", "f_dc_1", "f_dc_2", "opacity", "scale_0", "scale_1", "scale_2")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
-# Coefficients beyond the constant one, all channels: degrees 0 to 4.
+# Numbers of coefficients beyond the constant one, all channels, for degrees 0 to 4.
 _REST_COUNTS = (0, 9, 24, 45, 72)
-# How other trainers note antialiasing; the last comment counts.
+# Other trainers' comments about antialiasing; the last one counts.
 _MODE_COMMENTS = {
     "SplatRenderMode: mip": True,
     "SplatRenderMode: default": False,
@@ -32,12 +32,12 @@ _MODE_COMMENTS = {
 
 
 def holds_gaussians(header: PlyHeader) -> bool:
-    """Whether the file is of this format."""
+    """Whether the file has this format."""
     return {"f_dc_0", "scale_0", "rot_0"} <= header.vertex_properties
 
 
 def read_inria_ply(header: PlyHeader) -> StoredScene:
-    """Reads the vertices; text and either byte order, any order of properties, unknown ones ignored."""
+    """Reads the vertices: text or binary in either byte order, properties in any order, unknown ones ignored."""
     vertices = header.table("vertex")
     names = header.vertex_properties
     missing = [name for name in (*_REQUIRED, *_ROTATION) if name not in names]
@@ -58,7 +58,7 @@ def read_inria_ply(header: PlyHeader) -> StoredScene:
 
 
 def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
-    """Writes a binary little-endian file with the properties, and in the order, that Inria's tools expect."""
+    """Writes a binary little-endian file with the properties in the order that Inria's tools expect."""
     plyfile = require("plyfile", "io", "writing PLY files")
     zeros = np.zeros(len(scene), np.float32)
     columns: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
@@ -91,10 +91,10 @@ def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:
 
 
 def _columns(vertices: Any, names: tuple[str, ...]) -> Float32:
-    """[N, len(names)] some properties."""
+    """[N, len(names)] the named properties."""
     every = vertices.dtype.names
     if {vertices.dtype[name] for name in every} == {np.dtype("<f4")}:
-        # As a trainer writes it: one pass over the rows instead of one for each column.
+        # The usual layout: one pass over the rows instead of one for each column.
         table = np.asarray(vertices).view("<f4").reshape(len(vertices), len(every))
         return np.asarray(table[:, [every.index(name) for name in names]], np.float32)
     columns = np.empty((len(vertices), len(names)), np.float32)

@@ -14,14 +14,14 @@ from lumigrad.client.formats.source import Source
 Array = npt.NDArray[Any]
 
 _HEADER_BYTES, _SECTION_BYTES = 4096, 1024
-# Where harmonics in 8 bits lie if the header does not say it.
+# The default range of harmonics in 8 bits.
 _HARMONICS_RANGE = (-1.5, 1.5)
 _DEFAULT_RANGE = 32767
 
 
 @dataclass(frozen=True)
 class _Level:
-    """Types of one level of compression; positions of levels above 0 are steps around a bucket's centre."""
+    """Types of one compression level; above level 0, positions are steps around a bucket's centre."""
 
     mean: str
     number: str
@@ -38,7 +38,7 @@ _LEVELS = (_Level("<f4", "<f4", "<f4"), _Level("<u2", "<f2", "<f2"), _Level("<u2
 
 @dataclass(frozen=True)
 class _Section:
-    """The header of one section, and where its data starts."""
+    """The header of one section, and the offset of its data."""
 
     count: int
     room: int
@@ -81,7 +81,7 @@ class _Section:
 
 
 def looks_like_ksplat(source: Source) -> bool:
-    """Whether the header is one of this format, which has no magic number."""
+    """Whether the header is plausible; the format has no magic number."""
     if len(source) < _HEADER_BYTES:
         return False
     major, minor, sections, used, room, count, level = source.unpack("BB2x4IH", 0, "header")
@@ -96,7 +96,7 @@ def looks_like_ksplat(source: Source) -> bool:
 
 
 def read_ksplat(source: Source) -> StoredScene:
-    """Reads all sections; those of a lower degree get harmonics of 0."""
+    """Reads all sections; sections of a lower degree are padded with harmonics of 0."""
     major, minor = source.unpack("BB", 0, "header")
     if major != 0 or minor < 1:
         raise source.fail(f"expected .ksplat version 0.1 or a later 0.x at byte 0, got {major}.{minor}")
@@ -121,7 +121,7 @@ def read_ksplat(source: Source) -> StoredScene:
 
 def _sections(source: Source, level: int) -> list[_Section]:
     (room,) = source.unpack("I", 4, "header")
-    # Before the loop: a header may announce billions.
+    # Checked before the loop, because a header may announce billions.
     source.take(_HEADER_BYTES, room * _SECTION_BYTES, "section headers")
     start = _HEADER_BYTES + room * _SECTION_BYTES
     sections = []
@@ -158,7 +158,7 @@ def _read_section(source: Source, section: _Section, degree: int, harmonics_rang
 
 
 def _centers(source: Source, section: _Section) -> Array:
-    """[count, 3] the centre of each Gaussian's bucket: full buckets first, then those whose sizes are listed."""
+    """[count, 3] the centre of each Gaussian's bucket: full buckets first, then those with listed sizes."""
     sizes = source.array("<u4", (section.partial_buckets,), section.start, "sizes of buckets").astype(np.int64)
     left = section.count - min(section.count, section.full_buckets * section.bucket_capacity)
     if left > sizes.sum() or section.full_buckets + section.partial_buckets > section.buckets:
@@ -177,7 +177,7 @@ def _centers(source: Source, section: _Section) -> Array:
 
 
 def _higher(section: _Section, records: Array, degree: int, harmonics_range: tuple[float, float]) -> Array:
-    """[count, K - 1, 3]; in the file each degree's coefficients stand together, channel by channel."""
+    """[count, K - 1, 3] harmonics; the file groups them by degree, then by channel."""
     result = np.zeros((section.count, (degree + 1) ** 2 - 1, 3), np.float32)
     stored = records["harmonics"].astype(np.float32)
     if section.level == 2:

@@ -1,4 +1,4 @@
-"""Scene files by what they hold: which format a file is of, and how it is read and written."""
+"""Detects the format of a scene file, and reads or writes it."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def load_gaussians(path: str | PathLike[str], *, skip_invalid: bool = False) -> 
 def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> StoredScene:
     """Reads a scene file: Inria's .ply, .compressed.ply, .splat, .spz, .ksplat, .sog, or a folder of an unbundled .sog.
 
-    The content decides which one it is; the name does where content does not tell: .splat and .ksplat.
+    The format is detected by content, or by name for .splat and .ksplat.
 
     Args:
         path: the file.
-        skip_invalid: leave out Gaussians that are not finite instead of refusing the file.
+        skip_invalid: skip invalid Gaussians instead of rejecting the file.
 
     Raises:
         InvalidArgument: another kind of file, or a damaged one; names the file and where it is wrong.
     """
-    # Damaged files hold numbers that NumPy would warn of; whatever comes out is looked at below.
+    # NumPy would warn of invalid numbers in damaged files; the results are checked below.
     with np.errstate(all="ignore"):
         scene = _read(Path(path))
     invalid = scene.invalid()
@@ -63,14 +63,14 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> Stor
 
 
 def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> None:
-    """Writes Gaussians as .ply (Inria's), .spz (version 4) or .splat, whichever the name says.
+    """Writes Gaussians as .ply (Inria's), .spz (version 4) or .splat, by the suffix.
 
-    Only .ply keeps everything in float32; docs/formats.md says what the others lose.
+    Only .ply keeps full float32; docs/formats.md lists what the others lose.
 
     Args:
         gaussians: one scene with quats and scales and 3 colour channels.
         path: the file.
-        antialiased: note in the file that it was trained with antialiasing; .splat cannot.
+        antialiased: record that the scene was trained with antialiasing; .splat cannot.
     """
     writer = _WRITERS.get(Path(path).suffix.lower())
     if writer is None or Path(path).name.lower().endswith(".compressed.ply"):
@@ -82,7 +82,7 @@ def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialias
 
 
 def is_gaussian_scene(path: str | PathLike[str]) -> bool:
-    """Whether `read_scene` is the reader for a file: any kind but a PLY file without Gaussians in it."""
+    """Whether `read_scene` reads a file: all except PLY files without Gaussians."""
     if _start_of(Path(path)) != _PLY_MAGIC:
         return True
     header = PlyHeader.read(path)

@@ -47,7 +47,7 @@ def load_mesh(path: str | PathLike[str], scale: float = 1.0) -> Mesh:
 
 
 def save_mesh(mesh: Mesh, path: str | PathLike[str]) -> None:
-    """Writes a mesh in the format that its name ends with; STL forgets which corners are one vertex."""
+    """Writes a mesh in the format of the suffix; STL loses the sharing of vertices."""
     kind = _format_of(path)
     trimesh = require("trimesh", "mesh", "writing mesh files")
     trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(fspath(path), file_type=kind)
@@ -65,7 +65,7 @@ def _read(path: str | PathLike[str]) -> Any:
     """The scene in a file."""
     kind = _format_of(path)
     trimesh = require("trimesh", "mesh", "reading mesh files")
-    # Materials would be looked for in other files, and pictures decoded.
+    # Without materials, which would be read from other files and decoded.
     options = {"skip_materials": True} if kind == "obj" else {}
     with open(path, "rb") as file:
         try:
@@ -76,7 +76,7 @@ def _read(path: str | PathLike[str]) -> Any:
 
 
 def _parts(scene: Any, path: str | PathLike[str]) -> Iterator[_Part]:
-    """Vertices and faces of each placed geometry, in the frame of the scene."""
+    """Vertices and faces of each geometry, in the frame of the file's scene."""
     for node in scene.graph.nodes_geometry:
         matrix, name = scene.graph[node]
         geometry = scene.geometry[name]
@@ -86,5 +86,5 @@ def _parts(scene: Any, path: str | PathLike[str]) -> Iterator[_Part]:
         if not np.isfinite(matrix).all():
             raise malformed(path, f"expected finite transforms, but that of {node!r} is not")
         vertices = np.asarray(geometry.vertices, np.float64) @ matrix[:3, :3].T + matrix[:3, 3]
-        # What is mirrored would be inside out.
+        # Mirroring would turn the faces inside out.
         yield vertices, faces[:, ::-1] if np.linalg.det(matrix[:3, :3]) < 0 else faces

@@ -1,4 +1,4 @@
-"""Arrays of numbers from files: .npy, .npz, and text with a row to a line."""
+"""Arrays of numbers from files: .npy, .npz, and text with one row per line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NUMBER_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
 
 
 def read_numbers(name: str, path: str | PathLike[str], preferred: str) -> Float64:
-    """All numbers of a file as float64, in the shape that they have there.
+    """The numbers of a file as float64, in their shape in the file.
 
     Args:
-        name: of the argument that the file came by, for errors.
-        path: .npy; .npz, of which the array `preferred` is taken, or the only one; .csv and .txt, whose numbers are
-            separated by commas, semicolons or blanks; a first line of names is skipped, and so is what follows a #.
-        preferred: the array's name.
+        name: name of the argument, for errors.
+        path: .npy; .npz, from which the array `preferred` or the only one is read; .csv or .txt with numbers separated
+            by commas, semicolons or blanks. A first line of names and comments after # are skipped.
+        preferred: name of the array in an .npz file.
 
     Raises:
         InvalidArgument: another kind of file, or one that is damaged.

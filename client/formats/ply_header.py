@@ -23,13 +23,13 @@ _FORMATS = ("ascii", "binary_little_endian", "binary_big_endian")
 
 @dataclass
 class PlyElement:
-    """One element: so many rows of properties.
+    """One element: a number of rows of properties.
 
     Attributes:
         name: e.g. "vertex".
         count: rows.
         types: type of each property by its name; "list" for lists.
-        row_bytes: the fewest bytes that a row can take in the file.
+        row_bytes: minimum size of a row in the file, bytes.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PlyElement:
 
 @dataclass(frozen=True)
 class PlyHeader:
-    """What stands before the data.
+    """The header of a PLY file.
 
     Attributes:
         path: the file.
@@ -54,7 +54,7 @@ class PlyHeader:
 
     @staticmethod
     def read(path: str | PathLike[str]) -> PlyHeader:
-        """Reads it; InvalidArgument if it is none, or if the file is too short for what it announces."""
+        """Reads a header; InvalidArgument if there is none, or if the file is too short for its content."""
         with open(path, "rb") as file:
             start = file.read(_LONGEST_HEADER)
             size = file.seek(0, 2)
@@ -62,7 +62,7 @@ class PlyHeader:
         text = lines[1].split()[1:2] == ["ascii"]
         elements = _elements(path, lines[2:], text)
         needed = sum(element.count * element.row_bytes for element in elements.values())
-        # The last value of a text needs nothing behind it.
+        # The last value of a text file needs no separator.
         if needed - text > size - length:
             raise malformed(
                 path,
@@ -124,12 +124,12 @@ def _elements(path: str | PathLike[str], lines: list[str], text: bool) -> dict[s
 
 
 def _add_property(element: PlyElement, words: list[str], text: bool) -> bool:
-    """Notes a property; False if it is none."""
+    """Adds a property; False if the line is not one."""
     is_list = words[:1] == ["list"]
     types = words[1:3] if is_list else words[:1]
     if len(words) != (4 if is_list else 2) or not all(kind in _SIZES for kind in types) or words[-1] in element.types:
         return False
     element.types[words[-1]] = "list" if is_list else types[0]
-    # A value of a text takes a digit and what separates it from the next.
+    # A value in text takes at least a digit and a separator.
     element.row_bytes += 2 if text else _SIZES[types[0]]
     return True

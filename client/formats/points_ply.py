@@ -12,7 +12,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.spheres import Spheres
 
-# Enough for a mean within a few per cent, few enough for a million points to take about a second.
+# Enough for a mean within a few per cent, and about a second for a million points.
 _SAMPLES = 256
 _BLOCK = 1 << 16
 
@@ -32,7 +32,7 @@ def mean_neighbour_distance(positions: npt.NDArray[Any]) -> float:
     points -= points.mean(axis=0)
     generator = np.random.default_rng(0)
     queries = points[generator.choice(len(points), min(_SAMPLES, len(points)), replace=False)]
-    # A difference of squares: distances below this are rounding, so such pairs count as copies.
+    # Smaller differences of squares are rounding errors, so such pairs count as copies.
     tolerance = 1e-12 * float(np.square(points).sum(axis=1).max())
     nearest = np.full(len(queries), np.inf)
     for start in range(0, len(points), _BLOCK):
@@ -48,10 +48,10 @@ Array = npt.NDArray[Any]
 
 _COLOR_NAMES = (("red", "green", "blue"), ("r", "g", "b"), ("diffuse_red", "diffuse_green", "diffuse_blue"))
 _RADIUS_NAMES = ("radius", "radii")
-# Neighbours on a surface overlap enough to close it.
+# Makes neighbours on a surface overlap enough to close it.
 _RADIUS_PER_DISTANCE = 0.7
 _DEFAULT_COLOR = 0.7
-# The constant spherical harmonic, by which Gaussian splat files store their base colour.
+# The constant spherical harmonic; Gaussian splat files store the base colour divided by it.
 _HARMONIC_0 = 0.28209479177387814
 
 
@@ -125,7 +125,7 @@ def _radii(vertices: Any, names: set[str], positions: Array) -> Array:
 
 
 def _opacities(vertices: Any, names: set[str]) -> Array | None:
-    # In a Gaussian splat file "opacity" is the argument of a sigmoid, and splats are no spheres: leave it.
+    # In a Gaussian splat file "opacity" is a logit, and splats are not spheres: ignore it.
     if "scale_0" in names:
         return None
     for name in ("opacity", "alpha"):
@@ -135,7 +135,7 @@ def _opacities(vertices: Any, names: set[str]) -> Array | None:
 
 
 def _fraction(column: Array) -> Array:
-    """Integers scaled so that the largest one is 1; floats as they are."""
+    """Integers scaled so that the type's largest is 1; floats unchanged."""
     if column.dtype.kind in "iu":
         return np.asarray(column.astype(np.float32) / np.float32(np.iinfo(column.dtype).max))
     return column.astype(np.float32)

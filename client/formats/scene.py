@@ -52,31 +52,31 @@ def sh_from_colors(colors: Array) -> Float32:
 
 
 def colors_of_sh(sh: Array) -> Float32:
-    """[N, D] the colours that the coefficients [N, K, D] of degree 0 stand for; may lie outside of 0 to 1."""
+    """[N, D] the colours of the degree 0 coefficients in [N, K, D]; may lie outside [0, 1]."""
     return np.asarray(0.5 + SH_0 * sh[:, 0].astype(np.float64), np.float32)
 
 
 def to_bytes(fractions: Array) -> npt.NDArray[np.uint8]:
-    """0..1 as 0..255, rounded; what lies outside is clipped."""
+    """Maps 0..1 to 0..255, rounded; values outside are clipped."""
     return np.rint(np.clip(fractions, 0.0, 1.0) * 255.0).astype(np.uint8)
 
 
 def unit_quats(quats: Array) -> Float64:
-    """[N, 4] (w, x, y, z) at length 1; of length 0: no rotation, which is what Inria's formula makes of it."""
+    """[N, 4] (w, x, y, z) normalised; length 0 becomes no rotation, as in Inria's formula."""
     wide = quats.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.asarray(np.where(lengths > 0, wide / np.maximum(lengths, 1e-300), np.array([1.0, 0.0, 0.0, 0.0])))
 
 
 def from_smallest_three(largest: Array, others: Array) -> Float32:
-    """[N, 4] quaternions of length 1 in the file's order of components, the largest one positive.
+    """[N, 4] unit quaternions in the file's order of components, the largest one positive.
 
     Args:
-        largest: [N] which component was left out, 0 to 3.
+        largest: [N] the omitted component, 0 to 3.
         others: [N, 3] the others in order.
     """
     rows = np.arange(len(others))
-    # Row k: where the three others go if component k was left out.
+    # Row k: the places of the three others if component k is omitted.
     places = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])[largest]
     wide = others.astype(np.float64)
     quats = np.zeros((len(others), 4))
@@ -86,7 +86,7 @@ def from_smallest_three(largest: Array, others: Array) -> Float32:
 
 
 def smallest_three(quats: Float64) -> tuple[Array, Float64]:
-    """What `from_smallest_three` takes, from quaternions [N, 4] of length 1 in the file's order."""
+    """The arguments of `from_smallest_three` for unit quaternions [N, 4] in the file's order."""
     rows = np.arange(len(quats))
     largest = np.abs(quats).argmax(axis=1)
     # q and -q are the same rotation.
@@ -108,8 +108,8 @@ class StoredScene:
         scales: [N, 3] float32, standard deviations in scene units.
         opacities: [N] float32 in [0, 1].
         sh: [N, K, 3] float32 coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25.
-        antialiased: trained with antialiasing, and so best rendered with it.
-        skipped: how many Gaussians of the file were left out, see `keep`.
+        antialiased: trained with antialiasing, so best rendered with it.
+        skipped: number of Gaussians that were left out, see `keep`.
     """
 
     means: Float32
@@ -122,7 +122,7 @@ class StoredScene:
 
     @staticmethod
     def of(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> StoredScene:
-        """What is to be written; InvalidArgument for Gaussians that no format can hold."""
+        """Converts Gaussians for writing; InvalidArgument for those that no format can store."""
         if gaussians.quats is None or gaussians.scales is None:
             raise malformed(path, "expected Gaussians with quats and scales; covariances cannot be stored")
         sh = sh_from_colors(gaussians.colors) if gaussians.colors is not None else gaussians.sh
@@ -139,17 +139,17 @@ class StoredScene:
 
     @property
     def degree(self) -> int:
-        """Of the spherical harmonics, 0 to 4."""
+        """The degree of the spherical harmonics, 0 to 4."""
         return math.isqrt(self.sh.shape[1]) - 1
 
     def gaussians(self) -> Gaussians:
-        """The value type, with quaternions of length 1; a quaternion of length 0 stands for no rotation."""
+        """Converts to `Gaussians` with unit quaternions; length 0 becomes no rotation."""
         return Gaussians(self.means, unit_quats(self.quats), self.scales, self.opacities, sh=self.sh)
 
     def invalid(self) -> dict[str, Mask]:
-        """By name of the attribute a mask [N] of the Gaussians that cannot be rendered; only those where there are any.
+        """Masks [N] of Gaussians that cannot be rendered, by attribute; attributes without any are omitted.
 
-        Those are what is not finite, and negative scales. Files of trainings that went wrong have some.
+        Invalid are nonfinite values and negative scales, which failed trainings produce.
         """
         names = ("means", "quats", "scales", "opacities", "sh")
         valid = {name: np.isfinite(getattr(self, name)) for name in names}
@@ -170,7 +170,7 @@ class StoredScene:
         )
 
 
-# For each harmonic up to degree 4 the axes in which it is odd: it changes its sign where an odd number of them does.
+# For each harmonic up to degree 4 the axes in which it is odd: it changes sign if an odd number of these is flipped.
 _ODD_AXES = (
     *("", "y", "z", "x"),
     *("xy", "yz", "", "xz", ""),
@@ -197,5 +197,5 @@ def flipped(scene: StoredScene, signs: tuple[int, int, int]) -> StoredScene:
 
 
 def _signed(values: Float32, signs: Any) -> Float32:
-    # Plus 0 leaves no zeros with a sign.
+    # Adding 0 removes negative zeros.
     return np.asarray(values * np.array(signs, np.float32) + np.float32(0))

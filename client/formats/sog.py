@@ -31,7 +31,7 @@ from lumigrad.client.formats.source import check_growth, malformed
 Array = npt.NDArray[Any]
 
 _LEVELS = 256
-# Bounds of version 1 that hold for all channels at once are repeated for each.
+# Version 1's bounds for all channels are repeated for each channel.
 _BOUND_COUNTS = {"means": 3, "scales": 3, "sh0": 4, "shN": 3}
 
 
@@ -60,11 +60,11 @@ class SogMeta:
         self.antialiased = values.get("model") == "antialiased" or values.get("antialias") is True
 
     def has(self, entry: str) -> bool:
-        """Whether there is such an entry."""
+        """Whether an entry exists."""
         return self._values.get(entry) is not None
 
     def file(self, entry: str, place: int) -> str:
-        """The name of one of its pictures."""
+        """The file name of one of its images."""
         files = self._entry(entry).get("files")
         name = files[place] if isinstance(files, list) and len(files) > place else None
         if not isinstance(name, str):
@@ -72,26 +72,26 @@ class SogMeta:
         return name
 
     def between(self, entry: str, channel: int, fractions: Array) -> Array:
-        """Fractions of the way from an entry's lower to its upper bound."""
+        """Interpolates between an entry's lower and upper bound."""
         low, high = (self._numbers(entry, name, _BOUND_COUNTS[entry])[channel] for name in ("mins", "maxs"))
         return np.asarray(low + (high - low) * fractions)
 
     def decode(self, entry: str, levels: Array) -> Array:
-        """What levels 0 to 255 [..., 3] of an entry stand for."""
+        """The values of an entry's levels 0 to 255 [..., 3]."""
         if self.version == 1:
             channels = [self.between(entry, channel, levels[..., channel] / 255.0) for channel in range(3)]
             return np.stack(channels, axis=-1)
         return np.asarray(self._numbers(entry, "codebook", _LEVELS)[levels])
 
     def degree(self, coefficients: int) -> int:
-        """Of the harmonics: as the meta.json says, or in version 1 as many as a palette's entries have room for."""
+        """The degree of the harmonics: from the meta.json, or in version 1 from the size of a palette entry."""
         bands = round(math.sqrt(coefficients + 1)) - 1 if self.version == 1 else self._entry("shN").get("bands")
         if bands not in (1, 2, 3):
             raise self._fail(f"expected shN.bands 1, 2 or 3 in meta.json, got {bands!r}")
         return int(bands)
 
     def palette_count(self, room: int) -> int:
-        """Entries of the palette of harmonics."""
+        """The number of entries in the palette of harmonics."""
         count = room if self.version == 1 else self._entry("shN").get("count")
         if not isinstance(count, int) or count < 1:
             raise self._fail(f"expected shN.count >= 1 in meta.json, got {count!r}")
@@ -106,25 +106,25 @@ class SogMeta:
     def _numbers(self, entry: str, name: str, count: int) -> Array:
         values = self._entry(entry).get(name)
         listed = values if isinstance(values, list) else [values] * count
-        # Code books of one early writer start with null, in place of the value that follows.
+        # Code books of one early writer start with null instead of the next value.
         if name == "codebook" and len(listed) > 1 and listed[0] is None:
             listed = [listed[1], *listed[1:]]
         numbers = [value for value in listed[:count] if isinstance(value, (int, float))]
         if len(numbers) < count:
             raise self._fail(f"expected {count} numbers in {entry}.{name} of meta.json")
-        # An integer may be longer than any float.
+        # JSON integers may exceed the range of float.
         return np.array([float(value) if abs(value) < 1e300 else math.inf for value in numbers])
 
 
 _LARGEST_META = 16 << 20
-# Five pictures of four channels for each Gaussian.
+# Bytes per Gaussian: five images of four channels.
 _BYTES_PER_GAUSSIAN = 20
 # A palette of harmonics: 65,536 entries of 15 coefficients.
 _LARGEST_PALETTE = 65536 * 15
-# Members that an error names.
+# The number of members that an error names.
 _LISTED = 5
 _PICTURE_FORMATS = ("WEBP", "PNG")
-# What zipfile raises; names of members that are no text are a UnicodeDecodeError.
+# The errors of zipfile; invalid member names raise a UnicodeDecodeError.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, UnicodeError, ValueError, RuntimeError, EOFError)
 
 
@@ -152,24 +152,24 @@ class SogFiles(ABC):
 
     @abstractmethod
     def stored_bytes(self) -> int:
-        """The size of all files."""
+        """The total size of the files in bytes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the use of the files."""
+        """Closes the files."""
 
     def check_growth(self, count: int) -> None:
-        """Raises InvalidArgument if so many Gaussians would be far too many for files of this size."""
+        """Raises InvalidArgument if `count` is implausible for files of this size."""
         check_growth(self._path, self.stored_bytes(), count * _BYTES_PER_GAUSSIAN)
 
     def picture(self, name: str, count: int) -> npt.NDArray[Any]:
-        """[H, W, 4] levels of a picture of at least `count` pixels; 0: of a palette."""
+        """[H, W, 4] levels of an image of at least `count` pixels; 0: a palette."""
         images = require("PIL.Image", "io", "reading .sog files")
         content = self.read(name)
         try:
             with images.open(io.BytesIO(content), formats=_PICTURE_FORMATS) as image:
                 pixels = image.width * image.height
-                # Before anything is decoded. Pictures may have some rows to spare, but not many.
+                # Checked before decoding. Images may have a few spare rows.
                 most = 2 * count + 65536 if count else _LARGEST_PALETTE
                 if not count <= pixels <= most:
                     raise self.fail(
@@ -183,10 +183,10 @@ class SogFiles(ABC):
 
 
 class FolderFiles(SogFiles):
-    """The folder in which a meta.json lies."""
+    """The folder of a meta.json."""
 
     def read(self, name: str) -> bytes:
-        """The content of a file, which must lie in the folder itself."""
+        """The content of a file, which must be in the folder itself."""
         if Path(name).name != name:
             raise self.fail(f"expected the name of a file in the same folder, got {name!r}")
         try:
@@ -197,11 +197,11 @@ class FolderFiles(SogFiles):
             raise self.fail(f"expected a file {name} beside it; there is none") from error
 
     def stored_bytes(self) -> int:
-        """The size of all files beside the meta.json."""
+        """The total size of the files beside the meta.json, in bytes."""
         return sum(file.stat().st_size for file in self._path.parent.iterdir() if file.is_file())
 
     def close(self) -> None:
-        """Files are closed when they have been read."""
+        """Does nothing: files are closed after reading."""
 
 
 class ZipFiles(SogFiles):
@@ -245,13 +245,13 @@ class ZipFiles(SogFiles):
 
 META_NAME = "meta.json"
 ZIP_MAGIC = b"PK\x03\x04"
-# The fourth channel of a rotation: this and which component was left out.
+# The fourth channel of a rotation is this plus the omitted component.
 _FIRST_TAG = 252
 _PALETTE_WIDTH = 64
 
 
 def read_sog(path: Path) -> StoredScene:
-    """Reads a .sog file, or the meta.json of a folder and the pictures beside it; versions 1 and 2."""
+    """Reads a .sog file, or a folder's meta.json and its images; versions 1 and 2."""
     files: SogFiles = FolderFiles(path) if path.name.endswith(".json") else ZipFiles(path)
     with files:
         content = files.read(path.name if path.name.endswith(".json") else META_NAME)
@@ -290,7 +290,7 @@ def _read(meta: SogMeta, files: SogFiles) -> StoredScene:
 
 
 def _means(meta: SogMeta, low: Array, high: Array) -> Float32:
-    """Positions lie evenly between bounds as sign(x) log(1 + |x|)."""
+    """Decodes positions, stored as sign(x) log(1 + |x|) evenly between bounds."""
     words = low[:, :3].astype(np.int32) | high[:, :3].astype(np.int32) << 8
     bent = np.stack([meta.between("means", axis, words[:, axis] / 65535.0) for axis in range(3)], axis=1)
     return np.asarray(np.sign(bent) * np.expm1(np.abs(bent)), np.float32)
@@ -300,13 +300,13 @@ def _rotations(levels: Array) -> Float32:
     tags = levels[:, 3].astype(np.int64) - _FIRST_TAG
     others = (levels[:, :3] / 255.0 * 2.0 - 1.0) / np.sqrt(2.0)
     quats: Float32 = from_smallest_three(np.maximum(tags, 0), others)
-    # Any other tag stands for no rotation.
+    # Any other tag means no rotation.
     quats[tags < 0] = (1.0, 0.0, 0.0, 0.0)
     return quats
 
 
 def _harmonics(meta: SogMeta, files: SogFiles, labels: Array) -> Float32:
-    """[N, K - 1, 3] from a palette: a picture with 64 entries a row, one pixel for each coefficient."""
+    """[N, K - 1, 3] from a palette: an image with 64 entries per row, one pixel per coefficient."""
     picture = files.picture(meta.file("shN", 0), 0)
     degree = meta.degree(picture.shape[1] // _PALETTE_WIDTH)
     coefficients = (degree + 1) ** 2 - 1

@@ -1,4 +1,4 @@
-"""The bytes of a scene file, read with every offset and count checked against what is there."""
+"""The bytes of a scene file, with every offset and count checked against its size."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy.typing as npt
 
 from lumigrad.client.errors import InvalidArgument
 
-# A file may always grow to this when it is decoded; beyond, only this many times its size. Real scenes stay far below.
+# Decoding may always take this many bytes; beyond, at most this multiple of the file's size. Real scenes need far less.
 _FREE_BYTES = 64 << 20
 _LARGEST_GROWTH = 512
 _LONGEST_DESCRIPTION = 500
 
 
 def malformed(path: str | PathLike[str], description: str) -> InvalidArgument:
-    """The error of a file that is not what it should be."""
-    # Descriptions quote the file and what libraries say about it, which can be long.
+    """The error for an invalid file."""
+    # Shortened, because descriptions quote the file and libraries' messages.
     short = description if len(description) <= _LONGEST_DESCRIPTION else description[:_LONGEST_DESCRIPTION] + "…"
     return InvalidArgument.of("path", f"{fspath(path)}: {short}")
 
 
 def check_growth(path: str | PathLike[str], stored_bytes: int, decoded_bytes: int) -> None:
-    """Raises InvalidArgument if decoding would take so much memory that the file can only be an attack."""
+    """Raises InvalidArgument if decoding would take implausibly much memory."""
     if decoded_bytes > _FREE_BYTES and decoded_bytes > _LARGEST_GROWTH * stored_bytes:
         raise malformed(
             path,
@@ -41,7 +41,7 @@ class Source:
     Attributes:
         path: where it was read from.
         data: its bytes, or those of one part of it.
-        part: the name of that part; empty: the whole file.
+        part: the part's name; empty: the whole file.
     """
 
     def __init__(self, path: str | PathLike[str], data: bytes, part: str = "") -> None:
@@ -58,11 +58,11 @@ class Source:
         return len(self.data)
 
     def fail(self, description: str) -> InvalidArgument:
-        """The error to raise: the file, the part and what is wrong with it."""
+        """The error that names the file, the part and the problem."""
         return malformed(self.path, f"{self.part}: {description}" if self.part else description)
 
     def take(self, offset: int, count: int, what: str) -> memoryview:
-        """`count` bytes from `offset`; InvalidArgument if the file ends before."""
+        """`count` bytes from `offset`; InvalidArgument if the file ends earlier."""
         if count > len(self.data) - offset:
             raise self.fail(
                 f"expected {count:,} bytes of {what} at byte {offset:,}, but there are only "
@@ -84,5 +84,5 @@ class Source:
         return np.frombuffer(self.take(offset, count, what), kind).reshape(shape)
 
     def check_growth(self, decoded_bytes: int) -> None:
-        """As the function of the same name, for this file."""
+        """Calls the function of the same name for this file."""
         check_growth(self.path, len(self.data), decoded_bytes)

@@ -1,4 +1,4 @@
-"""Gaussians in .splat files: 32 bytes each, without a header and without harmonics beyond the base colour."""
+"""Gaussians in .splat files: 32 bytes each, without header, with the base colour as the only harmonic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_splat(source: Source) -> StoredScene:
 def write_splat(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes the base colours, clipped to 0..1, opacities and rotations in 8 bits; higher harmonics are lost."""
     if not len(scene):
-        # Such a file would have no bytes, which readers refuse.
+        # The file would be empty, which readers reject.
         raise malformed(path, "expected at least one Gaussian, got none; .ply and .spz hold scenes without any")
     records = np.empty(len(scene), _RECORD)
     records["mean"], records["scale"] = scene.means, scene.scales

@@ -33,24 +33,24 @@ Array = npt.NDArray[Any]
 
 # In the order of the file.
 ATTRIBUTES = ("positions", "alphas", "colors", "scales", "rotations", "harmonics")
-# Base colours are stored as 0.5 + 0.15 c: more range than a colour's 0 to 1.
+# Base colours are stored as 0.5 + 0.15 c, which covers more than the range 0 to 1.
 _COLOR_SCALE = 0.15
 _SCALE_STEPS, _SCALE_OFFSET = 16.0, 10.0
 LARGEST_FIXED = (1 << 23) - 1
 _LEVELS = 511
 _DEFAULT_FRACTION_BITS = 12
-# Positions are stored at least this finely, relative to the extent of all but strays.
+# The coarsest step of positions, relative to the scene's extent without outliers.
 _FINEST_STEP = 1e-4
 
 
 def sizes(version: int, count: int, degree: int) -> dict[str, int]:
-    """Bytes of each attribute; of the harmonics 0 for degree 0."""
+    """Bytes of each attribute; for harmonics of degree 0: 0."""
     each = (6 if version == 1 else 9, 1, 3, 3, 3 if version < 3 else 4, 3 * ((degree + 1) ** 2 - 1))
     return {name: size * count for name, size in zip(ATTRIBUTES, each, strict=True)}
 
 
 def decode(version: int, count: int, degree: int, fraction_bits: int, parts: dict[str, Source]) -> StoredScene:
-    """Gaussians in the file's axes from the bytes of its attributes, which have the `sizes` given."""
+    """Decodes Gaussians, in the file's axes, from attributes of the given `sizes`."""
 
     def rows(name: str, width: int) -> Array:
         return parts[name].array(np.uint8, (count, width), 0, name)
@@ -72,14 +72,14 @@ def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, in
 
     Args:
         scene: in the file's axes.
-        fraction_bits: of positions, see `fitting_fraction_bits`.
-        harmonics_bits: that are kept of the coefficients of degree 1, and of the higher ones; 1 to 8.
+        fraction_bits: fraction bits of positions, see `fitting_fraction_bits`.
+        harmonics_bits: bits kept of the coefficients of degree 1, and of higher degrees; 1 to 8.
     """
     fixed = np.rint(scene.means.astype(np.float64) * 2.0**fraction_bits)
     words = np.clip(fixed, -LARGEST_FIXED, LARGEST_FIXED).astype("<i4")
     logarithms = (logarithms_of_scales(scene.scales).astype(np.float64) + _SCALE_OFFSET) * _SCALE_STEPS
     return {
-        # The lower three bytes of each.
+        # The lower three bytes of each number.
         "positions": words[..., None].view(np.uint8)[..., :3].tobytes(),
         "alphas": to_bytes(scene.opacities).tobytes(),
         "colors": to_bytes(scene.sh[:, 0].astype(np.float64) * _COLOR_SCALE + 0.5).tobytes(),
@@ -90,7 +90,7 @@ def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, in
 
 
 def fitting_fraction_bits(means: Float32) -> int:
-    """How many bits of positions may be fraction: so many that steps are fine, but that the farthest one fits."""
+    """The number of fraction bits: fine steps, while the farthest position still fits."""
     if not len(means):
         return _DEFAULT_FRACTION_BITS
     low, high = np.percentile(means.astype(np.float64), [2, 98], axis=0)
@@ -105,7 +105,7 @@ def _positions(version: int, count: int, fraction_bits: int, part: Source) -> Fl
         return part.array("<f2", (count, 3), 0, "positions").astype(np.float32)
     octets = part.array(np.uint8, (count, 3, 3), 0, "positions").astype(np.int32)
     words = octets[..., 0] | octets[..., 1] << 8 | octets[..., 2] << 16
-    # Up and down again to extend the sign.
+    # Shifted up and down again to extend the sign.
     return (((words << 8) >> 8) / 2.0**fraction_bits).astype(np.float32)
 
 
@@ -130,7 +130,7 @@ def _packed_rotations(quats: Float32) -> Array:
 
 
 def _levels(higher: Float32, harmonics_bits: tuple[int, int]) -> Array:
-    """128 + 128 c, rounded to multiples of a step per degree, which is what makes them compress."""
+    """128 + 128 c, rounded to multiples of a step per degree, which makes them compressible."""
     steps = np.full(higher.shape[1], 1 << (8 - harmonics_bits[1]))
     steps[:3] = 1 << (8 - harmonics_bits[0])
     rounded = np.rint(higher.astype(np.float64) * 128.0 / steps[:, None]) * steps[:, None] + 128.0
@@ -144,7 +144,7 @@ _ANTIALIASED, _EXTENDED = 1, 2
 _LARGEST_DEGREE = 4
 _LONGEST_EXTENSIONS = 1 << 20
 _COORDINATES = 0xADBE0003
-# Numbers of axes in that extension, less 1: a bit each for right, up, front, and a fourth one for y and z exchanged.
+# Axes in that extension, minus 1: a bit each for right, up and front, and one for y and z exchanged.
 _RIGHT, _UP, _FRONT, _EXCHANGED = 1, 2, 4, 8
 _RUB_TO_RDF = (1, -1, -1)
 
@@ -199,8 +199,8 @@ def write_spz(
     Args:
         scene: what to write.
         path: the file.
-        version: 3 for readers of before 2026, which do not know 4.
-        harmonics_bits: kept of the coefficients of degree 1, and of higher degrees; 8 keeps all that the format can.
+        version: 3 for readers from before 2026, which do not support 4.
+        harmonics_bits: bits kept of the coefficients of degree 1, and of higher degrees; 8 is the format's maximum.
     """
     if version not in (3, 4):
         raise malformed(path, f"expected version 3 or 4 to write, got {version}")
@@ -218,7 +218,7 @@ def write_spz(
     start = (MAGIC, version, len(scene), scene.degree, fraction_bits, flags)
     if version == 3:
         content = struct.pack("<" + _HEADER, *start, 0) + b"".join(parts.values())
-        # A fixed time stamp: the same scene gives the same bytes.
+        # A fixed time stamp makes files of equal scenes identical.
         Path(path).write_bytes(gzip.compress(content, mtime=0))
         return
     compressor = require("zstandard", "io", "writing .spz files of version 4").ZstdCompressor(level=6)
@@ -230,7 +230,7 @@ def write_spz(
 
 
 def _split(header: _Header, source: Source, start: int) -> tuple[dict[str, Source], Source]:
-    """The attributes one after the other, and what comes behind them."""
+    """The attributes one after the other, and the data after them."""
     parts = {}
     for name, size in header.sizes.items():
         parts[name] = Source(source.path, bytes(source.take(start, size, name)), name)
@@ -248,7 +248,7 @@ def _read_gzip(source: Source) -> tuple[_Header, dict[str, Source], Source]:
         total = sum(header.sizes.values())
         source.check_growth(total)
         content = stream.decompress(stream.unconsumed_tail, total + _LONGEST_EXTENSIONS)
-        # Reads on to the check sum; a flaw in what was read already shows there.
+        # Reads up to the check sum, which reveals damage.
         stream.decompress(stream.unconsumed_tail, 1)
     except zlib.error as error:
         raise source.fail(f"expected a gzip stream, but it is damaged: {error}") from error
@@ -282,7 +282,7 @@ def _read_streams(header: _Header, source: Source) -> tuple[dict[str, Source], S
 def _inflate(source: Source, stream: bytes, size: int, name: str) -> bytes:
     zstandard = require("zstandard", "io", "reading .spz files of version 4")
     try:
-        # One byte more shows a stream that is too long; however long it claims to be, no more is ever decoded.
+        # One byte more reveals a stream that is too long, without decoding the rest.
         content: bytes = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(stream)).read(size + 1)
     except zstandard.ZstdError as error:
         raise source.fail(f"expected a zstd stream of {name}, but it is damaged: {error}") from error
@@ -292,7 +292,7 @@ def _inflate(source: Source, stream: bytes, size: int, name: str) -> bytes:
 
 
 def _signs(extensions: Source) -> tuple[int, int, int]:
-    """What takes the file's axes to right, down, forward; RUB unless an extension says otherwise."""
+    """The signs that convert the file's axes to right, down, forward; RUB unless an extension says otherwise."""
     offset = 0
     while offset < len(extensions):
         kind, size = extensions.unpack("II", offset, "extension header")

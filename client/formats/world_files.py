@@ -1,4 +1,4 @@
-"""Worlds in YAML files as cuRobo writes them."""
+"""Worlds in cuRobo's YAML files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lumigrad.client.values.pose import IDENTITY, composed, pose_array, quaterni
 
 
 def nearby(path: Path, names: Iterable[str | Path]) -> Path | None:
-    """The file of one of these names that `path` may mean: from its own folder upwards; None: there is none."""
+    """The first existing file of these names, searched from the folder upwards; None: there is none."""
     folder, wanted = path.absolute().parent, tuple(names)
     candidates = (above / name for above in (folder, *folder.parents) for name in wanted)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
@@ -28,14 +28,14 @@ _LONGEST_REASON = 300
 
 
 def read_yaml(name: str, path: str | PathLike[str]) -> Any:
-    """What a file holds: mappings, lists, numbers and strings. Needs the extra `robot`.
+    """The content of a YAML file: mappings, lists, numbers and strings. Needs the extra `robot`.
 
     Args:
-        name: of the argument that the file came by, for errors.
+        name: name of the argument, for errors.
         path: the file.
 
     Raises:
-        InvalidArgument: no YAML.
+        InvalidArgument: not a YAML file.
     """
     yaml = require("yaml", "robot", "reading YAML files")
     content = Path(path).read_bytes()
@@ -49,24 +49,24 @@ def read_yaml(name: str, path: str | PathLike[str]) -> Any:
 YAML_SUFFIXES = (".yml", ".yaml")
 _KINDS = ("cuboid", "mesh", "sphere", "capsule", "cylinder")
 _LONGEST_DESCRIPTION = 200
-# Round solids become meshes whose faces are within 0.2% of the radius.
+# Round solids become meshes that deviate by at most 0.2% of the radius.
 _SUBDIVISIONS, _SECTIONS = 4, 64
 
 
 def read_obstacles(
     path: str | PathLike[str], *, scale: float = 1.0, pose: Any = IDENTITY, sign: Sign = "auto"
 ) -> tuple[Obstacle, ...]:
-    """What a file puts into a world.
+    """The obstacles in a file.
 
     Args:
-        path: a mesh as `Mesh.load` reads it, or a YAML file as cuRobo has it of a world: obstacles by name under
-            cuboid, mesh, sphere, capsule and cylinder. Files of meshes are looked for in its folder and in those above.
-        scale: metres per unit of a mesh file. Of a YAML file lengths are metres, and each mesh has a scale of its own.
-        pose: [7] of all of it, file to world: x y z (metres) and the quaternion w x y z.
-        sign: of its meshes, see `Obstacle`.
+        path: a mesh file as `Mesh.load` reads it, or cuRobo's YAML file of a world: obstacles by name under cuboid,
+            mesh, sphere, capsule and cylinder. Mesh files are searched in its folder and those above.
+        scale: metres per unit of a mesh file. YAML lengths are metres, and each mesh there has its own scale.
+        pose: [7] file to world: x y z (metres) and the quaternion w x y z.
+        sign: sign of its meshes, see `Obstacle`.
 
     Raises:
-        InvalidArgument: a damaged file, or one of another kind; says which entry.
+        InvalidArgument: a damaged or unsupported file; names the entry.
     """
     path = Path(path)
     place = pose_array("pose", pose)
@@ -92,13 +92,13 @@ def read_obstacles(
 
 
 class _Entry:
-    """One obstacle of a file. What is wrong with it is told by the name of the value."""
+    """One obstacle of a file; errors name the value."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self._path, self._values = path, values
 
     def obstacle(self, kind: str, name: str, place: Float64, sign: Sign) -> Obstacle:
-        """Placed in the world."""
+        """The obstacle, placed in the world."""
         shapes = {
             "cuboid": self._cuboid,
             "mesh": self._mesh,
@@ -120,7 +120,7 @@ class _Entry:
             mesh = Mesh(self._values["vertices"], self._values.get("faces", ()))
         else:
             mesh = Mesh.load(self._file())
-        # A mirror image has its faces the other way around.
+        # Mirroring reverses the faces' orientation.
         return Mesh(mesh.vertices * scale, mesh.faces[:, ::-1] if np.prod(scale) < 0 else mesh.faces)
 
     def _sphere(self) -> Shape:
@@ -134,7 +134,7 @@ class _Entry:
         along = tip - base
         count = [_SECTIONS // 2, _SECTIONS]
         upright = _made("capsule", radius=self._length("radius"), height=float(np.linalg.norm(along)), count=count)
-        # Some releases of trimesh begin at the lower centre, others put the middle there.
+        # The origin is at the lower end in some releases of trimesh, and in the middle in others.
         middle = np.array([0.0, 0.0, sum(corner[2] for corner in upright.bounds) / 2])
         turn = IDENTITY[3:] if not along.any() else quaternion_between(np.array([0.0, 0.0, 1.0]), along)
         return Mesh(rotated(turn, upright.vertices - middle) + (base + tip) / 2, upright.faces)

@@ -58,7 +58,7 @@ class PulsarModel:
 
     @property
     def rotation(self) -> Float64:
-        """[3, 3] the matrix that the rotation parameters stand for."""
+        """[3, 3] the matrix of the rotation parameters."""
         values = self.parameters[3 : 9 if self._six_d else 6].astype(np.float64)
         return six_d_rotation(values) if self._six_d else axis_angle_rotation(values)
 
@@ -80,8 +80,8 @@ class OpenCVModel:
         cy: principal point in y, pixels.
         rotation: [3, 3] world to camera. Gaussians take any matrix, spheres a rotation.
         translation: [3] world to camera, scene units.
-        projection: "pinhole", "orthographic" or "fisheye" (equidistant). Spheres know the pinhole alone.
-        distortion: of a pinhole: none, or k1 k2 p1 p2 [k3 [k4 k5 k6]] in OpenCV's order. Spheres take none.
+        projection: "pinhole", "orthographic" or "fisheye" (equidistant). Spheres support the pinhole only.
+        distortion: of a pinhole: none, or k1 k2 p1 p2 [k3 [k4 k5 k6]] in OpenCV's order. Spheres support none.
     """
 
     fx: float
@@ -109,7 +109,7 @@ class OpenCVModel:
         object.__setattr__(self, "distortion", _distortion(self.distortion, self.projection))
 
     def check_for_spheres(self) -> None:
-        """Raises InvalidArgument for what only Gaussians can be seen with."""
+        """Raises InvalidArgument for a model that only Gaussians support."""
         if self.projection != "pinhole":
             raise InvalidArgument.of("model", f'expected "pinhole" for spheres, got {self.projection!r}')
         if self.distortion:
@@ -127,13 +127,13 @@ class OpenCVModel:
 
     @cached_property
     def _orthonormality(self) -> tuple[float, float]:
-        """How far R R^T is from the identity, and the determinant of R."""
+        """The largest deviation of R R^T from the identity, and the determinant of R."""
         deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
         return deviation, float(np.linalg.det(self.rotation))
 
     @property
     def focal_length(self) -> float:
-        """0: a pinhole has no film in front of the eye that would hide what is closer."""
+        """0: a pinhole has no film in front of the eye that would hide closer objects."""
         return 0.0
 
     @cached_property
@@ -144,7 +144,7 @@ class OpenCVModel:
 
 @dataclass(frozen=True, eq=False)
 class InriaModel:
-    """The camera of diff-gaussian-rasterization, for Gaussians alone; x right, y down, z forward.
+    """The camera of diff-gaussian-rasterization, for Gaussians only; x right, y down, z forward.
 
     Its matrices are for row vectors: `(x, y, z, 1) @ view_matrix`.
 
@@ -192,14 +192,14 @@ def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A camera and the size of its picture.
+    """A camera and the size of its image.
 
     Make one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `pulsar` or `inria`.
 
     Attributes:
-        width: picture width in pixels.
-        height: picture height in pixels.
-        model: what maps the world to the picture.
+        width: image width in pixels.
+        height: image height in pixels.
+        model: maps the world to the image.
     """
 
     width: int
@@ -302,13 +302,13 @@ class Camera:
         width: int = 512,
         height: int = 512,
     ) -> Camera:
-        """A pinhole at `eye` that sees `target` in the middle of the picture.
+        """A pinhole at `eye` with `target` in the middle of the image.
 
         Args:
             eye: [3] position, world frame, scene units.
             target: [3] the point looked at.
-            up: [3] world direction that points up in the picture. Scenes that were fitted to photographs have y down:
-                pass (0, -1, 0), as the commands take it for Gaussians.
+            up: [3] world direction that points up in the image. Scenes fitted to photographs have y down: pass
+                (0, -1, 0), the commands' default for Gaussians.
             fov_degrees: vertical field of view, in (0, 180).
             width: picture width in pixels.
             height: picture height in pixels.

@@ -20,9 +20,8 @@ SH_COEFFICIENTS = (1, 4, 9, 16, 25)
 class Gaussians:
     """N Gaussians in the world frame. Anything array-like is accepted and kept as read-only float32.
 
-    A leading axis S on every array makes them S scenes of N Gaussians each; a rendering then takes S * C cameras, those
-    of the first scene first. Arrays that are float32 and contiguous already are not copied, so do not change them
-    afterwards.
+    A leading axis S on every array makes them S scenes of N Gaussians each; a rendering then takes S * C cameras, the
+    first scene's first. Contiguous float32 arrays are not copied, so do not change them afterwards.
 
     Attributes:
         means: [N, 3] or [S, N, 3] centres, scene units.
@@ -83,7 +82,7 @@ class Gaussians:
 
     @property
     def scenes(self) -> int | None:
-        """S; None without that axis."""
+        """S; None without a leading axis."""
         return self.means.shape[0] if self.means.ndim == 3 else None
 
     @property
@@ -95,7 +94,7 @@ class Gaussians:
 
     @property
     def sh_degree(self) -> int | None:
-        """The degree of the spherical harmonics that are stored; None with colors."""
+        """The degree of the stored spherical harmonics; None with colors."""
         return None if self.sh is None else SH_COEFFICIENTS.index(self.sh.shape[-2])
 
     @property
@@ -119,13 +118,13 @@ class Gaussians:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Gaussians:
-        """Reads a file by its format, see `lumigrad.client.formats`; scales and opacities come activated."""
+        """Reads a file of any supported format, see `lumigrad.client.formats`; scales and opacities are activated."""
         from lumigrad.client.formats import load_gaussians
 
         return load_gaussians(path)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a file in the format that its name ends with, see `lumigrad.client.formats`."""
+        """Writes a file in the format of its suffix, see `lumigrad.client.formats`."""
         from lumigrad.client.formats import save_gaussians
 
         save_gaussians(self, path)

@@ -17,26 +17,26 @@ from lumigrad.v1 import mesh_pb2
 
 @dataclass(frozen=True)
 class MeshReport:
-    """A mesh after its vertices were welded by position. Lengths are in metres, of the mesh's own frame.
+    """Facts of a mesh after its vertices were welded by position. Lengths are in metres.
 
     Attributes:
         closed: every edge has two faces.
-        oriented: these run along it in opposite directions.
-        vertices: as given.
-        welded_vertices: distinct positions.
-        faces: as given.
-        degenerate_faces: without an area; they are left out.
-        duplicate_faces: with the corners of another; repetitions of the same orientation are left out.
-        boundary_edges: with one face.
-        nonmanifold_edges: with more than two.
-        inconsistent_edges: with two faces that run along them in the same direction.
-        low: lower corner of the box around it.
-        high: upper corner.
-        volume: cubic metres, negative where faces look inward; of open meshes it says little.
+        oriented: the two faces of every edge run along it in opposite directions.
+        vertices: number of vertices as given.
+        welded_vertices: number of distinct positions.
+        faces: number of faces as given.
+        degenerate_faces: number of faces without area; they are left out.
+        duplicate_faces: number of faces with the corners of another; repetitions of one orientation are left out.
+        boundary_edges: number of edges with one face.
+        nonmanifold_edges: number of edges with more than two faces.
+        inconsistent_edges: number of edges whose two faces run along them in the same direction.
+        low: [3] lower corner of the bounding box.
+        high: [3] upper corner of the bounding box.
+        volume: cubic metres, negative where faces look inward; meaningless for open meshes.
         area: square metres.
-        rebuilt: the last update built the worker's search structure anew instead of fitting it.
-        growth: surface of the boxes of that structure to that of the mesh, relative to when it was built; 1, more after
-            updates.
+        rebuilt: whether the last update rebuilt the worker's search structure instead of refitting it.
+        growth: surface of that structure's boxes relative to the mesh, compared with when it was built; 1 at first,
+            larger after updates.
     """
 
     closed: bool
@@ -65,16 +65,16 @@ class MeshReport:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Mesh:
-    """Triangles in a frame of their own. Anything array-like is accepted and kept read-only.
+    """A triangle mesh in its own frame. Anything array-like is accepted and kept read-only.
 
     Vertices at the same position are welded by the worker, which then reports whether the mesh is closed and oriented
-    (`SceneHandle.report`). Outside is where faces run counter-clockwise. Arrays that are float32 and int32 already are
-    not copied, so do not change them afterwards.
+    (`SceneHandle.report`). Faces run counter-clockwise seen from outside. float32 and int32 arrays are not copied, so
+    do not change them afterwards.
 
     Attributes:
         vertices: [V, 3] float32, metres.
-        faces: [F, 3] int32, the vertices of each triangle; at least one.
-        name: what obstacles of it are called that have no name of their own; it is not stored.
+        faces: [F, 3] int32, the vertex indices of each triangle; at least one.
+        name: default name of obstacles of this mesh; it is not stored.
     """
 
     vertices: Float32
@@ -133,10 +133,10 @@ class Mesh:
     def load(path: str | PathLike[str], *, scale: float = 1.0) -> Mesh:
         """Reads an STL, OBJ, PLY or GLB file. Needs the extra `mesh`.
 
-        Several geometries become one mesh, each where its scene places it. Axes are left as they are: GLB has y up.
+        Several geometries become one mesh, each placed as in the file's scene. Axes are unchanged: GLB has y up.
 
         Args:
-            path: the file; its name without the ending becomes the mesh's.
+            path: the file; its name without the suffix becomes the mesh's.
             scale: metres per unit of the file: 0.001 for millimetres.
         """
         from lumigrad.client.formats.mesh_files import load_mesh
@@ -144,7 +144,7 @@ class Mesh:
         return load_mesh(path, scale)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes an STL, OBJ, PLY or GLB file, in metres, whichever the name says. Needs the extra `mesh`."""
+        """Writes an STL, OBJ, PLY or GLB file, by its suffix, in metres. Needs the extra `mesh`."""
         from lumigrad.client.formats.mesh_files import save_mesh
 
         save_mesh(self, path)

@@ -39,10 +39,10 @@ class Cuboid:
 class VoxelGrid:
     """Signed distances at the centres of voxels, in a box around the origin of its frame.
 
-    In between, distances are interpolated linearly; outside, that to the box is added to the closest value in it.
+    Distances are interpolated linearly between centres; outside, the distance to the box is added to the closest value.
 
     Attributes:
-        distances: [X, Y, Z] float32, metres, positive outside, finite; of an obstacle at least 2 each way.
+        distances: [X, Y, Z] float32, metres, positive outside, finite; for an obstacle at least 2 along each axis.
         voxel_size: edge of a voxel, metres.
     """
 
@@ -86,19 +86,18 @@ MAX_ENVIRONMENTS = 1 << 20
 
 @dataclass(frozen=True, eq=False, init=False)
 class Obstacle:
-    """A mesh, a box or a grid of distances somewhere in a world.
+    """A mesh, a box or a grid of distances, placed in a world.
 
     Attributes:
-        shape: what is there; of a mesh also the handle, as `Client.put` returned it.
-        pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised where it is used. It
-            may be given as [3] x y z alone, or as a matrix [4, 4].
-        name: by which `Client.update` finds it; None: the world chooses one.
+        shape: the mesh, its handle from `Client.put`, the cuboid or the grid.
+        pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised when used. [3] x y z
+            alone or a matrix [4, 4] are accepted too.
+        name: identifies it in `Client.update`; None: the world chooses one.
         enabled: whether queries see it.
-        environment: the one in which it is.
-        sign: how inside is told from outside of a mesh: "auto": "normals" where the mesh is closed and oriented
-            (turned inside out if its volume is negative), else "winding"; "normals": by the surface that is closest;
-            "rays": by votes of three rays along the axes of the mesh; "winding": by the generalised winding number;
-            "unsigned": there is no inside.
+        environment: the number of its environment.
+        sign: how the inside of a mesh is determined: "auto": "normals" if the mesh is closed and oriented (inverted if
+            its volume is negative), else "winding"; "normals": by the closest surface; "rays": by votes of three rays
+            along the axes of the mesh; "winding": by the generalised winding number; "unsigned": there is no inside.
     """
 
     shape: Shape
@@ -135,6 +134,6 @@ class Obstacle:
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh, where it is one and the client has a copy."""
+        """The mesh, if the obstacle is one and the client has a copy; else None."""
         shape = self.shape.scene if isinstance(self.shape, SceneHandle) else self.shape
         return shape if isinstance(shape, Mesh) else None

@@ -10,7 +10,7 @@ from lumigrad.client.base.arrays import Float64, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
 _SHORTEST_QUATERNION = 1e-6
-# Of R R^T from the identity, in a matrix that is taken for a rotation.
+# Tolerance of R R^T - 1 for a matrix that is accepted as a rotation.
 _LARGEST_DEVIATION = 1e-3
 
 IDENTITY: Float64 = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
@@ -22,8 +22,8 @@ def pose_array(name: str, value: Any) -> Float64:
 
     Args:
         name: the argument's name, for the error message.
-        value: the seven numbers, whose quaternion need not have the length 1, but must have a direction; or x y z, of
-            what is not turned; or a matrix [4, 4] for column vectors, a rotation and a translation.
+        value: the seven numbers, the quaternion of any length > 0; or x y z without rotation; or a matrix [4, 4] for
+            column vectors, a rotation and a translation.
     """
     array = to_numpy(name, value)
     if array.shape not in ((7,), (3,), (4, 4)):
@@ -74,14 +74,14 @@ def _of_matrix(name: str, matrix: Float64) -> Float64:
 
 
 def inverse_pose(pose: Float64) -> Float64:
-    """[.., 7] world to object for object to world, and the other way round; with unit quaternions."""
+    """[.., 7] the inverse poses, with unit quaternions."""
     quaternion = pose[..., 3:] / np.linalg.norm(pose[..., 3:], axis=-1, keepdims=True)
     conjugate = quaternion * np.array([1.0, -1.0, -1.0, -1.0])
     return np.concatenate([-rotated(conjugate, pose[..., :3]), conjugate], axis=-1)
 
 
 def composed(outer: Float64, inner: Float64) -> Float64:
-    """[7] object to world, of an object placed by `inner` in a frame that `outer` places in the world."""
+    """[7] object to world: `inner` places the object in a frame, `outer` the frame in the world."""
     a = outer[3:] / np.linalg.norm(outer[3:])
     b = inner[3:] / np.linalg.norm(inner[3:])
     w = a[0] * b[0] - a[1:] @ b[1:]
@@ -90,16 +90,16 @@ def composed(outer: Float64, inner: Float64) -> Float64:
 
 
 def rotated(quaternion: Float64, points: Float64) -> Float64:
-    """`points` [.., 3] turned by unit quaternions [.., 4] (w, x, y, z)."""
+    """`points` [.., 3] rotated by unit quaternions [.., 4] (w, x, y, z)."""
     w, axis = quaternion[..., :1], quaternion[..., 1:]
     across = 2.0 * np.cross(axis, points)
     return np.asarray(points + w * across + np.cross(axis, across))
 
 
 def quaternion_between(a: Float64, b: Float64) -> Float64:
-    """[4] a unit quaternion w x y z that turns the direction of `a` [3] into that of `b` [3]."""
+    """[4] a unit quaternion w x y z that rotates the direction of `a` [3] into that of `b` [3]."""
     a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
-    # Half of the turn to b is a turn to the middle; opposite ones have none, and turn about any axis across.
+    # The half-way direction gives half of the rotation; opposite directions have none: use any perpendicular axis.
     axis, w = np.cross(a, b), 1.0 + float(a @ b)
     if w < 1e-9:
         axis, w = np.cross(a, np.eye(3)[np.abs(a).argmin()]), 0.0

@@ -1,4 +1,4 @@
-"""Rotation matrices from what users have: parameters, or a direction to look in."""
+"""Rotation matrices from rotation parameters or viewing directions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def orbit_direction(azimuth_degrees: float, elevation_degrees: float, up: Float6
 
 
 def unit(name: str, vector: Float64) -> Float64:
-    """`vector` at length 1; the name is for the error of a vector without direction."""
+    """`vector` at length 1; `name` is for the error of a zero vector."""
     length = float(np.linalg.norm(vector))
     if length == 0.0:
         raise InvalidArgument.of(name, "expected a direction, got a vector of length 0")

@@ -1,4 +1,4 @@
-"""A cloud of coloured spheres as a value. Its file format is `ply`."""
+"""A cloud of coloured spheres as a value, stored in PLY files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lumigrad.client.errors import InvalidArgument
 class Spheres:
     """N spheres in the world frame. Anything array-like is accepted and kept as read-only float32.
 
-    Arrays that are float32 and contiguous already are not copied, so do not change them afterwards.
+    Contiguous float32 arrays are not copied, so do not change them afterwards.
 
     Attributes:
         positions: [N, 3] centres, scene units.
-        colors: [N, K] channels, any K >= 1; 0 to 1 for pictures.
+        colors: [N, K] channels, any K >= 1; 0 to 1 for images.
         radii: [N] scene units, > 0.
         opacities: [N] in [0, 1]; None: all 1.
     """
@@ -88,15 +88,15 @@ class Spheres:
 
         Args:
             path: the file.
-            radius: radius of every sphere, scene units; None: the file's radii, or where it has none a value that
-                makes neighbours touch.
+            radius: radius of every sphere, scene units; None: the file's radii, or else a value that makes neighbours
+                touch.
         """
         from lumigrad.client.formats.points_ply import load_spheres
 
         return load_spheres(path, radius)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes a binary PLY file that `load` reads back without loss. Needs the extra `io`."""
+        """Writes a binary PLY file, which `load` reads without loss. Needs the extra `io`."""
         from lumigrad.client.formats.points_ply import save_spheres
 
         save_spheres(self, path)

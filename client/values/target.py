@@ -1,4 +1,4 @@
-"""What a view of a scene should look like, as a value that a training compares renderings with."""
+"""The target of a view, which a training compares renderings with."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False, init=False)
 class Target:
-    """The picture of one view. Bytes stay bytes, which travel and are kept as such; all else is kept as float32.
+    """The target image of one view. uint8 arrays stay uint8; all others become float32.
 
     Attributes:
-        color: [H, W, K] uint8, which stand for value / 255, or float32; None: colours do not count.
-        mask: [H, W] weights of the pixels, 0 to 1, which is also what alpha should be; uint8 stand for value / 255.
-        depth: [H, W] camera-space depths, scene units; 0 or less, or not finite: unknown.
+        color: [H, W, K] uint8, meaning value / 255, or float32; None: colours are not compared.
+        mask: [H, W] weights of the pixels, 0 to 1, also the target of alpha; uint8 means value / 255.
+        depth: [H, W] camera-space depths, scene units; values <= 0 or not finite are unknown.
     """
 
     color: Array | None
@@ -46,12 +46,12 @@ class Target:
 
     @property
     def height(self) -> int:
-        """Rows of pixels."""
+        """Height in pixels."""
         return int(next(iter(self.tensors.values())).shape[0])
 
     @property
     def width(self) -> int:
-        """Pixels of a row."""
+        """Width in pixels."""
         return int(next(iter(self.tensors.values())).shape[1])
 
     @property

@@ -21,12 +21,12 @@ _ADVICE = "pass Obstacle(shape, pose), a shape, or a list of them"
 
 @dataclass(frozen=True, eq=False, init=False)
 class World:
-    """What spheres may collide with. It never changes; `with_poses` and `with_enabled` make another.
+    """The obstacles of queries. Immutable; `with_poses` and `with_enabled` return changed copies.
 
     Attributes:
-        obstacles: in the order of the caller; results count them in this order. Each has a name of its own: obstacles
-            without one got that of their mesh if it was free, else their number in the list.
-        environments: their number; an obstacle is in one of them, and each row of a query looks at one of them.
+        obstacles: in the caller's order, which numbers them in results. Names are unique: an obstacle without one gets
+            its mesh's if that is unused, else its number.
+        environments: number of environments; each obstacle is in one of them, and each row of a query refers to one.
     """
 
     obstacles: tuple[Obstacle, ...]
@@ -35,7 +35,7 @@ class World:
     def __init__(
         self, obstacles: Obstacle | Shape | Iterable[Obstacle | Shape], environments: int | None = None
     ) -> None:
-        """Takes one obstacle or several; shapes without a pose stand where they are, in environment 0."""
+        """Takes one obstacle or several; shapes alone get the identity pose, in environment 0."""
         if isinstance(obstacles, (Obstacle, Mesh, SceneHandle, Cuboid, VoxelGrid)):
             obstacles = (obstacles,)
         instance("obstacles", obstacles, (Iterable,), _ADVICE)
@@ -54,7 +54,7 @@ class World:
 
     @staticmethod
     def load(path: str | PathLike[str], *, scale: float = 1.0) -> World:
-        """Reads a YAML file as cuRobo has it of a world (extra `robot`), or a mesh (extra `mesh`), a world by itself.
+        """Reads a world from cuRobo's YAML (extra `robot`), or from a mesh file (extra `mesh`).
 
         Args:
             path: .yml with obstacles by name under cuboid, mesh, sphere, capsule and cylinder (the last three become
@@ -75,16 +75,16 @@ class World:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the obstacles, in their order."""
+        """The names of the obstacles, in their order."""
         return tuple(str(obstacle.name) for obstacle in self.obstacles)
 
     @property
     def poses(self) -> Float64:
-        """[I, 7] of the obstacles, object to world: x y z (metres) and the quaternion w x y z."""
+        """[I, 7] poses of the obstacles, object to world: x y z (metres) and the quaternion w x y z."""
         return np.array([obstacle.pose for obstacle in self.obstacles], np.float64).reshape(-1, 7)
 
     def index(self, name: str) -> int:
-        """The number of an obstacle by its name."""
+        """The number of the obstacle with a name."""
         try:
             return self.names.index(name)
         except ValueError:
@@ -93,13 +93,13 @@ class World:
             ) from None
 
     def with_poses(self, poses: Mapping[str, Any] | Any) -> World:
-        """The same obstacles elsewhere: some of them by name, or all as [I, 7], [I, 3] or [I, 4, 4] in their order."""
+        """A copy with other poses: by name, or of all obstacles as [I, 7], [I, 3] or [I, 4, 4]."""
         if not isinstance(poses, Mapping):
             poses = dict(zip(self.names, _rows(poses, len(self)), strict=True))
         return self._with("pose", poses)
 
     def with_enabled(self, enabled: Mapping[str, bool]) -> World:
-        """The same obstacles, some of them switched on or off by name."""
+        """A copy with obstacles enabled or disabled by name."""
         return self._with("enabled", enabled)
 
     def _with(self, attribute: str, values: Mapping[str, Any]) -> World:
@@ -111,7 +111,7 @@ class World:
 
 
 def _rows(poses: Any, count: int) -> Any:
-    """[I, ...], whose rows are checked one by one later."""
+    """[I, ...] poses; the rows are checked later."""
     array = to_numpy("poses", poses)
     if array.shape not in ((count, 7), (count, 3), (count, 4, 4)):
         raise InvalidArgument.of(
@@ -123,7 +123,7 @@ def _rows(poses: Any, count: int) -> Any:
 
 
 def _placed(name: str, value: Any) -> Obstacle:
-    """An obstacle as it is, a shape as one that is not moved."""
+    """An obstacle unchanged; a shape as an obstacle with the identity pose."""
     instance(name, value, (Obstacle, *get_args(Shape)), _ADVICE)
     return value if isinstance(value, Obstacle) else Obstacle(value)
 

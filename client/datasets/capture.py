@@ -1,4 +1,4 @@
-"""A data set: views of a scene, and the points that a reconstruction starts with."""
+"""A data set: views of a scene, and initial points of a reconstruction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lumigrad.client.values.camera import OpenCVModel
 
 @dataclass(frozen=True)
 class Capture:
-    """Views in a fixed order, with names that differ.
+    """Views in a fixed order, with unique names.
 
     Attributes:
         views: at least one.
@@ -38,13 +38,13 @@ class Capture:
 
     @staticmethod
     def load(path: str | PathLike[str], *, images: str | PathLike[str] | None = None) -> Capture:
-        """Reads cameras.json (Inria), transforms.json (nerfstudio, Blender), or a folder with one of them or COLMAP's.
+        """Reads cameras.json (Inria), transforms.json (nerfstudio, Blender), or a folder with one of them or COLMAP.
 
-        In a folder transforms.json comes first, then a COLMAP reconstruction (also in sparse/0), then cameras.json.
+        A folder is searched for transforms.json, then a COLMAP reconstruction (also in sparse/0), then cameras.json.
 
         Args:
             path: the file or folder.
-            images: the folder of the photographs, relative to the data set's; None: the usual one.
+            images: the folder of the photographs, relative to the data set's; None: the format's default.
 
         Raises:
             InvalidArgument: no data set, or a camera that cannot be rendered; names the file and the field.
@@ -66,7 +66,7 @@ class Capture:
         )
 
     def view(self, which: str | int) -> View:
-        """A view by its name, or by its index (also as text), negative from the end."""
+        """A view by its name or index (also as text); negative indices count from the end."""
         named = {view.name: view for view in self.views}
         if isinstance(which, str) and which in named:
             return named[which]
@@ -81,14 +81,14 @@ class Capture:
 
     @property
     def up(self) -> Float64:
-        """[3] the mean direction that is up in the pictures, a unit vector in the world frame."""
+        """[3] the mean up direction of the images, a unit vector in the world frame."""
         total = np.sum([-rotation[1] for rotation, _ in self._poses()], axis=0)
         length = float(np.linalg.norm(total))
         return total / length if length > 0 else np.array([0.0, -1.0, 0.0])
 
     @property
     def focus(self) -> Float64:
-        """[3] the point that is closest to the axes of all cameras, by least squares; scene units."""
+        """[3] the point closest to the axes of all cameras, by least squares; scene units."""
         normal, offset = 1e-9 * np.eye(3), np.zeros(3)
         for rotation, eye in self._poses():
             across = np.eye(3) - np.outer(rotation[2], rotation[2])
@@ -96,7 +96,7 @@ class Capture:
         return np.asarray(np.linalg.solve(normal, offset), np.float64)
 
     def _poses(self) -> list[tuple[Float64, Float64]]:
-        """Rotation, world to camera, and place of each camera."""
+        """Rotation, world to camera, and position of each camera."""
         models = [view.camera.model for view in self.views]
         return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel)]
 

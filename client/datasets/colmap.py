@@ -1,4 +1,4 @@
-"""A reconstruction of COLMAP: a folder with cameras, images and points3D, binary or text."""
+"""COLMAP reconstructions: a folder with cameras, images and points3D, binary or text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View, unique_names
 from lumigrad.client.formats.source import malformed
 
-# Where reconstructions lie in the folder of a data set.
+# Places of a reconstruction in the folder of a data set.
 _PLACES = ("", "sparse/0", "sparse", "colmap/sparse/0")
 
 
@@ -26,7 +26,7 @@ def find_model(folder: Path) -> Path | None:
 
 
 def read_model(model: Path, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
-    """Views in the order of their photographs' names, and the points.
+    """Reads the views, ordered by their photographs' names, and the points.
 
     Args:
         model: the folder of the reconstruction.
@@ -58,7 +58,7 @@ def _file(model: Path, name: str) -> Path | None:
 
 
 def _dataset_folder(model: Path) -> Path:
-    """The folder that the reconstruction was made in, as COLMAP lays it out: above sparse/0 or sparse."""
+    """The data set's folder in COLMAP's layout: above sparse/0 or sparse."""
     if model.parent.name == "sparse":
         return model.parent.parent
     return model.parent if model.name == "sparse" else model
@@ -74,7 +74,7 @@ def _check(lens: Intrinsics, file: Path, entry: ColmapImage) -> None:
 
 def _rotation(entry: ColmapImage, file: Path) -> Float64:
     pose = [*entry.quaternion, *entry.translation]
-    # Beyond these lengths squares are no longer numbers.
+    # The squares of longer vectors would overflow.
     if not np.isfinite(pose).all() or not 1e-150 < math.hypot(*entry.quaternion) < 1e150:
         raise malformed(
             file,

@@ -1,4 +1,4 @@
-"""COLMAP's files cameras.bin, images.bin and points3D.bin: little-endian records behind their number."""
+"""COLMAP's files cameras.bin, images.bin and points3D.bin: little-endian records after their count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumigrad.client.datasets.points import LARGEST_POSITION, Points
 from lumigrad.client.datasets.view import PARAMETERS, READABLE, ColmapImage, Intrinsics
 from lumigrad.client.formats.source import Source
 
-# By their numbers.
+# Camera models by id.
 _MODELS = (
     *("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FOV"),
     *("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", "THIN_PRISM_FISHEYE", "RAD_TAN_THIN_PRISM_FISHEYE"),

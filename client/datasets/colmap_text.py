@@ -1,4 +1,4 @@
-"""COLMAP's files cameras.txt, images.txt and points3D.txt: a record a line, images with a second line of points."""
+"""COLMAP's files cameras.txt, images.txt and points3D.txt: one record per line; images have a second line of points."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_points(path: Path) -> Points:
 
 
 def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, without comments; with `skip_after` without the line behind each, even an empty one."""
+    """Lines with their numbers, without comments; `skip_after`: also without the line after each, even an empty one."""
     with path.open(encoding="utf-8", errors="replace") as file:
         lines = enumerate(file, start=1)
         for number, line in lines:

@@ -1,4 +1,4 @@
-"""Fields of JSON files, checked, and poses that they hold."""
+"""Checked fields of JSON files, and poses in them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Fields:
 
     Attributes:
         path: the file.
-        where: the object's place in it, e.g. "frames[3]"; empty for the whole.
+        where: the object's path in it, e.g. "frames[3]"; empty: the whole file.
     """
 
     def __init__(self, path: Path, values: Any, where: str = "", fallback: Fields | None = None) -> None:
-        """Wraps an object; a field that it lacks is looked for in `fallback`."""
+        """Wraps an object; missing fields are read from `fallback`."""
         self.path, self.where, self._fallback = path, where, fallback
         if not isinstance(values, dict):
             raise malformed(path, f"expected an object{f' at {where}' if where else ''}, got {type(values).__name__}")
@@ -41,7 +41,7 @@ class Fields:
         return self._values.get(name) is not None or (self._fallback is not None and name in self._fallback)
 
     def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:
-        """The error of a field that is not what it should be."""
+        """The error for an invalid field."""
         place = f"{self.where}.{name}" if self.where else name
         came = "nothing" if value is None else repr(value)
         return malformed(self.path, f"{place}: expected {expected}, got {came}")
@@ -66,7 +66,7 @@ class Fields:
         return value
 
     def array(self, name: str, *shapes: tuple[int, ...]) -> Float64:
-        """Finite numbers of one of some shapes."""
+        """Finite numbers in one of the given shapes."""
         value = self._value(name)
         expected = "finite numbers of shape " + " or ".join(str(list(shape)) for shape in shapes)
         try:
@@ -93,7 +93,7 @@ _LARGEST_DEVIATION = 1e-3
 
 
 def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
-    """A matrix [3, 3] if it is a rotation; InvalidArgument that names the field if not."""
+    """A matrix [3, 3]; InvalidArgument, which names the field, unless it is a rotation."""
     deviation = float(np.abs(matrix @ matrix.T - np.eye(3)).max())
     if deviation > _LARGEST_DEVIATION or np.linalg.det(matrix) < 0:
         raise fields.fail(

@@ -1,4 +1,4 @@
-"""The cameras.json that Inria's trainer leaves beside a trained scene."""
+"""The cameras.json that Inria's trainer writes beside a trained scene."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumigrad.client.formats.source import malformed
 
 
 def read_cameras_json(path: Path, entries: Any, photographs: Photographs) -> tuple[View, ...]:
-    """Views in the file's order. `position` is where a camera is, the columns of `rotation` are its axes there."""
+    """Reads the views in the file's order. `position` is the camera's, the columns of `rotation` are its axes."""
     if not isinstance(entries, list) or not entries:
         raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
     fields = [Fields(path, entry, f"[{index}]") for index, entry in enumerate(entries)]
@@ -34,7 +34,7 @@ def read_cameras_json(path: Path, entries: Any, photographs: Photographs) -> tup
 
 
 def points_beside(path: Path) -> Points | None:
-    """The points that the training started with, which its folder keeps as input.ply."""
+    """Reads the initial points of the training, input.ply in its folder."""
     file = path.with_name("input.ply")
     return Points.load(file) if file.is_file() else None
 

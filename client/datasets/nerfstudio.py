@@ -16,21 +16,20 @@ from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, unique_names
 from lumigrad.client.formats.source import malformed
 
-# Cameras of OpenGL look along -z with y up.
+# OpenGL's cameras look along -z with y up.
 _OPENGL = np.diag([1.0, -1.0, -1.0])
 _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
 
 
 def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
-    """Views in the file's order, and the points it names.
+    """Reads the views in the file's order, and the points it names.
 
-    Intrinsics stand at the top, or in frames, which come first. `transform_matrix` takes cameras with OpenGL's axes to
-    the world.
+    Intrinsics of a frame override those at the top. `transform_matrix` is camera to world, with OpenGL's axes.
 
     Args:
         path: the file.
         values: its content.
-        images: a folder to look for photographs of the same names in; None: where the file says.
+        images: a folder with photographs of the same names; None: the paths in the file.
     """
     top = Fields(path, values)
     frames = [Fields(path, frame, f"frames[{k}]", top) for k, frame in enumerate(top.objects("frames"))]
@@ -73,10 +72,10 @@ def _lens(frame: Fields, image: Path | None) -> Intrinsics:
     if model == "OPENCV_FISHEYE":
         values["k4"] = last
     elif last:
-        # A polynomial of degree 8 there, the denominator's first coefficient in OpenCV's model.
+        # In nerfstudio k4 belongs to a polynomial of degree 8, in OpenCV's model to the denominator.
         raise frame.fail("k4", "0 for a lens that is no fisheye", last)
     if model in ("PINHOLE", "SIMPLE_PINHOLE"):
-        # Such files keep the coefficients of the photographs from before they were undistorted.
+        # Such files keep the coefficients from before the photographs were undistorted.
         values = {name: value for name, value in values.items() if name not in _COEFFICIENTS}
     return Intrinsics(model, width, height, values)
 
@@ -94,7 +93,7 @@ def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
 
 
 def _focal(frame: Fields, axis: str, size: int) -> float:
-    """Pixels; from fl_x, or from the angle of view in radians."""
+    """The focal length in pixels, from fl_x or from the angle of view in radians."""
     if f"fl_{axis}" in frame:
         focal = frame.number(f"fl_{axis}")
         if focal <= 0:

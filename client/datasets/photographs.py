@@ -1,4 +1,4 @@
-"""Where the photographs of a data set are."""
+"""Finds the photographs of a data set."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Photographs:
     """A folder of photographs."""
 
     def __init__(self, folder: Path) -> None:
-        """Looks files up in a folder, which need not exist."""
+        """Lists a folder, which need not exist."""
         self._folder = folder
 
     def find(self, name: str) -> Path | None:
-        """A photograph by its name in the data set, with or without a suffix; None if there is none.
+        """The path of a photograph, by name with or without suffix; None if there is none.
 
-        A file of another suffix counts too: many scale a data set down and save it anew.
+        Files with another suffix match too, because data sets are often converted.
         """
         wanted = self._folder / name
         candidates = [wanted, *(wanted.with_name(wanted.name + suffix) for suffix in _SUFFIXES)]
@@ -29,7 +29,7 @@ class Photographs:
 
 
 def picture_size(path: Path) -> tuple[int, int]:
-    """Width and height of a picture in pixels, from its header."""
+    """Width and height of an image in pixels, from its header."""
     images = require("PIL.Image", "io", "reading the sizes of photographs")
     try:
         with images.open(path) as image:

@@ -1,4 +1,4 @@
-"""The points with which a reconstruction starts: positions and colours."""
+"""Initial points of a reconstruction: positions and colours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.client.formats.ply_header import PlyHeader
 
 _COLORS = ("red", "green", "blue")
 _DEFAULT_COLOR = 0.5
-# What float32 can hold.
+# The range of float32.
 LARGEST_POSITION = float(np.finfo(np.float32).max)
 
 
@@ -42,7 +42,7 @@ class Points:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Points:
-        """Reads the vertices of a PLY file with x, y, z and, for colours other than grey, red, green and blue."""
+        """Reads the vertices of a PLY file with x, y, z and optional red, green and blue; grey without."""
         header = PlyHeader.read(path)
         names = header.vertex_properties
         if not {"x", "y", "z"} <= names:
@@ -55,6 +55,6 @@ class Points:
 
 
 def _fractions(column: Any) -> Float32:
-    """Integers scaled so that the largest of their type is 1; floats as they are."""
+    """Integers scaled so that the type's largest is 1; floats unchanged."""
     largest = np.iinfo(column.dtype).max if column.dtype.kind in "iu" else 1
     return np.asarray(column.astype(np.float32) / np.float32(largest))

@@ -10,7 +10,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, OpenCVModel, Projection
 
-# Parameters of each model in COLMAP's order.
+# The parameters of each model in COLMAP's order.
 PARAMETERS = {
     "SIMPLE_PINHOLE": ("f", "cx", "cy"),
     "PINHOLE": ("fx", "fy", "cx", "cy"),
@@ -32,7 +32,7 @@ class Intrinsics:
         model: one of `PARAMETERS`.
         width: picture width in pixels.
         height: picture height in pixels.
-        values: of the model's parameters; those that are absent are 0.
+        values: values of the model's parameters; absent ones are 0.
     """
 
     model: str
@@ -42,7 +42,7 @@ class Intrinsics:
 
     @property
     def unrenderable(self) -> str:
-        """Why no picture can be made with it; empty: one can."""
+        """Why it cannot be rendered; empty: it can."""
         if self.model not in PARAMETERS:
             return f"the camera model {self.model} is not supported; expected {READABLE}"
         if self.model == "OPENCV_FISHEYE" and any(self.values.get(name, 0.0) for name in _DISTORTION):
@@ -50,10 +50,10 @@ class Intrinsics:
         return ""
 
     def camera(self, rotation: Float64, translation: Float64) -> Camera:
-        """At a pose, world to camera: x right, y down, z forward."""
+        """The camera at a pose, world to camera: x right, y down, z forward."""
         values = self.values
         coefficients = [values.get(name, 0.0) for name in _DISTORTION]
-        # As few as OpenCV takes.
+        # OpenCV's smallest number of coefficients.
         kept = 8 if any(coefficients[5:]) else 5 if coefficients[4] else 4 if any(coefficients) else 0
         projection: Projection = "fisheye" if self.model == "OPENCV_FISHEYE" else "pinhole"
         return Camera.opencv(
@@ -75,8 +75,8 @@ class ColmapImage:
     """A photograph with its pose.
 
     Attributes:
-        name: of its file.
-        camera_id: which camera took it.
+        name: name of its file.
+        camera_id: id of its camera.
         quaternion: (w, x, y, z) world to camera; x right, y down, z forward.
         translation: [3] world to camera.
     """
@@ -89,13 +89,13 @@ class ColmapImage:
 
 @dataclass(frozen=True)
 class View:
-    """A place that a scene was seen from.
+    """One view of a scene.
 
     Attributes:
         name: unique in its data set.
-        camera: intrinsics and pose, and the size of the photograph as it was calibrated.
-        image: the photograph; None if there is no such file.
-        mask: a picture that is black where the photograph does not count; None without one.
+        camera: intrinsics and pose, and the photograph's size at calibration.
+        image: path of the photograph; None if there is no such file.
+        mask: path of an image that is black where the photograph is ignored; None without one.
     """
 
     name: str
@@ -104,12 +104,12 @@ class View:
     mask: Path | None = None
 
     def resized(self, width: int, height: int) -> View:
-        """The same view with a picture of another size, in pixels."""
+        """A copy with another image size, in pixels."""
         return replace(self, camera=resized(self.camera, width, height))
 
 
 def resized(camera: Camera, width: int, height: int) -> Camera:
-    """A camera that sees the same in a picture of another size; only OpenCV's cameras can be resized."""
+    """A camera with the same view and another image size; OpenCV's cameras only."""
     if (width, height) == (camera.width, camera.height):
         return camera
     if not isinstance(camera.model, OpenCVModel):
@@ -121,7 +121,7 @@ def resized(camera: Camera, width: int, height: int) -> Camera:
 
 
 def unique_names(files: Sequence[str]) -> list[str]:
-    """Names of views from the names of their photographs: without folder and suffix where that is enough."""
+    """Names of views from their photographs': without folder and suffix if they stay unique."""
     paths = [PurePosixPath(file) for file in files]
     for named in ([path.stem for path in paths], [str(path.with_suffix("")) for path in paths]):
         if len(set(named)) == len(named):

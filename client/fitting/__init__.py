@@ -1,1 +1,1 @@
-"""Fitting a scene to photographs through a worker: what `lumigrad fit` is made of."""
+"""Fits a scene to photographs through a worker, for `lumigrad fit`."""

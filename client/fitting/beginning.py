@@ -1,4 +1,4 @@
-"""What a fit begins with: one primitive for each point of a reconstruction."""
+"""The initial scene of a fit: one primitive for each point of a reconstruction."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
 _OPACITY = 0.1
-# Their distances give a primitive its first size.
+# The number of neighbours whose distances set a primitive's initial size.
 _NEIGHBOURS = 3
-# Points that coincide need some size, too; of the median.
+# The smallest size, for coinciding points, relative to the median.
 _LEAST_SPACING = 1e-3
 
 
 def gaussians_at(points: Points, sh_degree: int) -> Gaussians:
-    """Round, faint Gaussians, as large as their surroundings are empty.
+    """Round, faint Gaussians, sized by the distances to their neighbours.
 
     Args:
         points: N of them, with colours.
@@ -48,7 +48,7 @@ def spacing(positions: Array) -> Array:
     if len(positions) <= _NEIGHBOURS:
         raise InvalidArgument.of("dataset", f"expected more than {_NEIGHBOURS} initial points, got {len(positions)}")
     tree = require("scipy.spatial", "fit", "the sizes of what a fit begins with").cKDTree(positions)
-    # The nearest of all is the point itself.
+    # The nearest is the point itself.
     distances = tree.query(positions, _NEIGHBOURS + 1)[0][:, 1:]
     found = np.sqrt(np.square(distances).mean(axis=1))
     return np.asarray(np.maximum(found, _LEAST_SPACING * (np.median(found) or 1.0)), np.float32)

@@ -13,22 +13,22 @@ from lumigrad.client.client import Client
 from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.values.handle import Scene, SceneHandle
 
-# Of the Gaussian window of SSIM, pixels: 11x11.
+# The radius of SSIM's Gaussian window, pixels: 11x11.
 _RADIUS, _SIGMA = 5, 1.5
 # Wang et al., "Image Quality Assessment: From Error Visibility to Structural Similarity" (2004), for values 0 to 1.
 _C1, _C2 = 0.01**2, 0.03**2
-# Of a PSNR: two pictures that are equal have 120 dB.
+# Limits the PSNR: equal images have 120 dB.
 _LEAST_ERROR = 1e-12
 
 
 def psnr(picture: Array, target: Array, mask: Array | None = None) -> float:
-    """Decibels; the pictures [H, W, K] have values from 0 to 1, the mask [H, W] weighs their pixels."""
+    """PSNR in dB of images [H, W, K] with values from 0 to 1; the mask [H, W] weights their pixels."""
     squares = np.square(np.asarray(picture, np.float64) - target).mean(axis=-1)
     return float(-10 * np.log10(max(float(np.average(squares, weights=_weights(mask))), _LEAST_ERROR)))
 
 
 def ssim(picture: Array, target: Array, mask: Array | None = None) -> float:
-    """Mean structural similarity, at most 1, of pictures [H, W, K] with values from 0 to 1; zeros surround them."""
+    """Mean structural similarity, at most 1, of images [H, W, K] with values from 0 to 1, padded with zeros."""
     x, y = np.asarray(picture, np.float64), np.asarray(target, np.float64)
     mean_x, mean_y = _blurred(x), _blurred(y)
     variances = _blurred(x * x) - mean_x**2 + _blurred(y * y) - mean_y**2
@@ -39,15 +39,15 @@ def ssim(picture: Array, target: Array, mask: Array | None = None) -> float:
 
 
 def matched(picture: Array, target: Array, mask: Array | None = None) -> Array:
-    """The picture [H, W, K] after the affine map of its colours that comes closest to the target, from 0 to 1.
+    """The image [H, W, K] after the affine map of its colours that best matches the target, from 0 to 1.
 
-    What an automatic exposure did to a photograph nobody fitted is not known; this is the score without it.
+    Removes the unknown automatic exposure of photographs that were not fitted from their score.
     """
     return exposed(color_map(picture, target, mask), picture).clip(0, 1)
 
 
 def color_map(picture: Array, target: Array, mask: Array | None = None) -> Array:
-    """[K, K + 1] the affine map of the picture's colours that comes closest to the target, in least squares."""
+    """[K, K + 1] the affine map of the image's colours that best matches the target, by least squares."""
     channels = picture.shape[-1]
     colors = np.concatenate([picture.reshape(-1, channels), np.ones((picture[..., 0].size, 1))], axis=1)
     root = np.ones((len(colors), 1)) if mask is None else np.sqrt(mask.reshape(-1, 1) / 255.0)
@@ -56,12 +56,12 @@ def color_map(picture: Array, target: Array, mask: Array | None = None) -> Array
 
 
 def exposed(matrix: Array, picture: Array) -> Array:
-    """[H, W, K] the affine map [K, K + 1] of the picture's colours."""
+    """[H, W, K] the image's colours after an affine map [K, K + 1]."""
     return np.asarray(picture @ matrix[:, :-1].T + matrix[:, -1], np.float32)
 
 
 def _blurred(image: Array) -> Array:
-    """[H, W, K] means over SSIM's window around each pixel; zeros surround the picture."""
+    """[H, W, K] means over SSIM's window around each pixel, padded with zeros."""
     ndimage = require("scipy.ndimage", "fit", "measuring SSIM")
     means: Array = ndimage.gaussian_filter(image, _SIGMA, mode="constant", radius=_RADIUS, axes=(0, 1))
     return means
@@ -78,8 +78,8 @@ class Scores:
     Attributes:
         psnr: decibels.
         ssim: at most 1.
-        exposed_psnr: decibels, with renderings exposed as the neighbouring photographs are, if these are known.
-        matched_psnr: decibels, after the affine map of the rendering's colours that suits each photograph best.
+        exposed_psnr: decibels, with renderings exposed as the neighbouring photographs, if known.
+        matched_psnr: decibels, after the affine map of the rendering's colours that best matches each photograph.
     """
 
     psnr: float
@@ -89,7 +89,7 @@ class Scores:
 
     @staticmethod
     def of(rendered: Sequence[Array], shots: Sequence[Shot], exposures: Array | None = None) -> Scores:
-        """Of renderings [H, W, 3] of the shots; `exposures` [N, 3, 4] are theirs, None: not known."""
+        """Scores renderings [H, W, 3] of the shots; `exposures` [N, 3, 4] are the shots', None: unknown."""
         maps = [None] * len(shots) if exposures is None else list(exposures)
         rows = [_row(*each) for each in zip(rendered, shots, maps, strict=True)]
         return Scores(*(float(value) for value in np.mean(rows, axis=0)))
@@ -110,7 +110,7 @@ def _row(picture: Array, shot: Shot, exposure: Array | None) -> tuple[float, ...
 
 
 def pictures(client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot]) -> list[Array]:
-    """[H, W, 3] from 0 to 1 for each shot; a scene that is not stored yet travels once."""
+    """Renders each shot, [H, W, 3] from 0 to 1; a scene that is not stored is uploaded once."""
     handle = scene if isinstance(scene, SceneHandle) else client.put(scene)
     try:
         return [client.render(handle, shot.camera).color.clip(0, 1) for shot in shots]
@@ -120,11 +120,11 @@ def pictures(client: Client, scene: Scene | SceneHandle, shots: Sequence[Shot]) 
 
 
 def exposures_nearby(client: Client, scene: Scene, shots: Sequence[Shot], fitted: Sequence[Shot]) -> Array | None:
-    """How renderings of shots that were not fitted should be exposed, as far as the neighbouring photographs tell.
+    """Exposures of shots that were not fitted, interpolated from the neighbouring photographs.
 
-    Photographs of a walk around something are numbered as they were taken, and a camera's exposure changes slowly. Each
-    fitted photograph has the affine map of its rendering's colours that comes closest to it; a shot gets what lies
-    between those of the two neighbours by name. Its own photograph is not looked at.
+    Assumes that names follow the order of capture and that the exposure changes slowly. Each fitted photograph has
+    the affine map of its rendering's colours that best matches it; a shot gets the interpolation between its two
+    neighbours by name. Its own photograph is not used.
 
     Returns:
         [N, 3, 4] of the shots; None: nothing was fitted.
@@ -145,13 +145,13 @@ def exposures_nearby(client: Client, scene: Scene, shots: Sequence[Shot], fitted
 
 
 def side_by_side(columns: Sequence[Sequence[Array]]) -> Array:
-    """[H, W, 3] of all pictures: columns next to each other, rows below each other, black where a row is shorter."""
+    """[H, W, 3] a grid of images, padded with black."""
     rows = [np.concatenate(row, axis=1) for row in zip(*columns, strict=True)]
     width = max(row.shape[1] for row in rows)
     return np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in rows])
 
 
 def samples(shots: Sequence[Shot], count: int) -> list[int]:
-    """Indices of some shots, spread over all."""
+    """Indices of `count` shots, spread evenly."""
     spread = np.linspace(0, len(shots) - 1, count + 2)[1:-1].round().astype(int)
     return list(dict.fromkeys(int(index) for index in spread))

@@ -1,4 +1,4 @@
-"""The loop of a fit: steps on the worker, and now and then a look at the scene."""
+"""The loop of a fit: steps on the worker, with regular previews."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# Held-out photographs in a preview.
+# The number of photographs in a preview.
 _SHOWN = 2
 
 
@@ -33,20 +33,20 @@ def fit(
     journal: Journal,
     stopped: threading.Event,
 ) -> Gaussians | Spheres:
-    """Makes steps until there were `last` of them, or until `stopped`.
+    """Runs steps up to number `last`, or until `stopped`.
 
     Args:
-        client: of the trainer's worker.
-        trainer: of the scene.
-        last: number of steps in all.
-        every: so many steps there is a preview, and the scene is saved.
-        shots: some of them are shown in the previews.
-        scene_path: where the scene is saved.
-        journal: hears of each step.
-        stopped: lets the loop end after the steps that are on their way.
+        client: a client of the trainer's worker.
+        trainer: trains the scene.
+        last: total number of steps.
+        every: steps between previews, at which the scene is saved too.
+        shots: shots to choose previews from.
+        scene_path: file of the saved scene.
+        journal: records each step.
+        stopped: ends the loop after the steps in flight.
 
     Returns:
-        The scene as it is then, which is also saved.
+        The final scene, which is also saved.
     """
     shown = [shots[index] for index in samples(shots, _SHOWN)]
     found: Gaussians | Spheres | None = None
@@ -60,7 +60,7 @@ def fit(
         found = scene
         with naming(scene_path):
             found.save(scene_path)
-        # What a rendering takes from the scene itself, spheres' depth range, is read off the client's copy.
+        # The client's copy is needed for the depth range of spheres.
         handle = replace(trainer.publish(), scene=scene)
         preview = side_by_side([pictures(client, handle, shown), [shot.photograph for shot in shown]])
         journal.preview(trainer.step_number, preview)
@@ -69,7 +69,7 @@ def fit(
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Yields what Ctrl-C sets the first time; the second time it is a KeyboardInterrupt."""
+    """Yields an event that the first Ctrl-C sets; the second one raises KeyboardInterrupt."""
     stopped = threading.Event()
 
     def stop(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a fit tells while it runs: a bar, numbers for TensorBoard, and previews."""
+"""The progress of a fit: a progress bar, scalars for TensorBoard, and previews."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumigrad.client.base.extras import require
 from lumigrad.client.pictures import write_image
 from lumigrad.client.training.results import StepResult
 
-# The bar says the mean over about one round of all photographs.
+# The bar shows the mean over about one pass over all photographs.
 _MEMORY = 100
 _BAR_EVERY, _SCALARS_EVERY = 10, 10
 
@@ -24,10 +24,10 @@ class Journal:
     """Shows steps as they come."""
 
     def __init__(self, folder: Path, first: int, last: int, views: int, log_folder: Path | None) -> None:
-        """Begins at step `first` of `last`; `log_folder` is TensorBoard's, None for none."""
+        """Starts at step `first` of `last`; `log_folder` is TensorBoard's, None: no log."""
         self._folder = folder
         tqdm = require("tqdm", "fit", "the progress of a fit").tqdm
-        # A log file need not have ten lines a second.
+        # Fewer updates where standard error is a file.
         interval = 0.1 if sys.stderr.isatty() else 10.0
         pace = {"mininterval": interval, "maxinterval": 60.0}
         self._bar = tqdm(total=last, initial=first, desc="fitting", unit="step", file=sys.stderr, **pace)
@@ -48,11 +48,11 @@ class Journal:
 
     @property
     def psnr(self) -> float:
-        """Of the latest steps, decibels."""
+        """The mean PSNR of the latest steps, decibels."""
         return float(np.mean(self._decibels)) if self._decibels else float("nan")
 
     def step(self, step: StepResult) -> None:
-        """One more."""
+        """Records a step."""
         self._decibels.append(step.psnr)
         self._bar.update()
         if step.number % _BAR_EVERY == 0:
@@ -63,7 +63,7 @@ class Journal:
                 self._writer.add_scalar(f"fit/{name}", value, step.number)
 
     def preview(self, number: int, picture: Array) -> None:
-        """A picture [H, W, 3] of the scene after so many steps."""
+        """Records an image [H, W, 3] of the scene after a step."""
         write_image(self._folder / f"preview_{number:06d}.jpg", picture)
         if self._writer is not None:
             self._writer.add_image("fit/preview", picture, number, dataformats="HWC")

@@ -1,4 +1,4 @@
-"""The recipe of a fit: options and schedule, and the checkpoint by which it goes on."""
+"""The recipe of a fit: options and schedule, and the checkpoint from which it resumes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 
 Kind = Literal["gaussians", "spheres"]
 Strategy = Literal["mcmc", "adaptive", "none"]
-# Inria's trainer has these for its exposures.
+# Inria's rates for exposures.
 _EXPOSURES = 1e-3, 1e-4
-# Of a motion of the camera: radians and scene units per step at first.
+# The initial rate of camera motions: radians and scene units per step.
 _POSES = 1e-4, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is fitted, for how long, and what may change.
+    """The settings of a fit.
 
     Attributes:
         kind: "gaussians" or "spheres".
-        steps: of the optimiser, each on one photograph.
-        sh_degree: largest degree of the harmonics of Gaussians; they come one degree after the other.
-        strategy: which Gaussians come and go: "mcmc", "adaptive", or "none".
-        cap: Gaussians at the most.
+        steps: number of steps, each on one photograph.
+        sh_degree: largest degree of the Gaussians' harmonics; degrees are added one by one.
+        strategy: density control of Gaussians: "mcmc", "adaptive", or "none".
+        cap: maximum number of Gaussians.
         poses: also refine the cameras' poses.
         exposures: also fit an affine map of the colours of each photograph.
-        seed: of everything random.
-        snapshot_every: steps between snapshots into the worker's spool, which it must have; 0: none.
+        seed: seed of all random choices.
+        snapshot_every: steps between snapshots, which need a worker with a spool; 0: none.
     """
 
     kind: Kind = "gaussians"
@@ -47,17 +47,17 @@ class Recipe:
 
     @property
     def loss(self) -> Loss:
-        """MCMC wants faint and small Gaussians to fade away."""
+        """The loss; MCMC adds regularisers, which shrink faint and small Gaussians."""
         return Loss(opacity=0.01, scale=0.01) if self.moves else Loss()
 
     @property
     def moves(self) -> bool:
-        """Whether MCMC does."""
+        """Whether noise moves the Gaussians: in MCMC only."""
         return self.kind == "gaussians" and self.strategy == "mcmc"
 
     @property
     def density(self) -> AdaptiveDensity | Mcmc | None:
-        """Which Gaussians come and go; the times are shares of the steps."""
+        """Density control; its schedule is scaled to the number of steps."""
         if self.kind == "spheres" or self.strategy == "none":
             return None
         start, every = max(self.steps // 60, 10), max(min(100, self.steps // 70), 5)
@@ -88,15 +88,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `Client.resume_trainer` needs, and how the fit was asked for.
+    """The arguments of `Client.resume_trainer`, and the settings of the fit.
 
     Attributes:
-        training_id: of the training on the worker.
-        lease: lets whoever has it take the training up: the file is for its owner's eyes.
-        size: most pixels along a side of a photograph.
-        hold_out: every so-manieth photograph is kept aside.
-        recipe: how the fit is made.
-        before: how the scene scored that it began with.
+        training_id: id of the training on the worker.
+        lease: the secret that allows resuming the training, so the file is readable by its owner only.
+        size: maximum width and height of photographs, pixels.
+        hold_out: every `hold_out`-th photograph is held out.
+        recipe: the settings of the fit.
+        before: scores of the initial scene.
     """
 
     training_id: str
@@ -107,7 +107,7 @@ class Checkpoint:
     before: Scores
 
     def write(self, path: Path) -> None:
-        """Replaces the file, whole or not at all."""
+        """Replaces the file atomically."""
         new = path.with_suffix(".new")
         new.touch(mode=0o600)
         new.write_text(json.dumps(asdict(self), indent=2))
@@ -115,10 +115,10 @@ class Checkpoint:
 
     @staticmethod
     def read(path: Path) -> Checkpoint:
-        """The checkpoint of a fit that was stopped.
+        """Reads the checkpoint of a stopped fit.
 
         Raises:
-            InvalidArgument: there is none, or it is not one.
+            InvalidArgument: the file is missing or invalid.
         """
         try:
             values = json.loads(path.read_text())

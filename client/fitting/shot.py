@@ -1,4 +1,4 @@
-"""Photographs with the cameras that took them, ready to be compared with renderings."""
+"""Photographs with their cameras, for comparison with renderings."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Shot:
     """A photograph and its camera.
 
     Attributes:
-        name: of its view.
+        name: name of its view.
         pixels: [H, W, 3] uint8.
-        mask: [H, W] uint8, 0 where the photograph does not count; None: all of it does.
-        camera: that took it.
+        mask: [H, W] uint8, 0 where the photograph is ignored; None: nowhere.
+        camera: its camera.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Shot:
 
     @staticmethod
     def of(view: View, size: int) -> Shot:
-        """Reads a view's photograph, at most `size` pixels wide and high; what is transparent in it is black."""
+        """Reads a view's photograph, at most `size` pixels wide and high; transparent pixels become black."""
         assert view.image is not None
         image: Any = require("PIL.Image", "fit", "reading photographs")
         picture = image.open(view.image).convert("RGBA")
@@ -51,12 +51,12 @@ class Shot:
 
     @property
     def target(self) -> Target:
-        """What a training compares with."""
+        """The target of a training's view."""
         return Target(self.pixels, self.mask)
 
 
 def shots_of(capture: Capture, size: int) -> list[Shot]:
-    """The photographs of a data set, by the names of their views; views without one are left out."""
+    """The photographs of a data set, in the order of their views' names; views without one are left out."""
     views = sorted((view for view in capture.views if view.image), key=lambda view: view.name)
     if len(views) < 2:
         raise InvalidArgument.of("dataset", f"expected at least two photographs, found {len(views)}")
@@ -64,7 +64,7 @@ def shots_of(capture: Capture, size: int) -> list[Shot]:
 
 
 def divide(shots: Sequence[Shot], every: int) -> tuple[list[Shot], list[Shot]]:
-    """Those to fit, and those to measure by: every so-manieth from the first on, or all of them for 0."""
+    """Splits shots into fitted and held-out ones: every `every`-th from the first on; 0: all are in both."""
     if not every:
         return list(shots), list(shots)
     return [shot for index, shot in enumerate(shots) if index % every], list(shots[::every])

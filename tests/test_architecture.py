@@ -44,7 +44,7 @@ ORDER = {
         "calls",
         "training",
         "client",
-        "default datasets robots aio shell",
+        "default datasets robots aio shell operators",
         "torch jax fitting clearance benchmark monitor viewer",
         "compat",
         "commands",

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.distances.answer import Distances
 from lumigrad.client.distances.query import (
-    DistanceQuery,
     Surroundings,
     check_rows,
     check_surroundings,
     environment_numbers,
 )
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, compute, refuse
 from lumigrad.client.jax.shapes import optional, shaped
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.distances import OUTPUTS, DistanceCall
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.obstacle import Cuboid, Obstacle, Shape
 from lumigrad.client.values.world import World
-
-OUTPUTS = ("cost", "distance")
 
 
 class MeshDistances(NamedTuple):
@@ -76,39 +71,18 @@ def _kept(obstacle: Obstacle) -> tuple[Hashable, ...]:
 
 
 @dataclass(frozen=True)
-class DistanceCall:
-    """All of a query that is not an array; see `RemoteCall`."""
+class JaxDistanceCall(DistanceCall):
+    """See `JaxCall`.
 
-    client: Client
-    world: Fixed
-    settings: DistanceSettings
-    outputs: tuple[str, ...]
-    environments: tuple[int, ...] | None
+    Attributes:
+        fixed: the world, to be compared.
+    """
 
-    @property
-    def differentiable(self) -> frozenset[str]:
-        """Outputs through which gradients flow."""
-        return frozenset(OUTPUTS if self.settings.semantics == "exact" else ("cost",))
+    fixed: Fixed | None = None
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """[B, H, S] of each output."""
         return dict.fromkeys(self.outputs, tuple(inputs["spheres"].shape[:3]))
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
-        """Asks the worker."""
-        spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
-        assert spheres is not None
-        settings = self.settings if weight is None else replace(self.settings, weight=float(weight))
-        environments = environment_numbers(self.environments, len(spheres))
-        query = DistanceQuery(self.world.value, spheres, 3, settings, self.outputs, environments, poses)
-        return self.client.ask(query, retain=retain)
-
-    def gradients(
-        self, result: Distances, upstream: Mapping[str, Array], wanted: tuple[str, ...]
-    ) -> Mapping[str, Array]:
-        """Asks the worker that has the forward state."""
-        given: dict[str, Any] = dict(upstream)
-        return result.backward(**given, wanted=wanted, release=True)
 
     def refuse_gradients(self, names: frozenset[str]) -> None:
         """In cuRobo's semantics centres alone have gradients."""
@@ -162,7 +136,7 @@ def mesh_distance(
     if isinstance(world, Sequence):
         world = World(world)
     check_surroundings(world)
-    wanted = _outputs(outputs)
+    wanted = chosen(outputs, OUTPUTS)
     array = jnp.asarray(spheres)
     check_rows(array.shape)
     if array.shape[-1] == 3:
@@ -171,9 +145,10 @@ def mesh_distance(
     is_array = isinstance(weight, jax.Array)
     settings = DistanceSettings.of(arguments, **({"weight": 1.0} if is_array else {}))
     numbers = environment_numbers(environments, len(rows))
-    call = DistanceCall(
+    call = JaxDistanceCall(
         client=client_of(client),
-        world=Fixed(world),
+        world=world,
+        fixed=Fixed(world),
         settings=settings,
         outputs=wanted,
         environments=None if numbers is None else tuple(numbers.tolist()),
@@ -186,13 +161,3 @@ def mesh_distance(
     results = compute(call, inputs)
     shape = array.shape[:-1]
     return MeshDistances(*(results[name].reshape(shape) if name in wanted else None for name in OUTPUTS))
-
-
-def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    given = names("outputs", outputs)
-    unknown = sorted(set(given) - set(OUTPUTS))
-    if unknown or not given:
-        raise InvalidArgument.of(
-            "outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown) or 'none'}"
-        )
-    return tuple(name for name in OUTPUTS if name in given)

@@ -3,116 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, compute
 from lumigrad.client.jax.shapes import optional, shaped
-from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.request import RenderRequest, WireFormat
-from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings, Transform
-from lumigrad.client.values.camera import Camera, Projection
-from lumigrad.client.values.gaussians import Gaussians
-
-SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
-_CAMERA_INPUTS = ("viewmats", "Ks")
-# Where the four intrinsics stand in K, in the order of their gradients.
-_INTRINSICS = ((0, 0), (1, 1), (0, 2), (1, 2))
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.cameras import ViewMatrices, distortion_rows
+from lumigrad.client.operators.gaussians import (
+    COLUMNS,
+    LEAST_ALPHA,
+    OUTPUTS,
+    ROWS,
+    GaussianCall,
+    check_wire_format,
+    projection_of,
+    travelling,
+)
+from lumigrad.client.rendering.request import WireFormat
+from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
+from lumigrad.client.values.camera import Camera
 
 
 @dataclass(frozen=True)
-class GaussianCall:
-    """All of a rendering that is not an array; see `RemoteCall`.
+class CheckedMatrices(ViewMatrices):
+    """As `ViewMatrices`, whose values are known in the callback only: there they are checked."""
 
-    Attributes:
-        client: the way to the worker.
-        settings: how to blend; background and transforms come as arrays.
-        size: width and height, pixels.
-        model: of all cameras.
-        distortion: coefficients, one row for each camera; empty: none.
-        slices: (begin, end) of each transform.
-        outputs: what to transfer.
-        wire_format: how gradients per Gaussian travel.
-    """
-
-    client: Client
-    settings: GaussianSettings
-    size: tuple[int, int]
-    model: Projection
-    distortion: tuple[tuple[float, ...], ...]
-    slices: tuple[tuple[int, int], ...]
-    outputs: tuple[str, ...]
-    wire_format: WireFormat
-
-    @property
-    def differentiable(self) -> frozenset[str]:
-        """Outputs through which gradients flow: all that are rendered."""
-        return frozenset(self.outputs)
-
-    def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """[C, H, W] of each output, and [C, H, W, D] of the colour."""
-        width, height = self.size
-        colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
-        views = (len(inputs["viewmats"]), height, width)
-        return {name: (*views, colors.shape[-1]) if name == "color" else views for name in self.outputs}
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
-        """Renders on the worker."""
-        background, matrices = inputs["background"], inputs["transforms"]
-        settings = replace(
-            self.settings,
-            background=() if background is None else tuple(background.ravel().tolist()),
-            transforms=[
-                Transform(begin, end, matrix)
-                for (begin, end), matrix in zip(self.slices, () if matrices is None else matrices, strict=True)
-            ],
-        )
-        scene = Gaussians(**{name: inputs[name] for name in SCENE_INPUTS})
-        request = RenderRequest(scene, self._cameras(inputs["viewmats"], inputs["Ks"]), False, settings, self.outputs)
-        return self.client.render_request(request, retain=retain)
-
-    def gradients(self, result: Frame, upstream: Mapping[str, Array], wanted: tuple[str, ...]) -> Mapping[str, Array]:
-        """Those of cameras as of their matrices, 0 for entries that are fixed."""
-        of_cameras = any(name in _CAMERA_INPUTS for name in wanted)
-        names = [name for name in wanted if name not in _CAMERA_INPUTS] + (["cameras"] if of_cameras else [])
-        given: dict[str, Any] = dict(upstream)
-        found = dict(result.backward(**given, wanted=names, wire_format=self.wire_format, release=True))
-        if of_cameras:
-            count = len(found["camera_rotation"])
-            views, intrinsics = np.zeros((count, 4, 4), np.float32), np.zeros((count, 3, 3), np.float32)
-            views[:, :3, :3], views[:, :3, 3] = found["camera_rotation"], found["camera_translation"]
-            for column, (row, entry) in enumerate(_INTRINSICS):
-                intrinsics[:, row, entry] = found["camera_intrinsics"][:, column]
-            found |= {"viewmats": views, "Ks": intrinsics}
-        return found
-
-    def refuse_gradients(self, names: frozenset[str]) -> None:
-        """All inputs have gradients."""
-
-    def _cameras(self, views: Any, intrinsics: Any) -> tuple[Camera, ...]:
+    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
+        """One camera for each pair of matrices."""
+        views, intrinsics = inputs["view"], inputs["projection"]
+        assert views is not None and intrinsics is not None
         distortion = self.distortion or ((),) * len(views)
         return tuple(
-            Camera.from_view_matrix(view, k, *self.size, model=self.model, distortion=row)
+            Camera.from_view_matrix(view, k, self.width, self.height, model=self.model, distortion=row)
             for view, k, row in zip(views, intrinsics, distortion, strict=True)
         )
 
 
-OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
+@dataclass(frozen=True)
+class JaxGaussianCall(GaussianCall):
+    """See `JaxCall`."""
+
+    cameras: CheckedMatrices
+
+    def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
+        """[C, H, W] of each output, and [C, H, W, D] of the colour."""
+        colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
+        views = (len(inputs["view"]), self.cameras.height, self.cameras.width)
+        return {name: (*views, colors.shape[-1]) if name == "color" else views for name in self.outputs}
+
+    def refuse_gradients(self, names: frozenset[str]) -> None:
+        """All inputs have gradients."""
+
+
 MORE_OUTPUTS = ("inverse_depth",)
-# What the worker need not send, because it is cheap to compute from what else it sends.
-_SOURCES = {"alpha": ("transmittance",), "expected_depth": ("depth", "transmittance")}
-_LEAST_ALPHA = 1e-10
-# Of a symmetric matrix: its six numbers.
-_ROWS, _COLUMNS = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 1, 2, 1, 2, 2])
 
 
 class RenderedGaussians(NamedTuple):
@@ -207,28 +159,25 @@ def render_gaussians(
             None for that of the default target.
     """
     arguments = locals()
-    wanted = _outputs(outputs)
-    if gradient_dtype not in get_args(WireFormat):
-        expected = ", ".join(get_args(WireFormat))
-        raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")
+    wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
+    check_wire_format(gradient_dtype)
     settings = GaussianSettings.of(arguments, transforms=())
     inputs = _inputs(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, covars)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
-    call = GaussianCall(
+    rows = distortion_rows(distortion, len(inputs["view"]))
+    call = JaxGaussianCall(
         client=client_of(client),
         settings=settings,
-        size=(width, height),
-        model=_projection(camera_model),
-        distortion=_distortion(distortion, len(inputs["viewmats"])),
+        cameras=CheckedMatrices(width, height, projection_of(camera_model), rows),
+        outputs=travelling(wanted),
         slices=tuple((begin, end) for begin, end, _ in transforms),
-        outputs=tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,)))),
         wire_format=gradient_dtype,
     )
     images = compute(call, {**inputs, "transforms": jnp.stack(matrices) if matrices else None})
     if "transmittance" in images:
         images["alpha"] = 1.0 - images["transmittance"]
     if "expected_depth" in wanted:
-        images["expected_depth"] = images["depth"] / jnp.maximum(images["alpha"], _LEAST_ALPHA)
+        images["expected_depth"] = images["depth"] / jnp.maximum(images["alpha"], LEAST_ALPHA)
     return RenderedGaussians(**{name: images[name] for name in wanted})
 
 
@@ -253,7 +202,8 @@ def _inputs(
     else:
         whole = shaped("covars", covars, (count, 3, 3))
         # Both halves count half, so that the gradient is symmetric.
-        quats, scales, covars = None, None, ((whole + jnp.swapaxes(whole, -1, -2)) / 2)[:, _ROWS, _COLUMNS]
+        symmetric = (whole + jnp.swapaxes(whole, -1, -2)) / 2
+        quats, scales, covars = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
     sh = None
     if sh_degree is not None:
         colors, sh = None, _harmonics(colors, count, sh_degree)
@@ -272,8 +222,8 @@ def _inputs(
         "sh": sh,
         "colors": colors,
         "background": optional("backgrounds", backgrounds, (channels,) if shared else (cameras, channels)),
-        "viewmats": viewmats,
-        "Ks": shaped("Ks", Ks, (cameras, 3, 3)),
+        "view": viewmats,
+        "projection": shaped("Ks", Ks, (cameras, 3, 3)),
     }
 
 
@@ -287,32 +237,3 @@ def _harmonics(colors: Any, count: int, sh_degree: int) -> Any:
         )  # fmt: skip
     # What is not in use need not travel.
     return array[:, :active]
-
-
-def _projection(camera_model: str) -> Projection:
-    name = "orthographic" if camera_model == "ortho" else camera_model
-    if name not in get_args(Projection):
-        expected = ", ".join(get_args(Projection))
-        raise InvalidArgument.of("camera_model", f"expected one of {expected}, got {camera_model!r}")
-    return cast(Projection, name)
-
-
-def _distortion(distortion: Any, cameras: int) -> tuple[tuple[float, ...], ...]:
-    if distortion is None:
-        return ()
-    rows = np.asarray(distortion, np.float64)
-    rows = np.broadcast_to(rows, (cameras, rows.shape[-1])) if rows.ndim == 1 else rows
-    if rows.ndim != 2 or len(rows) != cameras:
-        raise InvalidArgument.of(
-            "distortion", f"expected [k] or one row for each of {cameras} cameras, got {list(rows.shape)}"
-        )
-    return tuple(tuple(row) for row in rows.tolist())
-
-
-def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    given = names("outputs", outputs)
-    unknown = sorted(set(given) - {*OUTPUTS, *MORE_OUTPUTS})
-    if unknown:
-        known = ", ".join((*OUTPUTS, *MORE_OUTPUTS))
-        raise InvalidArgument.of("outputs", f"expected some of {known}, got {', '.join(unknown)}")
-    return tuple(dict.fromkeys(("color", *given)))

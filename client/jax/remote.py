@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.rendering.frame import Frame
 
 
@@ -84,30 +85,11 @@ Inputs = dict[str, Any]
 Result = Frame | Distances
 
 
-class RemoteCall(Hashable, Protocol):
-    """All of a computation that is not an array. Equal calls share what JAX has compiled.
-
-    Attributes:
-        outputs: names of what comes back.
-        differentiable: those of them through which gradients flow.
-    """
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """See above."""
-
-    @property
-    def differentiable(self) -> frozenset[str]:
-        """See above."""
+class JaxCall(RemoteCall, Hashable, Protocol):
+    """All of a computation that is not an array. Equal calls share what JAX has compiled."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """Of the outputs, from inputs of which only the shape is known."""
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Result:
-        """Computes; `retain` if a backward pass will probably come."""
-
-    def gradients(self, result: Any, upstream: Mapping[str, Array], wanted: tuple[str, ...]) -> Mapping[str, Array]:
-        """Gradients of the wanted inputs by their names, from what `run` returned; as many values as the inputs."""
 
     def refuse_gradients(self, names: frozenset[str]) -> None:
         """Raises InvalidArgument for inputs without a gradient."""
@@ -117,7 +99,7 @@ class RemoteCall(Hashable, Protocol):
 _kept: Kept[Result] = Kept()
 
 
-def compute(call: RemoteCall, inputs: Inputs) -> dict[str, jax.Array]:
+def compute(call: JaxCall, inputs: Inputs) -> dict[str, jax.Array]:
     """The outputs of a call by name, float32; differentiable in reverse mode.
 
     Args:
@@ -132,12 +114,12 @@ def compute(call: RemoteCall, inputs: Inputs) -> dict[str, jax.Array]:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _remote(call: RemoteCall, inputs: Inputs) -> dict[str, Any]:
+def _remote(call: JaxCall, inputs: Inputs) -> dict[str, Any]:
     found: dict[str, Any] = on_host(partial(_run, call), _expected(call, inputs), inputs)
     return found
 
 
-def _forward(call: RemoteCall, inputs: Inputs) -> tuple[dict[str, Any], Any]:
+def _forward(call: JaxCall, inputs: Inputs) -> tuple[dict[str, Any], Any]:
     values = {name: None if given is None else given.value for name, given in inputs.items()}
     wanted = frozenset(name for name, given in inputs.items() if given is not None and given.perturbed)
     call.refuse_gradients(wanted)
@@ -147,7 +129,7 @@ def _forward(call: RemoteCall, inputs: Inputs) -> tuple[dict[str, Any], Any]:
     return outputs, (values, number, dict.fromkeys(sorted(wanted)))
 
 
-def _backward(call: RemoteCall, residuals: Any, cotangents: dict[str, Any]) -> tuple[Inputs]:
+def _backward(call: JaxCall, residuals: Any, cotangents: dict[str, Any]) -> tuple[Inputs]:
     values, number, names = residuals
     wanted = tuple(names)
     upstream = {
@@ -169,7 +151,7 @@ _remote.defvjp(_forward, _backward, symbolic_zeros=True)
 _compiled = jax.jit(_remote, static_argnums=0)
 
 
-def _expected(call: RemoteCall, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
+def _expected(call: JaxCall, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: _array(shape) for name, shape in call.shapes(inputs).items()}
 
 
@@ -177,27 +159,27 @@ def _array(shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.ShapeDtypeSt
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
-def _run(call: RemoteCall, inputs: Inputs) -> dict[str, Array]:
+def _run(call: JaxCall, inputs: Inputs) -> dict[str, Array]:
     return _arrays(call, call.run(inputs, False))
 
 
-def _run_and_keep(call: RemoteCall, inputs: Inputs) -> tuple[dict[str, Array], Array]:
+def _run_and_keep(call: JaxCall, inputs: Inputs) -> tuple[dict[str, Array], Array]:
     result = call.run(inputs, True)
     return _arrays(call, result), np.array(_kept.put(result), np.int32)
 
 
 def _differentiate(
-    call: RemoteCall, wanted: tuple[str, ...], inputs: Inputs, number: Any, upstream: dict[str, Any]
+    call: JaxCall, wanted: tuple[str, ...], inputs: Inputs, number: Any, upstream: dict[str, Any]
 ) -> dict[str, Array]:
     result = _kept.take(int(number))
     # Forgotten, or taken by another run of the same pass, which JAX may repeat: then it is computed again.
     if result is None:
         result = call.run(inputs, True)
-    found = call.gradients(result, upstream, wanted)
+    found = call.gradients(result, upstream, wanted, True)
     return {name: np.asarray(found[name], np.float32).reshape(np.shape(inputs[name])) for name in wanted}
 
 
-def _arrays(call: RemoteCall, result: Result) -> dict[str, Array]:
+def _arrays(call: JaxCall, result: Result) -> dict[str, Array]:
     return {name: np.asarray(result[name], np.float32) for name in call.outputs}
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, compute, refuse
 from lumigrad.client.jax.shapes import optional, shaped
-from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.spheres import OUTPUTS, SphereCall, picture_size
 from lumigrad.client.settings.spheres import Semantics, SphereSettings
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
-from lumigrad.client.values.spheres import Spheres
-
-OUTPUTS = ("color", "alpha", "depth", "info")
 
 
 class RenderedSpheres(NamedTuple):
@@ -40,46 +34,14 @@ class RenderedSpheres(NamedTuple):
     info: jax.Array | None
 
 
-@dataclass(frozen=True)
-class SphereCall:
-    """All of a rendering that is not an array; see `RemoteCall`."""
-
-    client: Client
-    settings: SphereSettings
-    camera: Camera | None
-    size: tuple[int, int]
-    orthogonal: bool
-    right_handed: bool
-    outputs: tuple[str, ...]
-
-    @property
-    def differentiable(self) -> frozenset[str]:
-        """Outputs through which gradients flow."""
-        return frozenset({"color", "alpha", "depth"} if self.settings.semantics == "exact" else {"color"})
+class JaxSphereCall(SphereCall):
+    """See `JaxCall`."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """[H, W, ...] of each output."""
         width, height = self.size
         channels = {"color": (inputs["colors"].shape[1],), "info": (3 + 2 * self.settings.n_track,)}
         return {name: (height, width, *channels.get(name, ())) for name in self.outputs}
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
-        """Renders on the worker."""
-        settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
-        if background is not None:
-            settings = replace(settings, background=tuple(background.tolist()))
-        if gamma is not None:
-            settings = replace(settings, gamma=float(gamma))
-        scene = Spheres(*(inputs[name] for name in ("positions", "colors", "radii", "opacities")))
-        camera = self.camera or Camera.pulsar(
-            inputs["cameras"], *self.size, orthogonal=self.orthogonal, right_handed=self.right_handed
-        )
-        return self.client.render_request(RenderRequest(scene, (camera,), True, settings, self.outputs), retain=retain)
-
-    def gradients(self, result: Frame, upstream: Mapping[str, Array], wanted: tuple[str, ...]) -> Mapping[str, Array]:
-        """Asks the worker that has the forward state."""
-        given: dict[str, Any] = dict(upstream)
-        return result.backward(**given, wanted=wanted, release=True)
 
     def refuse_gradients(self, names: frozenset[str]) -> None:
         """In Pulsar's semantics background and gamma have none."""
@@ -133,23 +95,19 @@ def render_spheres(
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
     arguments = locals()
-    given = names("outputs", outputs)
-    unknown = sorted(set(given) - set(OUTPUTS))
-    if unknown:
-        raise InvalidArgument.of("outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
     fixed = cam_params if isinstance(cam_params, Camera) else None
     parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
     if parameters is not None and len(parameters) not in PULSAR_LENGTHS:
         raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(parameters.shape)}")
     is_array = isinstance(gamma, jax.Array)
-    call = SphereCall(
+    call = JaxSphereCall(
         client=client_of(client),
         settings=SphereSettings.of(arguments, background=(), **({"gamma": 1.0} if is_array else {})),
         camera=fixed,
-        size=_size(fixed, width, height),
+        size=picture_size(fixed, width, height),
         orthogonal=bool(orthogonal),
         right_handed=bool(right_handed),
-        outputs=("color", *(name for name in OUTPUTS[1:] if name in given)),
+        outputs=chosen(outputs, OUTPUTS, always=("color",)),
     )  # fmt: skip
     positions = shaped("positions", positions, ("N", 3))
     colors = shaped("colors", colors, (len(positions), "K"))
@@ -164,14 +122,3 @@ def render_spheres(
     }
     results = compute(call, inputs)
     return RenderedSpheres(results["color"], *(results.get(name) for name in OUTPUTS[1:]))
-
-
-def _size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:
-    if camera is None:
-        if width is None or height is None:
-            raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
-        return width, height
-    for name, passed, actual in (("width", width, camera.width), ("height", height, camera.height)):
-        if passed not in (None, actual):
-            raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
-    return camera.width, camera.height

@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array
-from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.distances.answer import Distances
-from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
+from lumigrad.client.distances.query import Surroundings, sphere_rows
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.distances import OUTPUTS, DistanceCall
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.torch.graphs import on_host, outside_graphs
 from lumigrad.client.torch.remote import compute, requires_gradient
 from lumigrad.client.values.obstacle import Obstacle, Shape
 from lumigrad.client.values.world import World
-
-
-@dataclass(frozen=True)
-class DistanceCall:
-    """All of a query that is not a tensor; see `RemoteCall`.
-
-    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32.
-
-    Attributes:
-        client: the way to the worker.
-        query: what to ask; inputs replace its spheres, poses and weight.
-        differentiable: the outputs through which gradients flow.
-        spread: several workers share the spheres.
-    """
-
-    client: Client
-    query: DistanceQuery
-    differentiable: frozenset[str]
-    spread: bool = False
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """What is asked."""
-        return self.query.outputs
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
-        """Asks the worker."""
-        spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
-        assert spheres is not None
-        settings = self.query.settings if weight is None else replace(self.query.settings, weight=float(weight))
-        query = replace(self.query, spheres=spheres, poses=poses, settings=settings)
-        return self.client.ask(query, retain=retain, spread=self.spread)
-
-    def gradients(
-        self, result: Distances, upstream: Mapping[str, torch.Tensor], wanted: tuple[str, ...], release: bool
-    ) -> Gradients:
-        """As the worker returns them."""
-        given: dict[str, Any] = dict(upstream)
-        return result.backward(**given, wanted=wanted, release=release)
-
-
-OUTPUTS = ("cost", "distance")
 
 
 class MeshDistances(NamedTuple):
@@ -129,7 +84,6 @@ def mesh_distance(
     arguments = locals()
     if isinstance(world, Sequence):
         world = World(world)
-    wanted = _outputs(outputs)
     rows = on_host("spheres", spheres)
     array, axes = sphere_rows(rows)
     if rows.shape[-1] == 3:
@@ -139,32 +93,16 @@ def mesh_distance(
         "poses": None if poses is None else _poses(poses, world),
         "weight": _weight(weight) if isinstance(weight, torch.Tensor) else None,
     }
-    exact = semantics == "exact"
-    if not exact:
+    if semantics != "exact":
         _refuse_gradients(semantics, poses=poses)
-    settings = DistanceSettings.of(arguments)
-    query = DistanceQuery(world, array, 3, settings, wanted, environment_numbers(environments, len(array)))
     call = DistanceCall(
-        client=client_of(client),
-        query=query,
-        differentiable=frozenset(OUTPUTS if exact else ("cost",)),
-        spread=spread,
+        client_of(client), world, DistanceSettings.of(arguments), chosen(outputs, OUTPUTS), environments, spread
     )
     results = compute(call, tensors)
     device = spheres.device if isinstance(spheres, torch.Tensor) else torch.device("cpu")
     shape = array.shape[3 - axes : 3]
     on_device = {name: tensor.reshape(shape).to(device) for name, tensor in results.items()}
     return MeshDistances(on_device.get("cost"), on_device.get("distance"))
-
-
-def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    given = names("outputs", outputs)
-    unknown = sorted(set(given) - set(OUTPUTS))
-    if unknown or not given:
-        raise InvalidArgument.of(
-            "outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown) or 'none'}"
-        )
-    return tuple(name for name in OUTPUTS if name in given)
 
 
 def _poses(poses: Any, world: Any) -> torch.Tensor:

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from lumigrad.client.base.arguments import names
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.cameras import ViewMatrices, distortion_rows
+from lumigrad.client.operators.gaussians import (
+    LEAST_ALPHA,
+    OUTPUTS,
+    GaussianCall,
+    check_wire_format,
+    projection_of,
+    travelling,
+)
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
-from lumigrad.client.torch.gaussian_call import GaussianCall, Prepared, prepared
-from lumigrad.client.torch.gaussian_cameras import ViewMatrices, check_matrices, distortion_rows
-from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
+from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.remote import run
-from lumigrad.client.values.camera import Projection
 
-OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
 # On request; those after the first without a gradient, but for the projected centres.
 MORE_OUTPUTS = ("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities")
 _WITHOUT_GRADIENT = ("contributors", "radii", "depths", "conics", "projected_opacities")
-# What the worker need not send, because it is cheap to compute from what else it sends.
-_SOURCES = {
-    "alpha": ("transmittance",),
-    "expected_depth": ("depth", "transmittance"),
-}
-_LEAST_ALPHA = 1e-10
 
 
 class RenderedGaussians(NamedTuple):
@@ -145,10 +144,8 @@ def render_gaussians(
             None for that of the default target.
     """
     arguments = locals()
-    wanted = _outputs(outputs)
-    if gradient_dtype not in get_args(WireFormat):
-        expected = ", ".join(get_args(WireFormat))
-        raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")
+    wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
+    check_wire_format(gradient_dtype)
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
@@ -162,7 +159,7 @@ def render_gaussians(
         cameras=ViewMatrices(width, height, projection_of(camera_model), rows),
         batch=tensors.batch,
         slices=tuple((begin, end) for begin, end, _ in transforms),
-        outputs=_travelling(wanted),
+        outputs=travelling(wanted),
         wire_format=gradient_dtype,
         sparse=sparse_gradients,
         spread=spread,
@@ -170,35 +167,13 @@ def render_gaussians(
     return _results(call, run(call, tensors.inputs), tensors, wanted)
 
 
-def projection_of(camera_model: str) -> Projection:
-    """The contract's name of a camera model."""
-    name = "orthographic" if camera_model == "ortho" else camera_model
-    if name not in get_args(Projection):
-        expected = ", ".join(get_args(Projection))
-        raise InvalidArgument.of("camera_model", f"expected one of {expected}, got {camera_model!r}")
-    return cast(Projection, name)
-
-
 def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The images and what follows from them, alpha and expected depth."""
     if "transmittance" in images:
         images = {**images, "alpha": 1.0 - images["transmittance"]}
         if "depth" in images:
-            images["expected_depth"] = images["depth"] / images["alpha"].clamp_min(_LEAST_ALPHA)
+            images["expected_depth"] = images["depth"] / images["alpha"].clamp_min(LEAST_ALPHA)
     return images
-
-
-def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    given = names("outputs", outputs)
-    unknown = sorted(set(given) - {*OUTPUTS, *MORE_OUTPUTS})
-    if unknown:
-        known = ", ".join((*OUTPUTS, *MORE_OUTPUTS))
-        raise InvalidArgument.of("outputs", f"expected some of {known}, got {', '.join(unknown)}")
-    return tuple(dict.fromkeys(("color", *given)))
-
-
-def _travelling(wanted: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
 
 
 def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequence[str]) -> RenderedGaussians:

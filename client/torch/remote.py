@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
 
 # By the names of inputs; None for those absent.
@@ -16,31 +16,6 @@ Tensors = Mapping[str, torch.Tensor | None]
 # From the gradients of outputs, the names of the inputs to differentiate, and whether the worker may forget the forward
 # state, to the gradients of these inputs: arrays or tensors of as many values. Names that are missing have none.
 Differentiate = Callable[[dict[str, torch.Tensor], tuple[str, ...], bool], Mapping[str, Any]]
-
-
-class RemoteCall(Protocol):
-    """All of a computation that is not a tensor.
-
-    Attributes:
-        outputs: names of the arrays that come back.
-        differentiable: names of those through which gradients flow.
-    """
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """See above."""
-
-    @property
-    def differentiable(self) -> frozenset[str]:
-        """See above."""
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
-        """Asks the worker; `retain` if a backward pass will probably come. The result has the outputs as items."""
-
-    def gradients(
-        self, result: Any, upstream: Mapping[str, torch.Tensor], wanted: tuple[str, ...], release: bool
-    ) -> Mapping[str, Any]:
-        """Asks the same worker for gradients, from what `run` returned; see `Differentiate`."""
 
 
 def compute(call: RemoteCall, inputs: Tensors) -> dict[str, torch.Tensor]:

@@ -2,70 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array
-from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.operators.call import chosen
+from lumigrad.client.operators.spheres import OUTPUTS, SphereCall, picture_size
 from lumigrad.client.settings.spheres import Semantics, SphereSettings
 from lumigrad.client.torch.graphs import on_host, outside_graphs
 from lumigrad.client.torch.remote import compute, requires_gradient
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
-from lumigrad.client.values.spheres import Spheres
-
-
-@dataclass(frozen=True)
-class SphereCall:
-    """All of a rendering that is not a tensor; see `RemoteCall`.
-
-    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32.
-
-    Attributes:
-        client: the way to the worker.
-        settings: how to blend; `background` and `gamma` tensors replace what it says.
-        camera: makes the camera from the array of its parameters, or ignores it.
-        outputs: what to return, in this order.
-        differentiable: those of them through which gradients flow.
-        before_backward: told which gradients are about to be computed.
-    """
-
-    client: Client
-    settings: SphereSettings
-    camera: Callable[[Array | None], Camera]
-    outputs: tuple[str, ...]
-    differentiable: frozenset[str]
-    before_backward: Callable[[Sequence[str]], None] = lambda _: None
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
-        """Renders one picture."""
-        settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
-        if background is not None:
-            settings = replace(settings, background=tuple(background.ravel().tolist()))
-        if gamma is not None:
-            settings = replace(settings, gamma=float(gamma))
-        scene = Spheres(*(inputs[name] for name in ("positions", "colors", "radii", "opacities")))
-        request = RenderRequest(scene, (self.camera(inputs["cameras"]),), True, settings, self.outputs)
-        return self.client.render_request(request, retain=retain)
-
-    def gradients(
-        self, result: Frame, upstream: Mapping[str, torch.Tensor], wanted: tuple[str, ...], release: bool
-    ) -> Gradients:
-        """As the worker returns them."""
-        self.before_backward(wanted)
-        given: dict[str, Any] = dict(upstream)
-        return result.backward(**given, wanted=wanted, release=release)
-
-
-OUTPUTS = ("color", "alpha", "depth", "info")
 
 
 class RenderedSpheres(NamedTuple):
@@ -133,13 +83,9 @@ def render_spheres(
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
     arguments = locals()
-    outputs = names("outputs", outputs)
-    unknown = sorted(set(outputs) - set(OUTPUTS))
-    if unknown:
-        raise InvalidArgument.of("outputs", f"expected some of {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
     if semantics == "compat":
         _refuse_gradients(background=background, gamma=gamma)
-    camera, parameters = _camera(cam_params, width, height, orthogonal, right_handed)
+    camera = cam_params if isinstance(cam_params, Camera) else None
     named = {
         "positions": positions,
         "colors": colors,
@@ -153,10 +99,12 @@ def render_spheres(
         client=client_of(client),
         settings=SphereSettings.of(arguments, background=()),
         camera=camera,
-        outputs=("color", *(name for name in OUTPUTS[1:] if name in outputs)),
-        differentiable=frozenset({"color", "alpha", "depth"} if semantics == "exact" else {"color"}),
+        size=picture_size(camera, width, height),
+        outputs=chosen(outputs, OUTPUTS, always=("color",)),
+        orthogonal=orthogonal,
+        right_handed=right_handed,
     )
-    results = compute(call, {**tensors, "cameras": parameters})
+    results = compute(call, {**tensors, "cameras": None if camera else _parameters(cam_params)})
     device = positions.device if isinstance(positions, torch.Tensor) else torch.device("cpu")
     on_device = {name: tensor.to(device) for name, tensor in results.items()}
     return RenderedSpheres(on_device["color"], on_device.get("alpha"), on_device.get("depth"), on_device.get("info"))
@@ -173,27 +121,8 @@ def _refuse_gradients(**tensors: Any) -> None:
             )
 
 
-def _camera(
-    cam_params: torch.Tensor | Sequence[float] | Camera,
-    width: int | None,
-    height: int | None,
-    orthogonal: bool,
-    right_handed: bool,
-) -> tuple[Any, torch.Tensor | None]:
-    """What makes the camera from its parameters, and the parameters if there are any."""
-    if isinstance(cam_params, Camera):
-        fixed = cam_params
-        for name, passed, actual in (("width", width, fixed.width), ("height", height, fixed.height)):
-            if passed not in (None, actual):
-                raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
-        return lambda _: fixed, None
+def _parameters(cam_params: Any) -> torch.Tensor:
     tensor = on_host("cam_params", cam_params)
     if tensor.ndim != 1 or len(tensor) not in PULSAR_LENGTHS:
         raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(tensor.shape)}")
-    if width is None or height is None:
-        raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
-    size = width, height
-    return (
-        lambda parameters: Camera.pulsar(parameters, *size, orthogonal=orthogonal, right_handed=right_handed),
-        tensor,
-    )
+    return tensor

@@ -255,7 +255,7 @@ def test_no_gaussians_show_the_background(client):
         ({"backgrounds": torch.zeros(2, 4)}, r"backgrounds: expected shape \[2, 3\], got \[2, 4\]"),
         ({"covars": torch.zeros(COUNT, 6)}, r"covars: expected shape \[30, 3, 3\], got \[30, 6\]"),
         ({"transforms": [(0, 3, torch.eye(3))]}, r"transforms\[0\]: expected shape \[4, 4\], got \[3, 3\]"),
-        ({"distortion": [[0.1] * 4] * 3}, r"distortion: expected one row for each of 2 cameras, got 3"),
+        ({"distortion": [[0.1] * 4] * 3}, r"distortion: expected \[k\] or one row for each of 2 cameras, got \[3, 4\]"),
         ({"camera_model": "panorama"}, r"camera_model: expected one of pinhole, orthographic, fisheye, got 'panorama'"),
         ({"semantics": "compat"}, r"semantics: expected one of \"exact\""),
         ({"outputs": ("hits",)}, r"outputs: expected some of color, alpha, .* got hits"),

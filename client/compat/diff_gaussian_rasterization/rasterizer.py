@@ -14,10 +14,10 @@ from lumigrad.client.compat.diff_gaussian_rasterization.settings import (
 )
 from lumigrad.client.default import default_client
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.cameras import InriaMatrices
+from lumigrad.client.operators.gaussians import GaussianCall
 from lumigrad.client.settings.gaussians import GaussianSettings
-from lumigrad.client.torch.gaussian_call import GaussianCall
-from lumigrad.client.torch.gaussian_cameras import InriaMatrices
-from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw
+from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw
 from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.remote import run
 
@@ -124,8 +124,6 @@ class GaussianRasterizer(torch.nn.Module):
                     scale_modifier=settings.scale_modifier,
                 ),
                 cameras=InriaMatrices(settings.image_width, settings.image_height, settings.tanfovx, settings.tanfovy),
-                batch=(),
-                slices=(),
                 outputs=("color", *self._depths, "radii"),
             )
             frame = run(call, {**inputs, "means2d": centres})

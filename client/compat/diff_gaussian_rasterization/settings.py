@@ -9,7 +9,7 @@ import torch
 
 from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.torch.gaussian_call import INPUTS
+from lumigrad.client.operators.gaussians import INPUTS
 from lumigrad.client.torch.graphs import on_host
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from lumigrad.client.torch.gaussian_call import Prepared
-from lumigrad.client.torch.gaussian_function import PROJECTED, Layout, Rendering
+from lumigrad.client.torch.gaussian_inputs import Prepared
+from lumigrad.client.torch.gaussian_nodes import PROJECTED, Layout, Rendering
 from lumigrad.client.torch.graphs import refuse_backward
 
 

@@ -11,12 +11,13 @@ from lumigrad.client.compat.gsplat.errors import GsplatArgumentError, gsplat_ref
 from lumigrad.client.compat.gsplat.meta import intermediates
 from lumigrad.client.compat.gsplat.options import Unsupported, check_modes
 from lumigrad.client.default import default_client
+from lumigrad.client.operators.cameras import ViewMatrices
+from lumigrad.client.operators.gaussians import GaussianCall, projection_of
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.gaussians import GaussianSettings
-from lumigrad.client.torch.gaussian_call import GaussianCall, Prepared, prepared
-from lumigrad.client.torch.gaussian_cameras import ViewMatrices
-from lumigrad.client.torch.gaussian_function import Layout, Rendering, draw, project
-from lumigrad.client.torch.gaussians import projection_of, with_derived
+from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
+from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
+from lumigrad.client.torch.gaussians import with_derived
 from lumigrad.client.torch.graphs import outside_graphs
 from lumigrad.client.torch.remote import run
 
@@ -173,7 +174,6 @@ def rasterization(
             ),
             cameras=ViewMatrices(width, height, projection_of(camera_model)),
             batch=tensors.batch,
-            slices=(),
             outputs=(*_IMAGES[render_mode], *_PER_GAUSSIAN),
             sparse=packed and sparse_grad,
         )

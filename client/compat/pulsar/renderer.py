@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +22,11 @@ from lumigrad.client.compat.pulsar.checks import (
 )
 from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
+from lumigrad.client.operators.spheres import SphereCall
+from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.torch.graphs import outside_graphs, refuse_backward
 from lumigrad.client.torch.remote import compute
-from lumigrad.client.torch.spheres import SphereCall
-from lumigrad.client.values.camera import Camera
 
 Image = torch.Tensor
 ImageAndInfo = tuple[torch.Tensor, torch.Tensor | None]
@@ -188,7 +189,7 @@ class Renderer(torch.nn.Module):
         """The camera in world coordinates; see `camera_vectors`."""
         return camera_vectors(cam_params, width, height, orthogonal, right_handed, first_R_then_T)
 
-    def _call(self, arguments: ForwardArguments, with_info: bool, first_r_then_t: bool) -> SphereCall:
+    def _call(self, arguments: ForwardArguments, with_info: bool, first_r_then_t: bool) -> _Call:
         limits = self._renderer
         # float32 rounds values close to 1 up to it, and 1 is refused.
         allowed = min(np.float32(arguments.percent_allowed_difference), np.float32(1.0) - np.float32(EPS))
@@ -204,29 +205,32 @@ class Renderer(torch.nn.Module):
             background_depth=limits.background_normalized_depth,
         )
 
-        def camera(parameters: Array | None) -> Camera:
-            return Camera.pulsar(
-                parameters,
-                limits.width,
-                limits.height,
-                orthogonal=limits.orthogonal,
-                right_handed=limits.right_handed,
-                first_r_then_t=first_r_then_t,
-            )
-
         image = "color" if arguments.mode == 0 else "hits"
-        return SphereCall(
+        return _Call(
             client=default_client(self._target),
             settings=settings,
-            camera=camera,
+            camera=None,
+            size=(limits.width, limits.height),
             outputs=(image, "info") if with_info and arguments.mode == 0 else (image,),
-            differentiable=frozenset({"color"}),
-            before_backward=lambda wanted: on_backward(wanted, arguments.gamma),
+            orthogonal=limits.orthogonal,
+            right_handed=limits.right_handed,
+            first_r_then_t=first_r_then_t,
         )
 
     def _joined(self, elements: Sequence[torch.Tensor], batched: bool) -> torch.Tensor:
         joined = torch.stack(list(elements)) if batched else elements[0]
         return joined.to(self.device_tracker.device)
+
+
+class _Call(SphereCall):
+    """Warns of gradients that will be of little use."""
+
+    def gradients(
+        self, result: Frame, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
+    ) -> Mapping[str, Array]:
+        """As of any call."""
+        on_backward(wanted, self.settings.gamma)
+        return super().gradients(result, upstream, wanted, release)
 
 
 def _inputs(arguments: ForwardArguments) -> list[torch.Tensor]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.operators.gaussians import IMAGES, INPUTS, GaussianCall
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.torch.gaussian_call import IMAGES, INPUTS, GaussianCall
 from lumigrad.client.torch.remote import Tensors, attach
 
 Gradients = dict[str, torch.Tensor]
@@ -71,12 +71,10 @@ class Rendering:
     def gradients(
         self, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
     ) -> dict[str, torch.Tensor]:
-        """As of the call, some as COO tensors."""
-        found = self.call.gradients(self.frame, upstream, wanted, release)
-        return {
-            name: self._coordinates(gradient) if name in self.coordinate else gradient
-            for name, gradient in found.items()
-        }
+        """As of the call, as tensors, some of them COO tensors."""
+        arrays = self.call.gradients(self.frame, upstream, wanted, release)
+        found = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {**found, **{name: self._coordinates(found[name]) for name in self.coordinate if name in found}}
 
     def _coordinates(self, gradient: torch.Tensor) -> torch.Tensor:
         """A COO tensor [.., N, k] with an entry for each Gaussian that some camera of its scene sees."""

@@ -1,129 +1,17 @@
-"""Inputs of the Gaussian operator: checks, and the request that they make."""
+"""Checks of the Gaussian operator's inputs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from lumigrad.client.base.arrays import Array
-from lumigrad.client.base.timings import Gradients
-from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.request import RenderRequest, WireFormat
-from lumigrad.client.settings.gaussians import GaussianSettings, Transform
-from lumigrad.client.torch.gaussian_cameras import CAMERA_INPUTS, CameraSource
+from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS
 from lumigrad.client.torch.graphs import on_host
 from lumigrad.client.torch.remote import Tensors
-from lumigrad.client.values.gaussians import Gaussians
-
-# The tensors of the scene, named as in the contract.
-SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
-# All differentiable inputs of a rendering.
-INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS)
-# The images through which gradients flow.
-IMAGES = ("color", "transmittance", "depth", "inverse_depth")
-
-
-@dataclass(frozen=True)
-class GaussianCall:
-    """All of a rendering that is not a tensor.
-
-    Attributes:
-        client: the way to the worker.
-        settings: how to blend; background and transforms come as tensors.
-        cameras: makes the cameras from their tensors.
-        batch: the leading sizes of the scene's tensors, one scene for each index; empty: a single scene.
-        slices: (begin, end) of each transform.
-        outputs: what to transfer.
-        wire_format: how gradients per Gaussian travel.
-        sparse: only rows that are not zero travel.
-        spread: several workers share the cameras.
-    """
-
-    client: Client
-    settings: GaussianSettings
-    cameras: CameraSource
-    batch: tuple[int, ...]
-    slices: tuple[tuple[int, int], ...]
-    outputs: tuple[str, ...]
-    wire_format: WireFormat = "float32"
-    sparse: bool = False
-    spread: bool = False
-
-    @property
-    def differentiable(self) -> frozenset[str]:
-        """Outputs through which gradients flow."""
-        return frozenset((*IMAGES, "means2d"))
-
-    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
-        """Renders all cameras; results have one axis of cameras, those of the first scene first.
-
-        Args:
-            inputs: by the names of `INPUTS`: of the scene with the leading sizes `batch`, float32; background [D] or
-                [.., C, D], transforms [T, 4, 4], cameras as their source says.
-            retain: a backward pass will probably come.
-        """
-        scene = {name: inputs[name] for name in SCENE_INPUTS}
-        if self.batch:
-            scenes, rest = math.prod(self.batch), len(self.batch)
-            scene = {
-                name: None if array is None else array.reshape(scenes, *array.shape[rest:])
-                for name, array in scene.items()
-            }
-        background, matrices = inputs["background"], inputs["transforms"]
-        settings = replace(
-            self.settings,
-            background=() if background is None else tuple(background.ravel().tolist()),
-            transforms=[
-                Transform(begin, end, matrix)
-                for (begin, end), matrix in zip(self.slices, () if matrices is None else matrices, strict=True)
-            ],
-        )
-        request = RenderRequest(Gaussians(**scene), self.cameras.cameras(inputs), False, settings, self.outputs)
-        return self.client.render_request(request, retain=retain, spread=self.spread)
-
-    def gradients(
-        self, result: Frame, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
-    ) -> dict[str, torch.Tensor]:
-        """Gradients on the CPU, dense, with as many values as the inputs but not always in their shape.
-
-        Args:
-            result: what `run` returned.
-            upstream: gradients of outputs, or of "means2d".
-            wanted: names out of `INPUTS`, "means2d" and "means2d_abs".
-            release: let the worker forget the forward state.
-        """
-        of_cameras = [name for name in wanted if name in CAMERA_INPUTS]
-        names = [name for name in wanted if name not in CAMERA_INPUTS] + (["cameras"] if of_cameras else [])
-        given: dict[str, Any] = dict(upstream)
-        sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
-        found = result.backward(**given, wanted=names, sparse=sparse, wire_format=self.wire_format, release=release)
-        scene = result.request.scene
-        assert isinstance(scene, Gaussians)
-        tensors = {name: _dense(found, name, scene) for name in names if name != "cameras"}
-        if of_cameras:
-            every = self.cameras.gradients(found)
-            tensors.update({name: every[name] for name in of_cameras})
-        return tensors
-
-
-def _dense(found: Gradients, name: str, scene: Gaussians) -> torch.Tensor:
-    rows = torch.from_numpy(found[name])
-    target = scene.tensors.get(name)
-    if "index" not in found or target is None or target.size == rows.numel():
-        return rows
-    dense = torch.zeros(len(scene), *rows.shape[1:])
-    dense[torch.from_numpy(found.index)] = rows
-    return dense
-
-
-# Row and column of the six numbers of a symmetric matrix, in the order of the contract.
-_ROWS, _COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
 
 
 @dataclass(frozen=True)
@@ -220,6 +108,20 @@ def prepared(
     return Prepared(inputs, tuple(batch), cameras, count, device)
 
 
+def check_matrices(viewmats: torch.Tensor, intrinsics: torch.Tensor) -> None:
+    """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] that mean something else than is done."""
+    if not viewmats.isfinite().all():
+        raise InvalidArgument.of("viewmats", "expected finite values, got some that are nan or infinite")
+    rows = viewmats.detach()[..., 3, :]
+    if not torch.allclose(rows, rows.new_tensor([0.0, 0.0, 0.0, 1.0]), atol=1e-6):
+        raise InvalidArgument.of(
+            "viewmats", "expected 0 0 0 1 as the last row of each; transpose matrices that are for row vectors"
+        )
+    skew = intrinsics.detach()[..., (0, 1, 2, 2), (1, 0, 0, 1)]
+    if skew.any():
+        raise InvalidArgument.of("Ks", "expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew; leave it out")
+
+
 def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """`value` on the host; a string stands for any size, a leading ellipsis for any sizes."""
     if value is None:
@@ -242,7 +144,7 @@ def _written(shape: Sequence[Any]) -> str:
 def _six_numbers(matrices: torch.Tensor) -> torch.Tensor:
     """[.., 6]; both halves of the matrix count half, so that their gradient is symmetric."""
     symmetric = (matrices + matrices.transpose(-1, -2)) / 2
-    return symmetric[..., _ROWS, _COLUMNS]
+    return symmetric[..., ROWS, COLUMNS]
 
 
 def _colors(colors: Any, batch: tuple[int, ...], count: int, cameras: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Cameras from the tensors that users differentiate, and gradients back to these tensors."""
+"""Cameras from the matrices that users differentiate, and gradients back to these matrices."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
-from lumigrad.client.base.arrays import Array, Float64
+from lumigrad.client.base.arrays import Array, Float64, to_numpy
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, Projection
 
-# The tensors that cameras are made of, named by what they are for.
+# The arrays that cameras are made of, named by what they are for.
 CAMERA_INPUTS = ("view", "projection", "position")
 
 
@@ -24,8 +23,8 @@ class CameraSource(Protocol):
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """The cameras, in order; `inputs` has those of `CAMERA_INPUTS`."""
 
-    def gradients(self, found: Gradients) -> dict[str, torch.Tensor]:
-        """The gradient of each tensor, from those of the cameras."""
+    def gradients(self, found: Gradients) -> dict[str, Array]:
+        """The gradient of each array, from those of the cameras."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +55,12 @@ class ViewMatrices:
             for view, k, row in zip(views, intrinsics, distortion, strict=True)
         )  # fmt: skip
 
-    def gradients(self, found: Gradients) -> dict[str, torch.Tensor]:
+    def gradients(self, found: Gradients) -> dict[str, Array]:
         """The last row of a view matrix, and the fixed entries of K, have the gradient 0."""
         count = len(found.camera_intrinsics)
-        view, intrinsics = torch.zeros(count, 4, 4), torch.zeros(count, 3, 3)
-        view[:, :3, :3] = torch.from_numpy(found.camera_rotation)
-        view[:, :3, 3] = torch.from_numpy(found.camera_translation)
-        values = torch.from_numpy(found.camera_intrinsics)
-        for column, (row, entry) in enumerate(((0, 0), (1, 1), (0, 2), (1, 2))):
-            intrinsics[:, row, entry] = values[:, column]
+        view, intrinsics = np.zeros((count, 4, 4), np.float32), np.zeros((count, 3, 3), np.float32)
+        view[:, :3, :3], view[:, :3, 3] = found.camera_rotation, found.camera_translation
+        intrinsics[:, (0, 1, 0, 1), (0, 1, 2, 2)] = found.camera_intrinsics
         return {"view": view, "projection": intrinsics}
 
 
@@ -90,36 +86,24 @@ class InriaMatrices:
         size = self.width, self.height
         return (Camera.inria(view, projection, position, self.tan_fov_x, self.tan_fov_y, *size),)
 
-    def gradients(self, found: Gradients) -> dict[str, torch.Tensor]:
+    def gradients(self, found: Gradients) -> dict[str, Array]:
         """As the worker returns them."""
         arrays = (found.camera_view, found.camera_projection, found.camera_position)
-        return {name: torch.from_numpy(array) for name, array in zip(CAMERA_INPUTS, arrays, strict=True)}
-
-
-def check_matrices(viewmats: torch.Tensor, intrinsics: torch.Tensor) -> None:
-    """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] that mean something else than is done."""
-    if not viewmats.isfinite().all():
-        raise InvalidArgument.of("viewmats", "expected finite values, got some that are nan or infinite")
-    rows = viewmats.detach()[..., 3, :]
-    if not torch.allclose(rows, rows.new_tensor([0.0, 0.0, 0.0, 1.0]), atol=1e-6):
-        raise InvalidArgument.of(
-            "viewmats", "expected 0 0 0 1 as the last row of each; transpose matrices that are for row vectors"
-        )
-    skew = intrinsics.detach()[..., (0, 1, 2, 2), (1, 0, 0, 1)]
-    if skew.any():
-        raise InvalidArgument.of("Ks", "expected fx 0 cx, 0 fy cy, 0 0 1 in each, got skew; leave it out")
+        return dict(zip(CAMERA_INPUTS, arrays, strict=True))
 
 
 def distortion_rows(distortion: Any, cameras: int) -> tuple[tuple[float, ...], ...]:
     """Rows of coefficients from [k], which all cameras share, or [.., C, k]; empty for None."""
     if distortion is None:
         return ()
-    array: Float64 = torch.as_tensor(distortion).detach().to("cpu", torch.float64).numpy()
+    array: Float64 = np.asarray(to_numpy("distortion", distortion), np.float64)
     if array.ndim == 1:
         array = np.broadcast_to(array, (cameras, len(array)))
     rows = array.reshape(-1, array.shape[-1])
     if len(rows) != cameras:
-        raise InvalidArgument.of("distortion", f"expected one row for each of {cameras} cameras, got {len(rows)}")
+        raise InvalidArgument.of(
+            "distortion", f"expected [k] or one row for each of {cameras} cameras, got {list(array.shape)}"
+        )
     return tuple(tuple(row) for row in rows.tolist())
 
 

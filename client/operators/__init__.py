@@ -1,0 +1,1 @@
+"""What the operators of PyTorch and of JAX share: everything but the graph and the types of arrays."""

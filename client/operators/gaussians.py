@@ -1,0 +1,142 @@
+"""Pictures of Gaussians, as the operators ask for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.timings import Gradients
+from lumigrad.client.client import Client
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.cameras import CAMERA_INPUTS, CameraSource
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.request import RenderRequest, WireFormat
+from lumigrad.client.settings.gaussians import GaussianSettings, Transform
+from lumigrad.client.values.camera import Projection
+from lumigrad.client.values.gaussians import Gaussians
+
+# The tensors of the scene, named as in the contract.
+SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
+# All differentiable inputs of a rendering.
+INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS)
+# The images through which gradients flow.
+IMAGES = ("color", "transmittance", "depth", "inverse_depth")
+# What operators return unless they are told otherwise.
+OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
+# What the worker need not send, because it is cheap to compute from what else it sends.
+_SOURCES = {"alpha": ("transmittance",), "expected_depth": ("depth", "transmittance")}
+# What an expected depth is divided by at the least.
+LEAST_ALPHA = 1e-10
+# Row and column of the six numbers of a symmetric matrix, in the order of the contract.
+ROWS, COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
+
+
+@dataclass(frozen=True)
+class GaussianCall:
+    """A rendering of Gaussians; see `RemoteCall`.
+
+    Attributes:
+        client: the way to the worker.
+        settings: how to blend; background and transforms are inputs.
+        cameras: makes the cameras from their matrices.
+        outputs: what to transfer.
+        batch: the leading sizes of the scene's inputs, one scene for each index; empty: a single scene.
+        slices: (begin, end) of each transform.
+        wire_format: how gradients per Gaussian travel.
+        sparse: only rows that are not zero travel.
+        spread: several workers share the cameras.
+    """
+
+    client: Client
+    settings: GaussianSettings
+    cameras: CameraSource
+    outputs: tuple[str, ...]
+    batch: tuple[int, ...] = ()
+    slices: tuple[tuple[int, int], ...] = ()
+    wire_format: WireFormat = "float32"
+    sparse: bool = False
+    spread: bool = False
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """Outputs through which gradients flow."""
+        return frozenset((*IMAGES, "means2d"))
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
+        """Renders all cameras; results have one axis of cameras, those of the first scene first.
+
+        Args:
+            inputs: by the names of `INPUTS`: of the scene with the leading sizes `batch`, float32; background [D] or
+                [.., C, D], transforms [T, 4, 4], cameras as their source says.
+            retain: a backward pass will probably come.
+        """
+        scene = {name: inputs[name] for name in SCENE_INPUTS}
+        if self.batch:
+            scenes, rest = math.prod(self.batch), len(self.batch)
+            scene = {
+                name: None if array is None else array.reshape(scenes, *array.shape[rest:])
+                for name, array in scene.items()
+            }
+        background, matrices = inputs["background"], inputs["transforms"]
+        settings = replace(
+            self.settings,
+            background=() if background is None else tuple(background.ravel().tolist()),
+            transforms=[
+                Transform(begin, end, matrix)
+                for (begin, end), matrix in zip(self.slices, () if matrices is None else matrices, strict=True)
+            ],
+        )
+        request = RenderRequest(Gaussians(**scene), self.cameras.cameras(inputs), False, settings, self.outputs)
+        return self.client.render_request(request, retain=retain, spread=self.spread)
+
+    def gradients(
+        self, result: Frame, upstream: Mapping[str, Any], wanted: Sequence[str], release: bool
+    ) -> dict[str, Array]:
+        """Dense gradients; names may be "means2d" and "means2d_abs" too."""
+        of_cameras = [name for name in wanted if name in CAMERA_INPUTS]
+        names = [name for name in wanted if name not in CAMERA_INPUTS] + (["cameras"] if of_cameras else [])
+        sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
+        found = result.backward(**upstream, wanted=names, sparse=sparse, wire_format=self.wire_format, release=release)
+        scene = result.request.scene
+        assert isinstance(scene, Gaussians)
+        arrays = {name: _dense(found, name, scene) for name in names if name != "cameras"}
+        if of_cameras:
+            every = self.cameras.gradients(found)
+            arrays.update({name: every[name] for name in of_cameras})
+        return arrays
+
+
+def _dense(found: Gradients, name: str, scene: Gaussians) -> Array:
+    rows = found[name]
+    target = scene.tensors.get(name)
+    if "index" not in found or target is None or target.size == rows.size:
+        return rows
+    dense: Array = np.zeros((len(scene), *rows.shape[1:]), rows.dtype)
+    dense[found.index] = rows
+    return dense
+
+
+def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
+    """What the worker sends, for the outputs that are wanted."""
+    return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
+
+
+def projection_of(camera_model: str) -> Projection:
+    """The contract's name of a camera model."""
+    name = "orthographic" if camera_model == "ortho" else camera_model
+    if name not in get_args(Projection):
+        expected = ", ".join(get_args(Projection))
+        raise InvalidArgument.of("camera_model", f"expected one of {expected}, got {camera_model!r}")
+    return cast(Projection, name)
+
+
+def check_wire_format(gradient_dtype: str) -> None:
+    """Raises InvalidArgument unless gradients can travel so."""
+    if gradient_dtype not in get_args(WireFormat):
+        expected = ", ".join(get_args(WireFormat))
+        raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")

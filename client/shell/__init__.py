@@ -1,1 +1,1 @@
-"""What all subcommands of `lumigrad` have in common: parsers, exit codes, and how errors are told."""
+"""Common parts of the subcommands of `lumigrad`: parsers, exit codes and error messages."""

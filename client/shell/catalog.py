@@ -1,4 +1,4 @@
-"""The subcommands of `lumigrad`: entry points, so that those of other layers need no import from here."""
+"""The subcommands of `lumigrad`, found as entry points so that this layer need not import others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ exit status:
 
 
 class Command(Protocol):
-    """What an entry point of the group refers to."""
+    """The interface of a subcommand's entry point."""
 
     help: str
 
@@ -36,16 +36,16 @@ class Command(Protocol):
         """Declares options on the subcommand's parser."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Does it; returns the exit status."""
+        """Runs the command; returns the exit status."""
 
 
 def found_commands() -> dict[str, EntryPoint]:
-    """All that are installed, by name."""
+    """All installed commands by name."""
     return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
 def loaded(entry: EntryPoint, *, required: bool) -> Command | None:
-    """The command, or None if a package that it needs is missing and it is not the one asked for."""
+    """Loads a command; None if a package that it needs is missing and it is not `required`."""
     try:
         command: Command = entry.load()
         return command
@@ -56,14 +56,14 @@ def loaded(entry: EntryPoint, *, required: bool) -> Command | None:
 
 
 def missing(entry: EntryPoint, error: ImportError) -> LumigradError:
-    """What to raise if a package that a command needs is missing."""
+    """The error for a missing package of a command."""
     return LumigradError(f"`lumigrad {entry.name}` {_hint(entry)} ({error})")
 
 
 def parsers_of(
     commands: Mapping[str, Command | None], found: Mapping[str, EntryPoint]
 ) -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the command line, and those of the subcommands that could be loaded."""
+    """The parser of the command line, and the parsers of the loaded subcommands."""
     meanings = "".join(f"  {code:<5}{meaning}\n" for code, meaning in exits.MEANINGS.items())
     parser = Parser(
         prog="lumigrad",
@@ -83,7 +83,7 @@ def parsers_of(
 
 
 def all_parsers() -> tuple[Parser, dict[str, Parser]]:
-    """Those of every command that is installed."""
+    """The parser of the command line, and the parsers of all installed commands."""
     found = found_commands()
     return parsers_of({name: loaded(entry, required=False) for name, entry in found.items()}, found)
 

@@ -1,4 +1,4 @@
-"""Exit codes of the command line, and what it says when a call fails."""
+"""Exit codes and error messages of the command line."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lumigrad.client.transport.addresses import at_the_shell
 from lumigrad.client.transport.channel import TOKEN_VARIABLE
 
 DEBUG_VARIABLE = "LUMIGRAD_DEBUG"
-# Arguments of the client that are called otherwise here.
+# Arguments of the client whose options have other names.
 _CALLED = {"tls": "tls_ca", "timeout_s": "timeout"}
-# That in a file is looked at where it is read.
+# Checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
-# Says only that it is a file, which the rest of the message names.
+# Dropped, because the rest of the message names the file.
 _FILE = "path"
 
 
 def complaint(error: BaseException, options: Mapping[str, str]) -> str:
-    """One line.
+    """The error message, one line.
 
     Args:
-        error: what ended the command.
-        options: of the command, by the name of the argument: {"sh_degree": "--sh-degree"}.
+        error: the error that ended the command.
+        options: the command's options by argument name: {"sh_degree": "--sh-degree"}.
     """
     if isinstance(error, InvalidArgument) and error.violations:
         text = "; ".join(_named(each.field, options) + each.description for each in error.violations)
@@ -48,7 +48,7 @@ def complaint(error: BaseException, options: Mapping[str, str]) -> str:
 
 
 def option_of(field: str, options: Mapping[str, str]) -> str | None:
-    """The option that a path in a request is about: "spec.gaussians.sh_degree" is --sh-degree; None: there is none."""
+    """The option for a path in a request: --sh-degree for "spec.gaussians.sh_degree"; None: there is none."""
     name = field.rpartition(".")[2]
     return _VARIABLES.get(name) or options.get(_CALLED.get(name, name))
 
@@ -76,7 +76,7 @@ REFUSED = 5
 BUSY = 6
 TIMED_OUT = 7
 INTERRUPTED = 130
-# As if the signal had ended it.
+# The shell's code for a process that the signal ended.
 CLOSED_PIPE = 141
 
 MEANINGS = {
@@ -103,7 +103,7 @@ _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def exit_code(error: BaseException, options: Mapping[str, str] = MappingProxyType({})) -> int:
-    """The code for what a command raised; `options` as in `complaint`."""
+    """The exit code for an error of a command; `options` as in `complaint`."""
     if isinstance(error, InvalidArgument) and any(option_of(each.field, options) for each in error.violations):
         return USAGE
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)

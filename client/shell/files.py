@@ -1,4 +1,4 @@
-"""Files and JSON that commands write."""
+"""Output of commands to files and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def naming(path: str | PathLike[str]) -> Iterator[None]:
-    """Gives an error of the system this name if it has none: writing to a full disk tells no file."""
+    """Adds the file's name to an OSError without one, such as that of a full disk."""
     try:
         yield
     except BrokenPipeError:
@@ -25,7 +25,7 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def json_text(value: Any) -> str:
-    """Any of what results are made of; null in place of numbers that JSON does not know."""
+    """A result as JSON; NaN and infinity become null."""
     return json.dumps(_plain(value), allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""The parser of the command line: help, groups, guesses at misspelt words."""
+"""The parser of the command line: help, groups, suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any, NoReturn
 from lumigrad.client.shell.exits import USAGE
 
 _COLUMNS = 100
-# Where the texts of options begin.
+# The column of option texts.
 _INDENT = 30
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Texts are wrapped, examples are not."""
+    """Help that wraps texts, but not examples."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, _COLUMNS)
         super().__init__(prog, max_help_position=_INDENT, width=width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wraps paragraphs, and leaves examples as they are."""
+        """Wraps paragraphs and leaves examples unchanged."""
         paragraphs = text.strip().split("\n\n")
         wrapped = [each if "\n  " in each else fill(" ".join(each.split()), width) for each in paragraphs]
         return "\n\n".join(wrapped) + "\n"
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        """What cannot be left out; the options follow below anyway."""
+        """Shows required arguments only, because the options are listed below."""
         if usage is None and prefix is None:
             actions = [action for action in actions if action.required or not action.option_strings]
             self._prog = f"{self._prog} [options]"
@@ -38,17 +38,17 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Of `lumigrad`, and of each subcommand."""
+    """The parser of `lumigrad` and of each subcommand."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Help, **settings})
-        # Their own errors name types of Python.
+        # The types' own errors name Python types.
         self.register("type", int, whole_number)
         self.register("type", float, number)
 
     @property
     def options(self) -> dict[str, str]:
-        """Long options by the name of the argument that they stand for: {"sh_degree": "--sh-degree"}."""
+        """Long options by argument name: {"sh_degree": "--sh-degree"}."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         return {flag[2:].replace("-", "_"): flag for flag in flags}
 
@@ -59,11 +59,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, text)
 
     def error(self, message: str) -> NoReturn:
-        """Two lines on standard error, and the exit code of wrong usage."""
+        """Prints two lines on standard error and exits with the code of wrong usage."""
         self.exit(USAGE, f"lumigrad: error: {_plain(message)}\nsee `{self.prog} --help`\n")
 
     def refuse_unknown(self, arguments: Sequence[str]) -> NoReturn:
-        """An error for what was left over."""
+        """Exits with an error for unrecognised arguments."""
         first = arguments[0]
         if first.startswith("-"):
             self.error(f"there is no option {first}{meant(first.partition('=')[0], self.options.values())}")
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """An integer."""
+    """Parses an integer."""
     try:
         return int(text)
     except ValueError:
@@ -79,7 +79,7 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A number."""
+    """Parses a number."""
     try:
         return float(text)
     except ValueError:
@@ -87,11 +87,11 @@ def number(text: str) -> float:
 
 
 def _plain(message: str) -> str:
-    """Without argparse's own "argument ", which stands before the name of an option."""
+    """Removes argparse's "argument " before the name of an option."""
     return " ".join(message.removeprefix("argument ").split())
 
 
 def meant(text: str, known: Iterable[str]) -> str:
-    """'; did you mean --target?', or nothing if none of those known is close."""
+    """'; did you mean --target?', or nothing if no known word is close."""
     close = get_close_matches(text, list(known), 1)
     return f"; did you mean {close[0]}?" if close else ""

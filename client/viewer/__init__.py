@@ -1,1 +1,1 @@
-"""The web viewer: people orbit a scene in a browser, and the worker renders what they see. Needs the extra `viewer`."""
+"""The web viewer: shows a scene in a browser, rendered by the worker. Needs the extra `viewer`."""

@@ -1,4 +1,4 @@
-"""A robot with sliders before obstacles, its spheres coloured by distance."""
+"""A robot among obstacles, with sliders for its joints and spheres coloured by distance."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from lumigrad.client.values.world import World
 from lumigrad.client.viewer.modes import DISTANCES, Levels
 from lumigrad.client.viewer.stream import Latest
 
-# Of joints without limits, radians or metres.
+# The slider range of joints without limits, radians or metres.
 _WIDEST = math.pi
 _STEPS = 200
 
 
 class JointPanel:
-    """Tells `changed` what the sliders say whenever one of them is moved."""
+    """Sliders for the joints; calls `changed` with their values whenever one is moved."""
 
     def __init__(
         self, server: viser.ViserServer, robot: Robot, trajectory: Float64, changed: Callable[[Float64], None]
     ) -> None:
-        """Builds it.
+        """Creates the sliders.
 
         Args:
-            server: whose browsers show it.
-            robot: whose joints they are.
-            trajectory: [T, dof] joint values; sliders begin at the first.
+            server: the server whose browsers show them.
+            robot: the robot of the joints.
+            trajectory: [T, dof] joint values; the sliders start at the first.
             changed: called with [dof] joint values.
         """
         self._changed, self._trajectory = changed, trajectory
-        # While the sliders follow the trajectory, each of them would tell.
+        # Suppresses a call per slider while the sliders follow the trajectory.
         self._is_following = False
         gui = server.gui
         if len(trajectory) > 1:
@@ -57,7 +57,7 @@ class JointPanel:
 
     @property
     def values(self) -> Float64:
-        """[dof]."""
+        """[dof] joint values."""
         return np.array([slider.value for slider in self._sliders], np.float64)
 
     def _on_joint(self, event: Any) -> None:
@@ -88,14 +88,14 @@ _LINE = (255, 255, 255)
 
 
 class SphereView:
-    """S balls that move and change their colours."""
+    """S spheres with changing positions and colours."""
 
     def __init__(self, server: viser.ViserServer, spheres: Float64) -> None:
-        """Draws them.
+        """Draws the spheres.
 
         Args:
-            server: whose browsers draw.
-            spheres: [S, 4] centres and radii at first, metres.
+            server: the server whose browsers draw them.
+            spheres: [S, 4] initial centres and radii, metres.
         """
         self._scene = server.scene
         ball = trimesh.creation.icosphere(subdivisions=_SUBDIVISIONS)
@@ -108,15 +108,15 @@ class SphereView:
         self._line: viser.LineSegmentsHandle | None = None
 
     def move(self, spheres: Float64) -> None:
-        """[S, 4] elsewhere; their radii stay."""
+        """Moves the spheres to the centres in [S, 4]; their radii do not change."""
         self._balls.batched_positions = spheres[:, :3].astype(np.float32)
 
     def paint(self, clearances: Float64, span: float) -> None:
-        """Colours: [S] distances of surfaces, metres; from `span` inside to as much outside."""
+        """Colours the spheres by [S] distances of surfaces, metres, from -`span` to `span`."""
         self._balls.batched_colors = colors_of(clearances, span)
 
     def mark(self, start: Float64, end: Float64) -> None:
-        """Draws a line between two points [3], the only one."""
+        """Draws the line between two points [3], replacing the previous one."""
         points = np.stack([start, end])[None].astype(np.float32)
         if self._line is None:
             self._line = self._scene.add_line_segments(
@@ -127,7 +127,7 @@ class SphereView:
 
 
 def colors_of(clearances: Float64, span: float) -> Levels:
-    """[S, 3] colours of distances [S], metres: those of the legend."""
+    """[S, 3] the legend's colours for distances [S], metres."""
     return DISTANCES.levels(np.clip(clearances / span, -1.0, 1.0) / 2 + 0.5)
 
 
@@ -137,10 +137,10 @@ _PAUSE_S = 0.5
 
 
 class Collisions:
-    """Shared by all browsers: one robot, one pose.
+    """The robot and its pose, shared by all browsers.
 
     Attributes:
-        clearances: [S] of the last pose that was answered, metres; None: none was yet.
+        clearances: [S] of the last measured pose, metres; None: none yet.
     """
 
     def __init__(
@@ -149,16 +149,16 @@ class Collisions:
         """Shows the robot.
 
         Args:
-            server: whose browsers show it.
-            client: of the worker that is asked.
-            world: the obstacles; stored at the worker.
-            robot: with spheres.
-            trajectory: [T, dof] joint values; the robot begins at the first.
+            server: the server whose browsers show it.
+            client: a client of the worker that measures.
+            world: the obstacles, stored on the worker.
+            robot: a robot with spheres.
+            trajectory: [T, dof] joint values; the robot starts at the first.
         """
         self._client, self._world, self._robot = client, world, robot
         self._stored: SceneHandle = client.put(world)
         first = robot.spheres(trajectory[0])
-        # Spheres of a radius below 0 are switched off.
+        # Spheres with a negative radius are disabled.
         self._are_on = first[:, 3] > 0
         self._links = [link for link, is_on in zip(robot.sphere_links, self._are_on, strict=True) if is_on]
         self._spheres = SphereView(server, first[self._are_on])
@@ -172,7 +172,7 @@ class Collisions:
         self._latest.put(trajectory[0])
 
     def close(self) -> None:
-        """No more questions."""
+        """Stops measuring."""
         self._latest.close()
 
     def _ask(self, q: Float64) -> None:

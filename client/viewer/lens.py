@@ -18,12 +18,13 @@ from lumigrad.client.values.camera import Camera, OpenCVModel
 
 @dataclass(frozen=True)
 class Lens:
-    """Where a browser's camera is, and what part of the window it sees.
+    """The pose and field of view of a browser's camera.
 
     Attributes:
         wxyz: camera to world, a unit quaternion.
         position: world, scene units.
         fov: vertical field of view, radians.
+
         aspect: width of the window divided by its height.
     """
 
@@ -33,7 +34,7 @@ class Lens:
     aspect: float
 
     def camera(self, width: int, height: int) -> Camera:
-        """That sees what fills the window, in a picture of any size."""
+        """The camera that sees the window's content, in an image of any size."""
         matrix = matrix_of("camera", (*self.position, *self.wxyz))
         rotation = matrix[:3, :3].T
         tangent = math.tan(self.fov / 2)
@@ -43,14 +44,14 @@ class Lens:
 
 @dataclass(frozen=True)
 class Viewpoint:
-    """Where a browser's camera may be placed.
+    """A pose for a browser's camera.
 
     Attributes:
         position: [3] world, scene units.
-        look_at: [3] the point it turns around, which is on its axis.
-        up: [3] what is up in its picture, a unit vector.
+        look_at: [3] the point it orbits, on its axis.
+        up: [3] the up direction of its image, a unit vector.
         fov: vertical field of view, radians.
-        aspect: width of its picture divided by the height.
+        aspect: width of its image divided by the height.
         wxyz: camera to world, a unit quaternion.
     """
 
@@ -63,7 +64,7 @@ class Viewpoint:
 
     @staticmethod
     def of(camera: Camera, center: Float64) -> Viewpoint:
-        """Of a camera; what it looks at is as far away as the centre of the scene, if that is in front of it."""
+        """The viewpoint of a camera; its distance to `look_at` is that of the scene's centre, if that is in front."""
         model = camera.model
         if not isinstance(model, OpenCVModel):
             raise InvalidArgument.of("camera", f"expected OpenCV's, got {type(model).__name__}; give eye and target")
@@ -80,13 +81,13 @@ class Viewpoint:
         )
 
 
-# Of the distance to what they look at.
+# The size of frusta, relative to the distance to what they look at.
 _SIZE, _LINE = 0.06, 0.0015
 _COLOR = (255, 176, 59)
 
 
 class Frusta:
-    """Of one browser; hidden at first."""
+    """The frusta of one browser; hidden at first."""
 
     def __init__(
         self, browser: viser.ClientHandle, views: Mapping[str, Viewpoint], jump: Callable[[Viewpoint], None]

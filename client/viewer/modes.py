@@ -1,4 +1,4 @@
-"""What the viewer shows: colour, depth with a legend, alpha, sphere ids."""
+"""The viewer's modes: colour, depth with a legend, alpha, sphere ids."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ENTRIES = 1024
 
 
 class ColorScale:
-    """Colours of the numbers from 0 to 1; others are clipped, what is no number is 0."""
+    """A colour map for numbers from 0 to 1; others are clipped, NaN counts as 0."""
 
     def __init__(self, stops: Sequence[_Color], places: Sequence[float] | None = None) -> None:
-        """Interpolates.
+        """Creates a map that interpolates between stops.
 
         Args:
             stops: sRGB, 0 to 1.
-            places: of the stops, growing from 0 to 1; None: evenly spaced. The same place twice is a jump.
+            places: positions of the stops, ascending from 0 to 1; None: evenly spaced. Equal positions make a jump.
         """
         self._stops = stops
         self._places = list(np.linspace(0.0, 1.0, len(stops))) if places is None else list(places)
@@ -43,7 +43,7 @@ class ColorScale:
     def levels(self, fractions: npt.NDArray[Any]) -> Levels:
         """[..., 3] colours of numbers [...]."""
         places = fractions * np.float32(_ENTRIES - 1)
-        # The smaller of a number and of none is none; fmax prefers the number.
+        # `fmax` returns the number for NaN and a number; `maximum` would return NaN.
         inside = np.fmin(np.fmax(places, 0), _ENTRIES - 1).astype(np.int16)
         table: Levels = self._table.take(inside, axis=0)
         return table
@@ -62,7 +62,7 @@ class ColorScale:
         )
 
 
-# "Turbo": from dark blue over green to dark red; neighbouring depths differ most in it.
+# "Turbo": from dark blue over green to dark red; it separates neighbouring depths best.
 DEPTHS = ColorScale(
     (
         (0.19, 0.07, 0.23),
@@ -84,28 +84,28 @@ DEPTHS = ColorScale(
         (0.48, 0.02, 0.01),
     )
 )
-# Red up to the surface; with a jump there, so that a touch is seen.
+# Red up to the surface, with a jump there to show contact.
 DISTANCES = ColorScale(
     ((0.42, 0.0, 0.05), (0.86, 0.08, 0.10), (0.99, 0.80, 0.25), (0.45, 0.78, 0.45), (0.22, 0.47, 0.86)),
     (0.0, 0.5, 0.5, 0.7, 1.0),
 )
 
 
-# Of a picture's depths, shares left aside at either end.
+# The fraction of an image's depths ignored at either end of the range.
 _NEAREST_PERCENTILE, _FARTHEST_PERCENTILE = 1.0, 99.0
 _VISIBLE = 127
 _PALETTE_SIZE = 4096
-# Neighbouring numbers get colours far apart: multiplied by an odd number, modulo the size.
+# Gives neighbouring ids distant colours: multiplied by an odd number, modulo the size.
 _SCATTER = 1597
 
 
 @dataclass(frozen=True)
 class Look:
-    """What else somebody chose in the panel.
+    """The other choices in the panel.
 
     Attributes:
         background: [3] 0 to 1.
-        depths: nearest and farthest depth shown, scene units; None: what the last sharp picture held.
+        depths: nearest and farthest depth shown, scene units; None: the range of the last sharp image.
     """
 
     background: tuple[float, float, float]
@@ -113,35 +113,35 @@ class Look:
 
 
 class Mode(Protocol):
-    """One of the entries of the panel."""
+    """One mode."""
 
     @property
     def label(self) -> str:
-        """Its name there."""
+        """Its name in the panel."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What must be rendered."""
+        """The outputs it needs."""
 
     @property
     def formats(self) -> ImageFormats:
-        """How that travels."""
+        """The outputs' image formats."""
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
         """A JPEG."""
 
     def legend(self) -> str:
-        """HTML; empty: there is nothing to explain."""
+        """HTML; empty: no legend."""
 
 
 class ColorMode:
-    """The picture itself, compressed by the worker."""
+    """The rendered image, compressed by the worker."""
 
     label, outputs = "colour", ("color",)
     formats: ImageFormats = MappingProxyType({"color": "jpeg"})
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """As it came."""
+        """The worker's file, unchanged."""
         file = frame.encoded["color"]
         assert isinstance(file, bytes)
         return file
@@ -160,25 +160,25 @@ class DepthMode:
         self._output = output
         self.outputs = (output, "alpha")
         self.formats: ImageFormats = {output: "float16", "alpha": "uint8"}
-        # Of the last sharp picture: were it anew for each, colours would flicker while the camera moves.
+        # The range of the last sharp image; a range per image would make colours flicker while the camera moves.
         self._seen: tuple[float, float] | None = None
         self._shown = (0.0, 1.0)
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """Blended by opacity."""
+        """Colours of depths, blended by opacity."""
         depth, alpha = frame[self._output], frame.alpha
         if look.depths is None and (is_sharp or self._seen is None):
             self._seen = _range_of(depth, alpha)
         low, high = self._shown = look.depths or self._seen or (0.0, 1.0)
         colors = DEPTHS.levels((depth - low) / max(high - low, 1e-9))
         background = np.rint(255.0 * np.asarray(look.background)).astype(np.uint16)
-        # Spheres have a depth of -1 where there is none. In 16 bits, since this is done for each picture.
+        # Spheres have depth -1 where nothing is hit. 16 bits, because this runs for every image.
         share = np.where(depth < 0.0, 0, alpha)[..., None].astype(np.uint16)
         blended = (colors * share + background * (255 - share) + 127) // 255
         return jpeg_of(blended.astype(np.uint8), is_sharp=is_sharp)
 
     def legend(self) -> str:
-        """The range of the last picture."""
+        """The range of the last image."""
         low, high = self._shown
         marks = [f"{low + share * (high - low):.4g}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
         return DEPTHS.legend("depth, scene units", marks)
@@ -191,7 +191,7 @@ class AlphaMode:
     formats: ImageFormats = MappingProxyType({"alpha": "uint8"})
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """In grey."""
+        """The opacity in grey."""
         return jpeg_of(frame.alpha, is_sharp=is_sharp)
 
     def legend(self) -> str:
@@ -200,7 +200,7 @@ class AlphaMode:
 
 
 class IdsMode:
-    """The sphere that is closest, each number in a colour of its own."""
+    """The closest sphere, one colour per id."""
 
     label, outputs = "sphere ids", ("sphere_ids",)
     formats: ImageFormats = MappingProxyType({})
@@ -213,7 +213,7 @@ class IdsMode:
         self._palette = np.rint(255 * colors).astype(np.uint8)
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """Over the background."""
+        """Colours of ids over the background."""
         ids = frame.sphere_ids[..., 0]
         colors = self._palette[ids.astype(np.int64) * _SCATTER % _PALETTE_SIZE]
         background = np.rint(255.0 * np.asarray(look.background)).astype(np.uint8)
@@ -225,14 +225,14 @@ class IdsMode:
 
 
 def modes_of(scene: Spheres | Gaussians) -> tuple[Mode, ...]:
-    """Those that a scene can be shown in, the first one first."""
+    """The modes for a scene, the default first."""
     if isinstance(scene, Gaussians):
         return (ColorMode(), DepthMode("expected_depth"), AlphaMode())
     return (ColorMode(), DepthMode("depth"), AlphaMode(), IdsMode())
 
 
 def _range_of(depth: Array, alpha: Array) -> tuple[float, float] | None:
-    """Of what is visible; None: nothing is."""
+    """The range of visible depths; None: nothing is visible."""
     seen = depth[(alpha > _VISIBLE) & (depth > 0.0) & np.isfinite(depth)]
     if not seen.size:
         return None

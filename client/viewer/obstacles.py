@@ -1,4 +1,4 @@
-"""Obstacles of a world in all browsers, which draw them themselves."""
+"""Obstacles of a world, drawn by the browsers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lumigrad.client.values.pose import rotated
 from lumigrad.client.values.world import World
 
 _COLOR = (126, 132, 144)
-# About pi in all shows colours as they are; more would wash those of distances out. The usual lights are brighter, and
-# take seconds where there is no graphics card: shadows, and reflections of a room.
+# A total of about pi shows colours unchanged; more would wash out those of distances. viser's default lights are
+# brighter, and their shadows and reflections take seconds without a graphics card.
 _AMBIENT, _LAMP, _FILL = 1.2, 2.0, 0.6
 _CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
 
 
 def show_world(server: viser.ViserServer, world: World) -> None:
-    """Draws the obstacles that queries see; of grids of distances there is nothing to draw."""
+    """Draws the enabled obstacles, except grids of distances."""
     server.scene.configure_default_lights(enabled=False, cast_shadow=False)
     server.scene.configure_environment_map(None)
     server.scene.add_light_ambient("/lights/all around", intensity=_AMBIENT)
@@ -43,7 +43,7 @@ def show_world(server: viser.ViserServer, world: World) -> None:
 
 
 def corners(world: World) -> Float64:
-    """[N, 3] points that span the obstacles, metres."""
+    """[N, 3] corner points of the obstacles, metres."""
     found = [np.zeros((0, 3))]
     for obstacle in world.obstacles:
         points = _points(obstacle)

@@ -24,7 +24,7 @@ _GOOD_NEWS_S = 6.0
 
 
 class Notice:
-    """At most one at a time in the corner of a page."""
+    """A notification in the corner of a page, at most one at a time."""
 
     def __init__(self, browser: viser.ClientHandle) -> None:
         self._browser = browser
@@ -32,7 +32,7 @@ class Notice:
         self._was_away = False
 
     def trouble(self, error: LumigradError, *, is_away: bool) -> None:
-        """Says what is wrong; `is_away`: the worker, which is asked again and again."""
+        """Shows an error; `is_away`: the worker does not answer and is retried."""
         if self._shown is not None and is_away and self._was_away:
             self._shown.body = str(error)
             return
@@ -44,7 +44,7 @@ class Notice:
         self._was_away = is_away
 
     def well(self) -> None:
-        """A picture has come."""
+        """Clears the error: an image has arrived."""
         if self._shown is None:
             return
         self._clear()
@@ -60,24 +60,24 @@ class Notice:
 
 
 _KEPT = 2000
-# Rates are of the last so many seconds.
+# The period of rates, seconds.
 _WINDOW_S = 2.0
 
 
 @dataclass(frozen=True)
 class Record:
-    """A picture that was shown.
+    """An image that was shown.
 
     Attributes:
-        moment_s: when it had arrived, on the clock `time.monotonic`.
+        moment_s: time of arrival, by `time.monotonic`.
         width: pixels.
         height: pixels.
-        is_sharp: made while the camera rested.
-        nbytes: of the files that went to the browser.
-        kernel_ms: of the worker's kernels.
-        queue_ms: that it waited at the worker.
-        render_ms: from the order to the picture in this process.
-        deliver_ms: from there to the browser, and its word that it has it.
+        is_sharp: rendered while the camera rested.
+        nbytes: size of the files sent to the browser.
+        kernel_ms: time of the worker's kernels.
+        queue_ms: time in the worker's queue.
+        render_ms: time from the request to the image in this process.
+        deliver_ms: time from there to the browser's acknowledgement.
     """
 
     moment_s: float
@@ -92,14 +92,14 @@ class Record:
 
 
 class Statistics:
-    """Of one browser. Safe to use from several threads."""
+    """The statistics of one browser. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: deque[Record] = deque(maxlen=_KEPT)
 
     def note(self, shown: Shown[Picture]) -> Record:
-        """Adds a picture."""
+        """Adds an image."""
         order, picture = shown.order, shown.picture
         record = Record(
             time.monotonic(),
@@ -118,13 +118,13 @@ class Statistics:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The last ones, oldest first."""
+        """The last records, oldest first."""
         with self._lock:
             return tuple(self._records)
 
     @property
     def rate(self) -> float | None:
-        """Pictures per second while the camera moves; None: it does not."""
+        """Images per second while the camera moves; None: it rests."""
         newest = time.monotonic() - _WINDOW_S
         moments = [record.moment_s for record in self.records if record.moment_s > newest and not record.is_sharp]
         return (len(moments) - 1) / (moments[-1] - moments[0]) if len(moments) > 2 else None
@@ -158,7 +158,7 @@ _NARROWEST, _WIDEST = 10.0, 120.0
 
 
 class Panel:
-    """Of one browser. Calls `changed` whenever the picture should be another one."""
+    """The panel of one browser. Calls `changed` whenever a new image is needed."""
 
     def __init__(
         self,
@@ -172,17 +172,17 @@ class Panel:
         jump: Callable[[Viewpoint], None],
         show_cameras: Callable[[bool], None],
     ) -> None:
-        """Builds it.
+        """Creates the panel.
 
         Args:
-            browser: whose it is.
-            modes: labels of what pictures can show, the first one first.
-            background: the first one, 0 to 1.
-            first: where the camera is at first.
-            views: cameras of a data set, by their names.
-            changed: called when something else was chosen.
+            browser: the browser that shows it.
+            modes: labels of the modes, the default first.
+            background: initial background, 0 to 1.
+            first: initial viewpoint.
+            views: cameras of a data set, by name.
+            changed: called after any other choice.
             jump: moves the camera.
-            show_cameras: shows or hides those of the data set.
+            show_cameras: shows or hides the data set's cameras.
         """
         self._browser, self._changed, self._jump = browser, changed, jump
         gui = browser.gui
@@ -207,7 +207,7 @@ class Panel:
 
     @property
     def mode(self) -> str:
-        """The label of what is shown."""
+        """The label of the chosen mode."""
         return self._mode.value
 
     @property
@@ -217,18 +217,18 @@ class Panel:
         return Look((red, green, blue), None if self._is_automatic.value else self._range.value)
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Of the sharp picture for a window of this size, pixels."""
+        """The size of the sharp image for a window of this size, pixels."""
         most = height if self._height.value == _WINDOW else min(height, int(self._height.value))
         return max(1, round(width * most / height)), most
 
     def tell(self, statistics: Statistics, legend: str) -> None:
-        """Shows how it goes, and what the colours mean."""
+        """Shows statistics and the legend."""
         self._statistics.content = statistics.html()
         if legend != self._legend.content:
             self._legend.content = legend
 
     def follow(self, fov: float) -> None:
-        """Shows a field of view, radians, that was chosen otherwise."""
+        """Shows a field of view, radians, that was not set by the panel."""
         degrees = min(max(math.degrees(fov), _NARROWEST), _WIDEST)
         if abs(self._fov.value - degrees) > 0.5:
             self._fov.value = round(2 * degrees) / 2  # type: ignore[misc]
@@ -254,12 +254,12 @@ class Panel:
         self._changed()
 
     def _on_fov(self, event: Any) -> None:
-        # The browser answers with its camera.
+        # The browser replies with its camera, which requests the image.
         self._browser.camera.fov = math.radians(self._fov.value)
 
 
 def _closest(views: Mapping[str, Viewpoint], first: Viewpoint) -> str:
-    """The name of the camera that the page begins with."""
+    """The name of the view closest to the initial viewpoint."""
     return min(views, key=lambda name: float(np.linalg.norm(views[name].position - first.position)))
 
 

@@ -1,4 +1,4 @@
-"""One picture of the viewer: encoded, with its timings, over a background."""
+"""One image of the viewer: encoded, with timings and depths."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lumigrad.client.base.arrays import Array, Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Timings
 
-# From here on the colours of a JPEG keep the full resolution, as in the worker's.
+# From this quality on, JPEG colours keep the full resolution, as in the worker.
 _FINE_QUALITY = 90
 COARSE_QUALITY, SHARP_QUALITY = 80, 95
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Files and facts.
+    """An encoded image.
 
     Attributes:
-        file: the picture, JPEG or PNG.
-        format: of the file.
-        depths: a PNG of depths, see `backdrop`; None: the picture is behind everything.
-        timings: of the call that rendered it.
+        file: the image, JPEG or PNG.
+        format: format of the file.
+        depths: a PNG of depths, see `depth_file`; None: the image is behind everything.
+        timings: timings of the call that rendered it.
     """
 
     file: bytes
@@ -37,12 +37,12 @@ class Picture:
 
     @property
     def nbytes(self) -> int:
-        """What travels to the browser."""
+        """The bytes sent to the browser."""
         return len(self.file) + len(self.depths or b"")
 
 
 def jpeg_of(levels: Array, *, is_sharp: bool) -> bytes:
-    """The file of [H, W] or [H, W, 3] levels, uint8."""
+    """Encodes [H, W] or [H, W, 3] levels, uint8."""
     image = require("PIL.Image", "viewer", "making JPEG files")
     quality = SHARP_QUALITY if is_sharp else COARSE_QUALITY
     file = io.BytesIO()
@@ -51,27 +51,27 @@ def jpeg_of(levels: Array, *, is_sharp: bool) -> bytes:
 
 
 def png_of(levels: Array) -> bytes:
-    """The file of [H, W, 3] levels, uint8; large rather than late."""
+    """Encodes [H, W, 3] levels, uint8; fast rather than small."""
     image = require("PIL.Image", "viewer", "making PNG files")
     file = io.BytesIO()
     image.fromarray(levels).save(file, "PNG", compress_level=1)
     return file.getvalue()
 
 
-# Depths travel as 24-bit numbers of this unit; the largest stands for what is farther, or nothing.
+# Depths are sent as 24-bit multiples of this unit; the largest means farther, or nothing.
 _UNITS_PER_LENGTH = 100_000
 _LARGEST = 2**24 - 1
-# Wider maps would take longer than the pictures; the browser interpolates.
+# Wider maps would take longer than the images; the browser interpolates.
 _WIDEST = 480
-# Where less of the light is stopped, one sees what is behind.
+# Below this opacity, objects behind are visible.
 _SOLID = 0.5
 
 
 def show(browser: viser.ClientHandle, picture: Picture) -> None:
-    """Puts a picture into a browser's window.
+    """Shows an image in a browser's window.
 
-    The worker has compressed it already. What viser offers for this in public takes pixels, and would have them
-    decoded here and compressed again: half of the time between pictures.
+    viser's public interface takes pixels, so the worker's file would have to be decoded and compressed again, which
+    takes half of the time between images.
     """
     message = _messages.BackgroundImageMessage(format=picture.format, rgb_data=picture.file, depth_data=picture.depths)
     browser.scene._websock_interface.queue_message(message)
@@ -79,14 +79,14 @@ def show(browser: viser.ClientHandle, picture: Picture) -> None:
 
 
 def depth_file(depth: Array, alpha: Array) -> bytes | None:
-    """A PNG of how far along the view direction something solid is, so that the browser's own things mix with it.
+    """A PNG of depths along the view direction, by which the browser mixes its own objects with the scene.
 
     Args:
         depth: [H, W] scene units; negative where nothing is.
         alpha: [H, W] 0 to 1.
 
     Returns:
-        None where the scene is larger than such depths can tell.
+        The file; None: the scene is too large for such depths.
     """
     stride = -(-depth.shape[1] // _WIDEST)
     first = stride // 2
@@ -96,5 +96,5 @@ def depth_file(depth: Array, alpha: Array) -> bytes | None:
     if (units[is_solid] > _LARGEST).any():
         return None
     packed = np.where(is_solid, units, _LARGEST).astype("<u4")
-    # The lowest byte is blue, the highest red.
+    # Red is the highest byte, blue the lowest.
     return png_of(packed[..., None].view(np.uint8)[..., 2::-1])

@@ -1,4 +1,4 @@
-"""One browser: its camera and its choices become wishes, and pictures come back."""
+"""One browser: requests images for its camera and choices, and shows them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lumigrad.client.viewer.panel import Notice, Panel, Statistics
 from lumigrad.client.viewer.picture import Picture, show
 from lumigrad.client.viewer.stream import Pace, Shown, Stream
 
-# A browser that says nothing for so long shows something else, or sleeps.
+# A browser that is silent for this long shows another tab, or sleeps.
 _PATIENCE_S = 5.0
 _TELL_S = 0.25
-# Anything: the answer, from behind the picture in the queue, says that the picture has arrived.
+# Any request: its answer, queued after the image, acknowledges the image.
 _KEY = "lumigrad"
 
 
 class Session:
-    """Pictures for one browser, from its connection to its end.
+    """The images of one browser, from its connection to its end.
 
     Attributes:
-        statistics: of the pictures it was shown.
+        statistics: statistics of the images it has shown.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Session:
         target_s: float,
         is_solid: bool,
     ) -> None:
-        """Begins with the first picture.
+        """Requests the first image.
 
         Args:
             browser: the connection.
-            painter: makes the pictures.
-            first: where the camera is at first.
-            views: cameras of a data set, by their names.
-            background: behind the scene, 0 to 1.
-            target_s: wanted between pictures, seconds.
-            is_solid: there are always other things to mix with the scene.
+            painter: renders the images.
+            first: initial viewpoint.
+            views: cameras of a data set, by name.
+            background: background colour, 0 to 1.
+            target_s: target time between images, seconds.
+            is_solid: the browser always draws objects that mix with the scene.
         """
         self.statistics = Statistics()
         self._browser, self._painter, self._is_solid = browser, painter, is_solid
@@ -66,7 +66,7 @@ class Session:
             painter.paint, self._deliver, Pace(target_s), note=self._note, fail=self._fail
         )
 
-        # Not in another thread: the camera would change while it is read.
+        # Asynchronous, because in another thread the camera could change while it is read.
         @browser.camera.on_update
         async def _(camera: viser.CameraHandle) -> None:
             self.look()
@@ -83,7 +83,7 @@ class Session:
         self._stream.wish(View(lens, size, panel.mode, panel.look, is_solid))
 
     def jump(self, view: Viewpoint) -> None:
-        """Moves the browser's camera; it answers with what it sees then."""
+        """Moves the browser's camera; it replies with its new pose."""
         camera = self._browser.camera
         with self._browser.atomic():
             camera.up_direction = view.up
@@ -93,7 +93,7 @@ class Session:
         self._panel.follow(view.fov)
 
     def close(self) -> None:
-        """The browser has left."""
+        """Ends the session after the browser has disconnected."""
         self._is_over.set()
         self._stream.close()
 
@@ -105,7 +105,7 @@ class Session:
         if self._is_over.is_set():
             return
         show(self._browser, picture)
-        # Unless it has left, sleeps, or has no such storage, which is an answer too.
+        # Errors are ignored: the browser has disconnected, sleeps, or lacks such storage.
         with suppress(RuntimeError, TimeoutError):
             self._browser.local_storage.get_item(_KEY, timeout=_PATIENCE_S)
 
@@ -119,7 +119,7 @@ class Session:
         self._panel.tell(self.statistics, self._painter.modes[self._panel.mode].legend())
 
     def _fail(self, error: LumigradError) -> bool:
-        """Tells the browser; whether to try again."""
+        """Shows an error; returns whether to retry."""
         is_away = isinstance(error, Unavailable) and not error.is_lasting
         self._notice.trouble(error, is_away=is_away)
         return is_away

@@ -1,4 +1,4 @@
-"""The web server of the viewer: browsers come and go, each with a session of its own."""
+"""The web server of the viewer, with a session for each browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.panel import headline
 from lumigrad.client.viewer.session import Session
 
-# Of the first distance to what is looked at: how close and how far the browser draws its own things.
+# The browser's near and far planes, relative to the initial distance to what is looked at.
 _NEAR, _FAR = 1e-3, 1e3
 
 Begin = Callable[[viser.ClientHandle], Session]
@@ -24,17 +24,17 @@ class Viewer:
     """Serves pages until it is closed.
 
     Attributes:
-        server: for what all browsers are to show.
-        title: what is shown.
+        server: the viser server, for objects that all browsers show.
+        title: title of the page.
     """
 
     def __init__(self, host: str, port: int, first: Viewpoint) -> None:
-        """Listens.
+        """Starts listening.
 
         Args:
             host: the address to listen on.
-            port: likewise; if it is taken, one of those after it. 0: any.
-            first: where cameras are at first; its `up` is the axis that they turn around.
+            port: the port to listen on; if it is in use, one of the next ones. 0: any.
+            first: initial viewpoint; its `up` is the axis of orbits.
         """
         self._host, self.title = host, ""
         self._sessions: dict[int, Session] = {}
@@ -56,23 +56,23 @@ class Viewer:
 
     @property
     def url(self) -> str:
-        """Of the page."""
+        """The URL of the page."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.server.get_port()}"
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Of the browsers that are connected, in the order in which they came."""
+        """The sessions of connected browsers, in order of connection."""
         with self._lock:
             return tuple(self._sessions.values())
 
     def say(self, title: str, facts: Mapping[str, str]) -> None:
-        """Puts a headline at the top of every panel."""
+        """Shows a headline in every panel."""
         self.title = title
         self.server.gui.add_html(headline(title, [f"{name}: {fact}" for name, fact in facts.items()]), order=-1.0)
 
     def serve(self, begin: Begin) -> None:
-        """Begins a session with each browser from now on."""
+        """Starts a session for each browser from now on."""
 
         @self.server.on_client_connect
         def _(browser: viser.ClientHandle) -> None:
@@ -87,7 +87,7 @@ class Viewer:
             self._end(browser)
 
     def close(self) -> None:
-        """Ends all sessions, and the server."""
+        """Ends all sessions and the server."""
         for session in self.sessions:
             session.close()
         with _silence():
@@ -102,6 +102,6 @@ class Viewer:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """No table of viser's: what is to be said is said by the command."""
+    """Suppresses viser's table, because the command prints the URL."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

@@ -76,18 +76,15 @@ class DistanceCalls:
             spread: have several workers share the trajectories, or if there is one, its spheres.
             timeout_s: instead of the client's time-out.
         """
+        arguments = locals()
         if positive not in ("outside", "inside"):
             raise InvalidArgument.of("positive", f'expected "outside" or "inside", got {positive!r}')
         rows, axes = sphere_rows(spheres)
-        settings = DistanceSettings(
-            semantics=semantics, activation_distance=activation_distance, max_distance=max_distance, sweep=sweep,
-            samples=samples, speed_metric=speed_metric, time_step_s=time_step_s, reduction=reduction, weight=weight,
-        )  # fmt: skip
         query = DistanceQuery(
             world=world,
             spheres=rows,
             axes=axes,
-            settings=settings,
+            settings=DistanceSettings.of(arguments),
             outputs=names("outputs", outputs),
             environments=environment_numbers(environments, len(rows)),
             per_obstacle=truth("per_obstacle", per_obstacle),

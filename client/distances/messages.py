@@ -16,17 +16,9 @@ _REDUCTIONS = {"sum": distance_pb2.REDUCTION_SUM, "max": distance_pb2.REDUCTION_
 
 def settings_message(settings: DistanceSettings) -> distance_pb2.DistanceSettings:
     """What a cost is; what is None stays absent."""
-    return distance_pb2.DistanceSettings(
-        semantics=_SEMANTICS[settings.semantics],
-        activation_distance=settings.activation_distance,
-        max_distance=settings.max_distance,
-        sweep=settings.sweep,
-        samples=settings.samples,
-        speed_metric=settings.speed_metric,
-        time_step=settings.time_step_s,
-        reduction=_REDUCTIONS[settings.reduction],
-        weight=settings.weight,
-    )
+    values = dict(vars(settings))
+    values |= {"semantics": _SEMANTICS[settings.semantics], "reduction": _REDUCTIONS[settings.reduction]}
+    return distance_pb2.DistanceSettings(time_step=values.pop("time_step_s"), **values)
 
 
 def field_message(query: FieldQuery, reference: scene_pb2.SceneRef) -> distance_pb2.FieldRequest:

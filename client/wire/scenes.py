@@ -88,19 +88,17 @@ def scene_hash(scene: Scene, meshes: References = ()) -> str:
 
 def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
     """The blending of spheres; what is None stays absent."""
-    values = {name: getattr(settings, name) for name in settings.names()}
-    return spheres_pb2.SphereSettings(**{**values, "semantics": _SEMANTICS[settings.semantics]})
+    return spheres_pb2.SphereSettings(**{**vars(settings), "semantics": _SEMANTICS[settings.semantics]})
 
 
 def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
     """The blending of Gaussians; what is None stays absent."""
-    values = {name: getattr(settings, name) for name in settings.names()}
-    values["semantics"] = _GAUSSIAN_SEMANTICS[settings.semantics]
-    values["transforms"] = [
+    transforms = [
         gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
         for begin, end, matrix in settings.transforms
     ]
-    return gaussians_pb2.GaussianSettings(**values)
+    semantics = _GAUSSIAN_SEMANTICS[settings.semantics]
+    return gaussians_pb2.GaussianSettings(**{**vars(settings), "semantics": semantics, "transforms": transforms})
 
 
 def _opencv(model: OpenCVModel) -> camera_pb2.OpenCVCamera:

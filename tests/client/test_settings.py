@@ -20,6 +20,7 @@ from lumigrad.client import (
     World,
 )
 from lumigrad.client.aio import AsyncClient
+from lumigrad.client.distances.messages import settings_message
 from lumigrad.client.distances.query import DistanceQuery
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.render import RENDER_SETTINGS
@@ -121,6 +122,9 @@ def test_clients_pass_every_setting_on(kind: type[Any]) -> None:
 
 
 def test_messages_have_every_setting() -> None:
+    distances = settings_message(DistanceSettings(**OTHERS[DistanceSettings]))
+    expected = {"time_step" if name == "time_step_s" else name for name in DistanceSettings.names()}
+    assert {field.name for field, _ in distances.ListFields()} == expected
     spheres = sphere_settings_message(SphereSettings(**OTHERS[SphereSettings]))
     assert {field.name for field, _ in spheres.ListFields()} == set(SphereSettings.names())
     matrix = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]

@@ -1,1 +1,1 @@
-"""How far moving spheres stay from obstacles: measured, as a table, and as a chart."""
+"""Clearances between moving spheres and obstacles: measurement, table and chart."""

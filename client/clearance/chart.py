@@ -1,4 +1,4 @@
-"""The least clearance along a trajectory as a picture, through matplotlib."""
+"""A chart of the least clearance along a trajectory, by matplotlib."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lumigrad.client.errors import InvalidArgument
 CHART_SUFFIXES = (".png", ".svg", ".pdf")
 _SIZE_INCHES, _DOTS_PER_INCH = (9.0, 4.8), 130
 _RED, _GREY = "#c62828", "#888888"
-# Of spheres; red is for collisions.
+# Colours of spheres; red is for collisions.
 _COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#17becf")
 
 
 def check_chart(found: Clearances) -> None:
-    """Raises InvalidArgument for what has no course over time."""
+    """Raises InvalidArgument for clearances without time steps."""
     if len(found.clearance) < 2:
         raise InvalidArgument.of("plot", "expected a trajectory of two or more time steps, got one; leave it out")
     if found.closest is None:
@@ -28,24 +28,24 @@ def check_chart(found: Clearances) -> None:
 
 
 def require_charts() -> None:
-    """Raises MissingPackage where there is nothing to draw with; before anything is computed."""
+    """Raises MissingPackage without matplotlib; call it before computing anything."""
     require("matplotlib", "plot", "drawing charts")
 
 
 def write_chart(path: Path, found: Clearances, title: str) -> None:
-    """Draws the least clearance of each time step, and that of the spheres that are nearest; where it collides, red.
+    """Draws the least clearance of each time step and of the nearest spheres; collisions are red.
 
     Args:
         path: .png, .svg or .pdf.
-        found: along a trajectory.
-        title: above it.
+        found: clearances along a trajectory.
+        title: title of the chart.
     """
     check_chart(found)
     require_charts()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Without pyplot no window system is looked for, and nothing global is left behind.
+    # Without pyplot, which would look for a window system and keep global state.
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -60,7 +60,7 @@ def write_chart(path: Path, found: Clearances, title: str) -> None:
 
 
 def _draw_spheres(axes: Any, found: Clearances) -> None:
-    """The spheres that are the closest at some time, each in a colour of its own."""
+    """Draws the spheres that are closest at some time, each in its own colour."""
     steps = np.arange(len(found.clearance))
     for sphere, color in zip(nearest_spheres(found, len(_COLORS)), _COLORS, strict=False):
         link = found.name(sphere)
@@ -69,7 +69,7 @@ def _draw_spheres(axes: Any, found: Clearances) -> None:
 
 
 def _draw_least(axes: Any, found: Clearances) -> None:
-    """The least of all, the thresholds, and the place of the closest."""
+    """Draws the least clearance, the thresholds, and a mark at the minimum."""
     steps, least, question = np.arange(len(found.clearance)), _finite(found.least), found.question
     axes.plot(steps, least, color="black", linewidth=2.2, label="least of all spheres")
     deep = {"where": least < question.margin, "interpolate": True}
@@ -87,7 +87,7 @@ def _draw_least(axes: Any, found: Clearances) -> None:
     value = found.clearance[place]
     if np.isfinite(value):
         axes.plot(place[0], value, marker="o", color="black", markersize=5)
-        # On the side where there is room.
+        # On the side with more room.
         aside = -6 if place[0] > 0.6 * len(least) else 6
         axes.annotate(
             f"{value:.4g} m, {found.obstacle(*place) or 'nothing near'}",
@@ -100,7 +100,7 @@ def _draw_least(axes: Any, found: Clearances) -> None:
 
 
 def _draw_steps(axes: Any, found: Clearances) -> None:
-    """Bands for time steps that collide, and for those whose ways are not certain."""
+    """Draws bands for time steps that collide, and for those that are uncertain."""
     for marked, color, label in (
         (found.collides.any(axis=1), _RED, "time steps that collide"),
         (found.uncertain.any(axis=1) & ~found.collides.any(axis=1), _GREY, "ways not proven free"),
@@ -113,5 +113,5 @@ def _draw_steps(axes: Any, found: Clearances) -> None:
 
 
 def _finite(values: Float64) -> Float64:
-    """Gaps in place of infinities."""
+    """Replaces infinities with NaN, which the chart shows as gaps."""
     return np.where(np.isfinite(values), values, np.nan)

@@ -1,4 +1,4 @@
-"""Clearances of robots and spheres, and the records that are printed."""
+"""Clearances of robots and spheres, and the records to print."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lumigrad.client.values.world import World
 
 PLACES = ("distance", "normal", "closest", "face", "obstacle", "beyond")
 COSTS = ("cost", "gradient")
-# What tells whether something is touched must not run out of samples before costs do.
+# Contact detection must not run out of samples before costs do.
 _CONTACT_SAMPLES = 256
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """The settings of a measurement.
 
     Attributes:
-        margin: a sphere collides where its surface is closer to an obstacle than this; metres, >= 0.
-        costs: also ask for costs and their gradients.
-        activation_distance: of the costs, see `DistanceSettings`.
-        max_distance: how far to look from centres, metres; None: any distance.
-        sweep: look between time steps too.
+        margin: a sphere whose surface is closer to an obstacle than this collides; metres, >= 0.
+        costs: also compute costs and their gradients.
+        activation_distance: activation distance of costs, see `DistanceSettings`.
+        max_distance: search radius around centres, metres; None: unlimited.
+        sweep: also check between time steps.
     """
 
     margin: float = 0.0
@@ -43,17 +43,16 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Clearances:
-    """What was found; T time steps, S spheres.
+    """The clearances of S spheres at T time steps.
 
     Attributes:
-        motion: of the spheres.
-        question: what was asked.
-        obstacles: the names of all obstacles, as the numbers in "obstacle" count them.
-        arrays: by the names of `PLACES`, and of `COSTS` if they were asked for, [T, S, ...] as in `Distances`.
-        clearance: [T, S] of the sphere's surface at the time step, metres, negative inside; NaN for spheres that are
-            off.
-        collides: [T, S] whether it is below the margin there, in a sweep also on half of the ways before and after.
-        uncertain: [T, S] half of a way touched nothing, but had not enough samples to know that it is free.
+        motion: the spheres.
+        question: the settings.
+        obstacles: names of all obstacles; numbers in "obstacle" are indices into it.
+        arrays: by the names of `PLACES`, and of `COSTS` if requested, [T, S, ...] as in `Distances`.
+        clearance: [T, S] distance of the sphere's surface, metres, negative inside; NaN for disabled spheres.
+        collides: [T, S] whether it is below the margin; in a sweep also on half of the segments before and after.
+        uncertain: [T, S] whether half of a segment touched nothing, but had too few samples to be certain.
     """
 
     motion: Motion
@@ -66,7 +65,7 @@ class Clearances:
 
     @staticmethod
     def measure(client: Client, world: World, motion: Motion, question: Question) -> Clearances:
-        """Asks a worker."""
+        """Measures on a worker."""
         radii = motion.spheres[..., 3]
         _check(motion, question, float(radii.max()))
         handle, rows = client.put(world), motion.spheres.astype(np.float32)
@@ -80,7 +79,7 @@ class Clearances:
             sweep=question.sweep and question.costs,
         )
         clearance = np.where(radii < 0, np.nan, found.distance - radii)
-        # Nothing is known of what is beyond but that it is far.
+        # Beyond the search radius the distance is unknown.
         collides = (clearance < question.margin) & ~found.beyond
         uncertain = np.zeros_like(collides)
         if question.sweep:
@@ -99,7 +98,7 @@ class Clearances:
 
     @property
     def closest(self) -> tuple[int, int] | None:
-        """Time step and sphere of the least clearance; None: all spheres are off."""
+        """Time step and sphere of the least clearance; None: all spheres are disabled."""
         if np.isnan(self.clearance).all():
             return None
         step, sphere = np.unravel_index(np.nanargmin(self.clearance), self.clearance.shape)
@@ -107,17 +106,17 @@ class Clearances:
 
     @property
     def least(self) -> Float64:
-        """[T] the least clearance of each time step; NaN where all spheres are off."""
+        """[T] the least clearance of each time step; NaN where all spheres are disabled."""
         filled = np.where(np.isnan(self.clearance), np.inf, self.clearance).min(axis=1)
         return np.where(np.isnan(self.clearance).all(axis=1), np.nan, filled)
 
     @property
     def is_free(self) -> bool:
-        """Nothing collides, and in a sweep it is certain of all ways."""
+        """Whether nothing collides and, in a sweep, no segment is uncertain."""
         return not (self.collides.any() or self.uncertain.any())
 
     def obstacle(self, step: int, sphere: int) -> str | None:
-        """The name of the obstacle that is closest; None: none was found."""
+        """The name of the closest obstacle; None: none was found."""
         index = int(self.arrays["obstacle"][step, sphere])
         return None if index < 0 else self.obstacles[index]
 
@@ -139,7 +138,7 @@ def _check(motion: Motion, question: Question, largest_radius: float) -> None:
 
 
 def nearest_spheres(clearances: Clearances, count: int) -> Sequence[int]:
-    """The spheres that are the closest of all at some time steps: those most often so, and that of the least, first."""
+    """The spheres that are closest at some time step; that of the least clearance and the most frequent ones first."""
     least = np.where(np.isnan(clearances.clearance), np.inf, clearances.clearance)
     winners = least.argmin(axis=1)[np.isfinite(least.min(axis=1))]
     spheres, times = np.unique(winners, return_counts=True)
@@ -153,7 +152,7 @@ def nearest_spheres(clearances: Clearances, count: int) -> Sequence[int]:
 
 
 def summary(found: Clearances) -> dict[str, Any]:
-    """What matters of all, as plain values; None where there is none."""
+    """A summary as plain values; None where there is no value."""
     place = found.closest
     return {
         "spheres": found.clearance.shape[1],
@@ -198,13 +197,13 @@ def record(found: Clearances, step: int, sphere: int) -> dict[str, Any]:
 
 
 def records(found: Clearances) -> list[dict[str, Any]]:
-    """All, time step by time step."""
+    """The records of all spheres, by time step."""
     steps, spheres = found.clearance.shape
     return [record(found, step, sphere) for step in range(steps) for sphere in range(spheres)]
 
 
 def arrays_of(found: Clearances) -> dict[str, Any]:
-    """For .npz files: [T, S, ...], without T for spheres that do not move, and names."""
+    """The arrays of an .npz file: [T, S, ...], without T for a single time step, and names."""
     arrays: dict[str, Array] = {
         "spheres": found.motion.spheres.astype(np.float32),
         "clearance": found.clearance.astype(np.float32),
@@ -216,10 +215,10 @@ def arrays_of(found: Clearances) -> dict[str, Any]:
 
 
 def arrays_at(array: Any, step: int, sphere: int) -> list[float | None]:
-    """The numbers of one sphere at one time step."""
+    """The values of one sphere at one time step."""
     return [_number(value) for value in array[step, sphere]]
 
 
 def _number(value: Any) -> float | None:
-    """JSON knows neither infinity nor NaN."""
+    """A number for JSON; None for infinity and NaN."""
     return float(value) if math.isfinite(value) else None

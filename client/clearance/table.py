@@ -1,4 +1,4 @@
-"""Clearances as text: a table of the closest, and a summary."""
+"""Clearances as text: a table of the closest spheres, and a summary."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lumigrad.client.clearance.clearances import Clearances, record, summary
 
 
 def print_table(found: Clearances, limit: int) -> None:
-    """The closest sphere of each time step, or each sphere; in colours where that is a terminal that rich can use.
+    """Prints the closest sphere of each time step, or each sphere; in colours in a terminal with rich.
 
     Args:
-        found: what to show.
-        limit: rows at the most, those with the least clearances; 0: all.
+        found: the clearances.
+        limit: maximum number of rows, those with the least clearances; 0: all.
     """
     rows = [record(found, *place) for place in _places(found, limit)]
     header = _header(found)
@@ -32,7 +32,7 @@ def print_table(found: Clearances, limit: int) -> None:
 
 
 def sentence(found: Clearances) -> str:
-    """What matters, in words."""
+    """The summary as a sentence."""
     facts = summary(found)
     count, steps = found.clearance.shape[1], facts["steps"]
     along = f" in {steps:,} time steps" if steps else ""
@@ -70,7 +70,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _places(found: Clearances, limit: int) -> list[tuple[int, int]]:
-    """Time steps in their order, each with its closest sphere; or spheres, the closest first."""
+    """Rows of the table: time steps in order, each with its closest sphere; or spheres, the closest first."""
     filled = np.where(np.isnan(found.clearance), np.inf, found.clearance)
     if found.motion.is_trajectory:
         winners = filled.argmin(axis=1)
@@ -110,7 +110,7 @@ def _metres(value: float | None) -> str:
 def _print_rich(
     header: Sequence[str], widths: Sequence[int], rows: Sequence[dict[str, Any]], cells: Sequence[Sequence[str]]
 ) -> bool:
-    """In colours, unless rich is missing, or the table is wider than the terminal, where rich would cut numbers off."""
+    """Prints in colours, unless rich is missing or would truncate a table wider than the terminal."""
     try:
         from rich.box import SIMPLE_HEAD
         from rich.console import Console

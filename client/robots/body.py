@@ -44,13 +44,13 @@ class Body:
         stacked = np.concatenate(rows)
         self._radii = stacked[:, 3]
         joints = np.array([chain.frames[link].joint for link in links])
-        # Spheres of a joint are moved together.
+        # The spheres of a joint are transformed together.
         order = np.argsort(joints, kind="stable")
         self._groups = [(int(joint), stacked[joints == joint, :3]) for joint in np.unique(joints)]
         self._places = [int(place) for place in np.argsort(order)]
 
     def at(self, frames: Sequence[tuple[Any, Any]]) -> Any:
-        """[.., S, 4] centres in the world and radii, of the kind of the frames, which are those of `Chain.forward`."""
+        """[.., S, 4] centres in the world and radii, for the frames of `Chain.forward`; of the frames' array type."""
         xp = module_of(frames[0][0])
         groups = []
         for joint, own in self._groups:

@@ -16,17 +16,17 @@ from lumigrad.client.values.pose import pose_array
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is torch's, which this module does not import for it."""
+    """Whether it is a torch tensor; does not import torch."""
     return type(value).__module__.partition(".")[0] == "torch" or hasattr(value, "requires_grad_")
 
 
 def module_of(value: Any) -> ModuleType:
-    """The module with the functions for it; sin, cos, stack and the like have the same names in both."""
+    """Torch or NumPy, whichever `value` belongs to; sin, cos, stack and the like have the same names in both."""
     return importlib.import_module("torch") if is_tensor(value) else np
 
 
 def floating(name: str, value: Any) -> Any:
-    """A torch tensor as it is; anything else as a NumPy array. What is not of a floating type becomes the default one.
+    """A torch tensor unchanged, anything else as a NumPy array; other types become the default floating type.
 
     Raises:
         InvalidArgument: not real numbers.
@@ -42,14 +42,14 @@ def floating(name: str, value: Any) -> Any:
 
 
 def like(value: Any, constant: Any) -> Any:
-    """A NumPy array as what `value` is: module, floating type and device."""
+    """Converts a NumPy array to the module, floating type and device of `value`."""
     if is_tensor(value):
         return module_of(value).as_tensor(constant, dtype=value.dtype, device=value.device)
     return np.asarray(constant, value.dtype)
 
 
 def matrix_of(name: str, pose: Any) -> Float64:
-    """[4, 4] of a pose [7]; the name is for the error of one that is none."""
+    """[4, 4] of a pose [7]; `name` is for the error of an invalid pose."""
     values = pose_array(name, pose)
     w, x, y, z = values[3:] / np.linalg.norm(values[3:])
     cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
@@ -65,7 +65,7 @@ def poses_of(rotation: Any, translation: Any) -> Any:
     m = [[rotation[..., i, j] for j in range(3)] for i in range(3)]
     x, y, z = m[2][1] - m[1][2], m[0][2] - m[2][0], m[1][0] - m[0][1]
     xy, yz, zx = m[1][0] + m[0][1], m[2][1] + m[1][2], m[0][2] + m[2][0]
-    # 4 q qT: each row is a multiple of q, that with the largest diagonal is far from 0.
+    # 4 q qT: each row is a multiple of q; the one with the largest diagonal is far from 0.
     diagonal = [
         1 + m[0][0] + m[1][1] + m[2][2],
         1 + m[0][0] - m[1][1] - m[2][2],
@@ -105,17 +105,17 @@ class Mimic:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """How one link sits on another.
+    """A joint between two links.
 
     Attributes:
-        name: of the joint.
-        kind: "fixed", "revolute", "continuous", "prismatic" or one that nothing can be done with.
-        parent: link that carries it.
-        child: link that it carries.
+        name: name of the joint.
+        kind: "fixed", "revolute", "continuous", "prismatic" or an unsupported one.
+        parent: name of its parent link.
+        child: name of its child link.
         origin: [4, 4] joint frame -> parent's frame, where the joint's value is 0; metres.
         axis: [3] in the joint frame, unit length where the joint moves.
-        limits: lowest and highest value, radians or metres; infinite where there is none.
-        mimic: the joint that it follows, if it does.
+        limits: lowest and highest value, radians or metres; infinite without limit.
+        mimic: the joint that it follows; None: none.
     """
 
     name: str
@@ -129,13 +129,13 @@ class Joint:
 
     @property
     def moves(self) -> bool:
-        """Whether it has a value."""
+        """Whether it is movable."""
         return self.kind != "fixed"
 
 
 @dataclass(frozen=True)
 class Drive:
-    """A joint's value = multiplier * q[column] + offset; without a column it stands at `offset`."""
+    """A joint's value = multiplier * q[column] + offset; without a column it is `offset`."""
 
     column: int | None
     multiplier: float
@@ -143,7 +143,7 @@ class Drive:
 
 
 class Drives:
-    """Which number of q moves which joint."""
+    """Maps the numbers of q to joints."""
 
     def __init__(self, joints: Sequence[Joint], columns: Sequence[str], locked: Mapping[str, float]) -> None:
         """Checks the names.
@@ -151,10 +151,10 @@ class Drives:
         Args:
             joints: all joints of the robot.
             columns: names of the joints that q sets, in the order of q.
-            locked: joints that stand still, and where: radians or metres.
+            locked: fixed joints and their values, radians or metres.
 
         Raises:
-            InvalidArgument: names that are not those of joints that move, or that come twice.
+            InvalidArgument: names that are repeated, or not those of movable joints.
         """
         self._joints = {joint.name: joint for joint in joints if joint.moves}
         self._columns = {name: index for index, name in enumerate(columns)}
@@ -174,10 +174,10 @@ class Drives:
                 )
 
     def of(self, name: str) -> Drive:
-        """What moves a joint.
+        """The drive of a joint.
 
         Raises:
-            InvalidArgument: nothing does.
+            InvalidArgument: it has none.
         """
         return self._of(name, ())
 
@@ -211,11 +211,11 @@ class Drives:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A frame that is fixed to a joint's.
+    """A frame fixed to a joint.
 
     Attributes:
-        joint: index of the joint among those that move, + 1; 0: the base.
-        matrix: [4, 4] frame -> joint's frame behind its motion, or base frame.
+        joint: index among the moving joints, + 1; 0: the base.
+        matrix: [4, 4] frame -> joint's frame after its motion, or base frame.
     """
 
     joint: int
@@ -224,7 +224,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class _Moving:
-    """A joint that q moves, and the frame in which it moves."""
+    """A joint that q moves, and its frame before the motion."""
 
     joint: Joint
     drive: Drive
@@ -232,22 +232,22 @@ class _Moving:
 
 
 class Chain:
-    """The joints between a base link and all links that it carries, each after the one that carries it.
+    """The joints below a base link, parents first.
 
     Attributes:
-        frames: of the links by name, the base first.
+        frames: frames of the links by name, the base first.
     """
 
     def __init__(self, base_link: str, joints: Sequence[Joint], drives: Drives) -> None:
         """Walks from the base to the tips.
 
         Args:
-            base_link: name of the link in whose frame the others are placed.
-            joints: of the whole robot, in any order.
-            drives: what moves them; those below the base must be driven.
+            base_link: name of the reference link.
+            joints: joints of the whole robot, in any order.
+            drives: drives of the joints; those below the base need one.
 
         Raises:
-            InvalidArgument: a joint that cannot be driven, or a link that two joints carry.
+            InvalidArgument: a joint that cannot be driven, or a link with two parents.
         """
         self.frames: dict[str, Frame] = {base_link: Frame(0, np.eye(4))}
         self._moving: list[_Moving] = []
@@ -274,7 +274,7 @@ class Chain:
         self._origins = np.array([moving.frame.matrix for moving in self._moving]).reshape(-1, 4, 4)
 
     def _frame(self, joint: Joint, drives: Drives) -> Frame:
-        """The child's; a joint that q moves gets an index."""
+        """The frame of the child link; adds a joint that q moves to the moving ones."""
         parent = self.frames[joint.parent]
         origin = parent.matrix @ joint.origin
         if not joint.moves:
@@ -286,15 +286,15 @@ class Chain:
         return Frame(len(self._moving), np.eye(4))
 
     def forward(self, q: Any, base: Float64) -> list[tuple[Any, Any]]:
-        """Where the joints' frames are.
+        """Forward kinematics.
 
         Args:
             q: [.., dof] joint values, radians and metres.
             base: [4, 4] base frame -> world.
 
         Returns:
-            Rotation [.., 3, 3] and translation [.., 3] of the base, then of each joint that moves behind its motion;
-            joint -> world.
+            Rotation [.., 3, 3] and translation [.., 3], joint -> world, of the base and then of each moving joint after
+            its motion.
         """
         xp = module_of(q)
         values = q[..., self._columns] * like(q, self._multipliers) + like(q, self._offsets)
@@ -312,7 +312,7 @@ class Chain:
 
 
 def _motion(joint: Joint, value: float) -> Float64:
-    """[4, 4] of a joint that stands still at a value."""
+    """[4, 4] the motion of a joint at a fixed value."""
     matrix = np.eye(4)
     if joint.kind == "prismatic":
         matrix[:3, 3] = value * joint.axis

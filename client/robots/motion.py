@@ -1,4 +1,4 @@
-"""Spheres over time, as a value: what is asked about distances in files of points, spheres and robots."""
+"""Spheres over time as a value, from files of points, spheres or robots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Motion:
     """S spheres at T time steps.
 
     Attributes:
-        spheres: [T, S, 4] centres x y z and radii, metres; a negative radius switches a sphere off.
-        names: of the link of each sphere; empty: they have none.
-        is_trajectory: whether time steps were given; else T is 1.
+        spheres: [T, S, 4] centres x y z and radii, metres; a negative radius disables a sphere.
+        names: name of each sphere's link; empty: no names.
+        is_trajectory: whether time steps were given; otherwise T is 1.
     """
 
     spheres: Float64
@@ -42,7 +42,7 @@ class Motion:
 
         Args:
             values: [S, 3] points or [S, 4] spheres, or [T, S, 3 | 4] along a trajectory.
-            radius: of points, metres.
+            radius: radius of points, metres.
             scale: metres per unit of the values.
         """
         if values.ndim not in (2, 3) or values.shape[-1] not in (3, 4) or 0 in values.shape:
@@ -61,7 +61,7 @@ class Motion:
         """A robot's spheres.
 
         Args:
-            robot: has them.
+            robot: the robot.
             joints: [dof] joint values or [T, dof] along a trajectory, radians and metres; None: `Robot.rest`.
         """
         q = robot.rest if joints is None else np.asarray(joints, np.float64)
@@ -81,16 +81,16 @@ class Motion:
         radius: float = 0.0,
         scale: float = 1.0,
     ) -> Motion:
-        """Reads points or spheres, or a robot's.
+        """Reads points, spheres, or a robot's spheres.
 
         Args:
-            path: numbers as `of_numbers` takes them (.npy, .npz with an array "spheres", .csv, .txt), or a robot's
-                spheres in cuRobo's YAML layout, which take a URDF.
-            urdf: of the robot.
-            joints: as `of_robot` takes them, or a file of them, in .npz named "joints".
+            path: numbers as in `of_numbers` (.npy, .npz with an array "spheres", .csv, .txt), or a robot's spheres in
+                cuRobo's YAML layout, which need a URDF.
+            urdf: URDF file of the robot.
+            joints: as in `of_robot`, or a file of them; in .npz the array "joints".
             base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].
-            radius: of points, metres.
-            scale: metres per unit of numbers; a robot's are metres.
+            radius: radius of points, metres.
+            scale: metres per unit of numbers; robots are in metres.
         """
         path = Path(path)
         if path.suffix.lower() in NUMBER_SUFFIXES:

@@ -1,4 +1,4 @@
-"""A robot as a value: its joints, and the spheres that stand for its links in collision queries."""
+"""A robot as a value: its joints, and the spheres that represent its links in collision queries."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Robot:
     """A tree of links, and S spheres fixed to them.
 
     Attributes:
-        joint_names: what the numbers of q set, in order.
-        limits: [dof, 2] lowest and highest value of each; radians or metres, infinite where there is no limit.
-        rest: [dof] where they stand by default: as the sphere file says, else within the limits, closest to 0.
+        joint_names: names of the joints that q sets, in order.
+        limits: [dof, 2] lowest and highest value of each; radians or metres, infinite without limit.
+        rest: [dof] default joint values: the sphere file's, else the values within the limits closest to 0.
         base: [7] pose of the base link in the world: x y z in metres, then a quaternion w x y z.
     """
 
@@ -53,18 +53,18 @@ class Robot:
         """Reads a robot. Needs the extra `robot`.
 
         Args:
-            urdf: the file of links and joints: fixed, revolute, continuous and prismatic ones, also such that mimic.
+            urdf: URDF file with fixed, revolute, continuous and prismatic joints, mimic joints included.
             spheres: cuRobo's YAML file of the robot (collision_spheres, collision_link_names, collision_sphere_buffer,
-                extra_links, base_link, lock_joints, and of cspace joint_names and default_joint_position are looked
-                at), a YAML file or a dict of spheres by link: {link: [{center: [x, y, z], radius: r}, ..]} or
-                {link: [n, 4]}, metres in the link's frame. A sphere with a negative radius is off.
-            joints: names of the joints that q sets, in order; None: those of the file, or all that move by themselves.
-            locked: joints that stand still, and where, radians or metres; added to those of the file.
-            base_link: only what it carries belongs to the robot; None: that of the file, or the root.
+                extra_links, base_link, lock_joints, and of cspace joint_names and default_joint_position are read), a
+                YAML file or a dict of spheres by link: {link: [{center: [x, y, z], radius: r}, ..]} or
+                {link: [n, 4]}, metres in the link's frame. A sphere with a negative radius is disabled.
+            joints: names of the joints that q sets, in order; None: the sphere file's, or all that are not mimic.
+            locked: fixed joints and their values, radians or metres; added to the sphere file's.
+            base_link: root of the robot, without the links above it; None: the sphere file's, or the URDF's root.
             base: pose of the base link in the world: [7] x y z in metres, then a quaternion w x y z; or [3] or [4, 4].
 
         Raises:
-            InvalidArgument: a file that is damaged or contradicts itself, or names that are not in it; says where.
+            InvalidArgument: an invalid file or unknown names; names the place.
         """
         model, given = Urdf.read(urdf), SphereFile.of(spheres)
         all_joints = (*model.joints, *given.links)
@@ -93,7 +93,7 @@ class Robot:
 
     @property
     def dof(self) -> int:
-        """How many numbers q has."""
+        """The number of values in q."""
         return len(self.joint_names)
 
     @property
@@ -107,7 +107,7 @@ class Robot:
         return self._body.links
 
     def at(self, base: Any) -> Robot:
-        """The same robot elsewhere.
+        """A copy with another base pose.
 
         Args:
             base: pose of the base link in the world: [7] x y z in metres, then a quaternion w x y z; or [3] or [4, 4].
@@ -115,26 +115,26 @@ class Robot:
         return replace(self, base=pose_array("base", base))
 
     def spheres(self, q: Any) -> Any:
-        """Where the spheres are; differentiable if q is a torch tensor.
+        """The spheres in the world; differentiable if q is a torch tensor.
 
         Args:
             q: [.., dof] joint values, radians and metres, NumPy or torch. They may lie outside the limits.
 
         Returns:
-            [.., S, 4] centres in the world and radii, metres; of q's kind, floating type and device. For
+            [.., S, 4] centres in the world and radii, metres; of q's array type, floating type and device. For
             `Client.query` and `mesh_distance` q is [B, H, dof].
         """
         return self._body.at(self._chain.forward(self._checked(q), matrix_of("base", self.base)))
 
     def link_poses(self, q: Any, links: Sequence[str] | None = None) -> Any:
-        """Where the links are; differentiable if q is a torch tensor.
+        """The poses of links; differentiable if q is a torch tensor.
 
         Args:
-            q: [.., dof] as for `spheres`.
-            links: names; None: all, in the order of `links`.
+            q: [.., dof] as in `spheres`.
+            links: names of links; None: all, in the order of `links`.
 
         Returns:
-            [.., L, 7] poses, link -> world: x y z in metres, then a unit quaternion w x y z; of q's kind.
+            [.., L, 7] poses, link -> world: x y z in metres, then a unit quaternion w x y z; of q's array type.
         """
         wanted = self.links if links is None else checked_names("links", links)
         for link in wanted:
@@ -153,12 +153,12 @@ class Robot:
 
     @cached_property
     def collision_meshes(self) -> dict[str, Mesh]:
-        """What the URDF gives the links for collisions, by link: one mesh each, in the link's frame, metres.
+        """The URDF's collision meshes: one for each link, by name, in the link's frame, metres.
 
-        With `link_poses` they are obstacles for other robots. Read from their files when first asked for.
+        With `link_poses` they serve as obstacles for other robots. Read on first use.
 
         Raises:
-            InvalidArgument: a file that is not there, or is no mesh.
+            InvalidArgument: a mesh file is missing or invalid.
         """
         return {link: mesh_of(self._urdf, link) for link in self.links if link in self._urdf.shapes}
 
@@ -172,7 +172,7 @@ class Robot:
 
 
 def _free_below(root: str, urdf: Urdf) -> list[Joint]:
-    """Joints that move by themselves and are carried by a link, in the order of the file."""
+    """The movable joints below a link that are not mimic, in the order of the file."""
     below = {root}
     grown = True
     while grown:

@@ -1,4 +1,4 @@
-"""Collision spheres of links from cuRobo's YAML files, and what else they say about a robot; or from a dict."""
+"""Collision spheres of links, and other settings of a robot, from cuRobo's YAML files or a dict."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _LONGEST_DESCRIPTION = 300
 
 @dataclass(frozen=True, eq=False)
 class SphereFile:
-    """Spheres by link, and which joints move.
+    """Spheres by link, and settings of joints.
 
     Attributes:
         spheres: [n, 4] centres in the link's frame and radii, metres, by link.
-        base_link: the link in whose frame the robot is placed; None: not said.
-        joints: names of the joints to set, in order; None: not said.
-        locked: joints that stand still, and where: radians or metres.
-        links: fixed to links of the URDF, as joints that carry them.
-        rest: where joints stand by default, radians or metres, as far as it is said.
+        base_link: the robot's base link; None: not given.
+        joints: names of the joints to set, in order; None: not given.
+        locked: fixed joints and their values, radians or metres.
+        links: extra links, as fixed joints to links of the URDF.
+        rest: default values of joints, radians or metres, as far as given.
     """
 
     spheres: dict[str, Float64]
@@ -40,14 +40,14 @@ class SphereFile:
 
     @staticmethod
     def of(source: str | PathLike[str] | Mapping[str, Any]) -> SphereFile:
-        """Reads a file, or takes what would be in it.
+        """Reads a file or a mapping.
 
         Args:
             source: a YAML file or a mapping: either cuRobo's configuration of a robot (also without its outer levels
                 robot_cfg and kinematics), or only spheres by link.
 
         Raises:
-            InvalidArgument: anything else; says which entry.
+            InvalidArgument: an invalid entry, which it names.
         """
         if isinstance(source, Mapping):
             return _of_values(source, None)
@@ -64,14 +64,14 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
         return SphereFile(_spheres(values, path))
     spheres = values["collision_spheres"]
     if isinstance(spheres, str):
-        # A file of its own, of spheres only.
+        # A separate file that contains spheres only.
         path = (Path() if path is None else path.parent) / spheres
         spheres = SphereFile.of(path).spheres
     else:
         spheres = _spheres(spheres, path)
     names = values.get("collision_link_names")
     if names is not None:
-        # What the others have is for other uses.
+        # Other entries are for other uses.
         spheres = {name: spheres[name] for name in names if name in spheres}
     buffers = values.get("collision_sphere_buffer") or 0.0
     locked = values.get("lock_joints") or {}
@@ -88,7 +88,7 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
 
 
 def _rest(joints: Sequence[str], cspace: Mapping[str, Any], path: Path | None) -> dict[str, float]:
-    """Joint values by name; releases of cuRobo differ in what they call them."""
+    """Joint values by name; releases of cuRobo use different keys."""
     entry = next((name for name in ("default_joint_position", "retract_config") if cspace.get(name)), None)
     if entry is None:
         return {}
@@ -138,7 +138,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _grown(name: str, rows: Float64, buffers: Any, path: Path | None) -> Float64:
-    """With collision_sphere_buffer, one number or one for each link, added to the radii of spheres that are on."""
+    """Adds collision_sphere_buffer, one number or one for each link, to the radii of enabled spheres."""
     own = buffers.get(name, 0.0) if isinstance(buffers, Mapping) else buffers
     buffer = _number(path, "collision_sphere_buffer", own)
     return rows + np.where(rows[:, 3:] >= 0, [[0.0, 0.0, 0.0, buffer]], 0.0)

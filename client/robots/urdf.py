@@ -24,13 +24,13 @@ _LONGEST_DESCRIPTION = 300
 
 @dataclass(frozen=True, eq=False)
 class Urdf:
-    """What a file says.
+    """The content of a URDF file.
 
     Attributes:
         path: the file.
-        links: names, in the order of the file.
-        joints: in the order of the file.
-        shapes: yourdfpy's collision elements of each link that has some.
+        links: names of links, in the order of the file.
+        joints: joints, in the order of the file.
+        shapes: yourdfpy's collision elements, by link.
     """
 
     path: Path
@@ -40,10 +40,10 @@ class Urdf:
 
     @staticmethod
     def read(path: str | PathLike[str]) -> Urdf:
-        """Parses a file; meshes are not looked at.
+        """Parses a file, without reading meshes.
 
         Raises:
-            InvalidArgument: no URDF, or one that contradicts itself; names the file and the element.
+            InvalidArgument: an invalid URDF; names the file and the element.
         """
         path = Path(path)
         robot = _parse(path)
@@ -57,7 +57,7 @@ class Urdf:
 
     @property
     def root(self) -> str:
-        """The link that no joint carries.
+        """The link without a parent.
 
         Raises:
             InvalidArgument: there is none, or there are several.
@@ -74,23 +74,23 @@ class Urdf:
 
 
 def _malformed(path: Path, description: str) -> InvalidArgument:
-    # What libraries say about a file can be long.
+    # Shortened, because libraries' messages can be long.
     return InvalidArgument.of("urdf", f"{fspath(path)}: {description[:_LONGEST_DESCRIPTION]}")
 
 
 def _parse(path: Path) -> Any:
-    """The robot as yourdfpy sees it."""
+    """Parses the robot with yourdfpy."""
     yourdfpy = require("yourdfpy", "robot", "reading URDF files")
     etree = require("lxml.etree", "robot", "reading URDF files")
     content = path.read_bytes()
     try:
-        # yourdfpy goes on with what it could read of a damaged file.
+        # yourdfpy accepts damaged files partially.
         etree.fromstring(content, etree.XMLParser(resolve_entities=False))
     except etree.XMLSyntaxError as error:
         raise _malformed(path, f"expected XML: {error}; expand xacro files first") from error
     try:
         urdf = yourdfpy.URDF.load(io.BytesIO(content), build_scene_graph=False, load_meshes=False)
-    except Exception as error:  # Whatever its parser stumbles over: missing elements, words for numbers.
+    except Exception as error:  # The parser raises various errors: missing elements, words for numbers.
         raise _malformed(path, f"expected a URDF: {type(error).__name__}: {error}") from error
     if not urdf.robot.links:
         raise _malformed(path, "expected links, got none")
@@ -120,17 +120,17 @@ def _joint(path: Path, joint: Any, links: frozenset[str]) -> Joint:
 
 
 def _limits(joint: Any) -> tuple[float, float]:
-    """Without a <limit> none; one that lacks a number means 0, says the format."""
+    """The limits of a joint; infinite without <limit>. A missing number means 0 in the format."""
     if joint.limit is None or joint.type == "continuous":
         return -math.inf, math.inf
     return joint.limit.lower or 0.0, joint.limit.upper or 0.0
 
 
 def resolved(path: Path, file: str) -> Path:
-    """Where a file lies that a URDF names: beside it or above, packages being folders.
+    """The path of a file that a URDF names: beside the URDF or in a folder above; packages are folders.
 
     Raises:
-        InvalidArgument: nowhere.
+        InvalidArgument: the file does not exist.
     """
     named = Path(file.partition("://")[2] or file)
     # Packages are folders, with or without their own name.
@@ -142,10 +142,10 @@ def resolved(path: Path, file: str) -> Path:
 
 
 def mesh_of(urdf: Urdf, link: str) -> Mesh:
-    """All collision elements of a link in its frame: meshes from their files, boxes, cylinders and spheres made here.
+    """All collision elements of a link as one mesh in its frame: mesh files, boxes, cylinders and spheres.
 
     Raises:
-        InvalidArgument: a file that is not there, or is no mesh.
+        InvalidArgument: a mesh file is missing or invalid.
     """
     vertices: list[Float64] = []
     faces: list[Any] = []
@@ -167,7 +167,7 @@ def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
     mesh = Mesh.load(resolved(urdf.path, geometry.mesh.filename))
     scale = np.broadcast_to(1.0 if geometry.mesh.scale is None else geometry.mesh.scale, 3).astype(np.float64)
     faces = np.asarray(mesh.faces)
-    # A mirror image has its faces the other way around.
+    # Mirroring reverses the faces' orientation.
     return np.asarray(mesh.vertices, np.float64) * scale, faces[:, ::-1] if np.prod(scale) < 0 else faces
 
 

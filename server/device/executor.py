@@ -30,8 +30,14 @@ class DeviceExecutor:
         *,
         has_tenants: bool = False,
         batch_wait_seconds: float = 0.0,
+        on_lost: Callable[[BaseException], None] = lambda error: None,
+        on_views: Callable[[int], object] = lambda views: None,
     ) -> None:
-        """A job that goes with others waits for them for `batch_wait_seconds`."""
+        """A job that may run in a batch waits for others for `batch_wait_seconds`.
+
+        `on_lost` is called with an error after which this process cannot use the device, `on_views` with the number of
+        views of each batch of jobs that may run together.
+        """
         self._device = device
         self._memory = memory
         self._batch_wait_seconds = batch_wait_seconds
@@ -40,10 +46,8 @@ class DeviceExecutor:
         # Raised by jobs that come, or wait, once the executor ends.
         self._refusal: type[Exception] | None = None
         self._running: Batch | None = None
-        # Called with an error after which this process cannot use the device.
-        self.on_lost: Callable[[BaseException], None] = lambda error: None
-        # Called with the number of views of each batch of jobs that may run together.
-        self.on_views: Callable[[int], object] = lambda views: None
+        self._on_lost = on_lost
+        self._on_views = on_views
         # By the monotonic clock; minus infinity after a failure.
         self.last_success = -math.inf
         # How long its thread has worked, and since when it is working again; at one, for those who read it meanwhile.
@@ -166,9 +170,9 @@ class DeviceExecutor:
         self.last_success = -math.inf if batch.errors else time.monotonic()
         for error in batch.errors:
             if is_device_lost(error):
-                self.on_lost(error)
+                self._on_lost(error)
         if batch.is_batchable and not batch.errors:
-            self.on_views(batch.cost.views)
+            self._on_views(batch.cost.views)
         with self._changed:
             self._waiting.settle(batch, seconds)
         self._running = None

@@ -181,13 +181,22 @@ class _Shortage:
 class DeviceMemory:
     """The memory that work and all that is stored share. Used on the device's thread, but for `check`."""
 
-    def __init__(self, device: torch.device, capacity_bytes: int, transit: Transit | None = None) -> None:
-        """Payloads in `transit` take of the same memory; None: they are elsewhere."""
+    def __init__(
+        self,
+        device: torch.device,
+        capacity_bytes: int,
+        transit: Transit | None = None,
+        on_shortage: Callable[[bool], None] = lambda was_relieved: None,
+        on_leak: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """Payloads in `transit` take of the same memory; None: they are elsewhere.
+
+        `on_shortage` is called when memory was short, with whether another attempt helped; `on_leak` with the reason
+        why memory must be leaking.
+        """
         self.capacity_bytes = capacity_bytes
-        # Hears whether another attempt helped.
-        self.on_shortage: Callable[[bool], None] = lambda was_relieved: None
-        # Hears that memory must be lost somewhere, and why.
-        self.on_leak: Callable[[str], None] = lambda why: None
+        self._on_shortage = on_shortage
+        self._on_leak = on_leak
         self._device = device
         self._transit = transit
         self._contexts: Budget | None = None
@@ -226,7 +235,7 @@ class DeviceMemory:
         if cost.is_repeatable:
             result = self._attempt(work)
             if not isinstance(result, _Shortage):
-                self.on_shortage(True)
+                self._on_shortage(True)
                 return result
         raise self._failure(cost) from result.cause
 
@@ -248,12 +257,12 @@ class DeviceMemory:
         trim(self._device)
 
     def _failure(self, cost: Cost) -> DeviceMemoryError:
-        self.on_shortage(False)
+        self._on_shortage(False)
         free = self._free(cost)
         if 0 < 2 * cost.bytes <= free:
             self._failures += 1
         if self._failures == _MOST_FAILURES:
-            self.on_leak(f"{self._failures} calls in a row found no memory that should have been there: it leaks")
+            self._on_leak(f"{self._failures} calls in a row found no memory that should have been there: it leaks")
         return DeviceMemoryError(cost.bytes, free, _RETRY_SECONDS)
 
     def _free(self, cost: Cost) -> int:

@@ -16,7 +16,7 @@ from lumigrad.kernels import gaussians, meshes, spheres
 from lumigrad.server.core import logs
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.engines.machine import Machine
-from lumigrad.server.rpc.handler import Surface
+from lumigrad.server.rpc.handler import CallHandler
 
 _LONGEST_PAUSE_SECONDS = 0.5
 
@@ -101,26 +101,31 @@ _FLUSH_SECONDS = 0.1
 class Emergency:
     """Exits the process without waiting for a device that may never answer."""
 
-    def __init__(self, surface: Surface, executor: DeviceExecutor, tell_health: Callable[[bool], None]) -> None:
-        self._surface = surface
-        self._executor = executor
+    def __init__(self, handler: CallHandler, tell_health: Callable[[bool], None]) -> None:
+        self._handler = handler
+        self._executor: DeviceExecutor | None = None
         self._tell_health = tell_health
         self._begun = threading.Lock()
+
+    def refuse_jobs_of(self, executor: DeviceExecutor) -> None:
+        """Have `end` refuse the jobs of an executor; of one that is made later, because it reports failures here."""
+        self._executor = executor
 
     def end(self, code: int, why: str, error: BaseException | None = None) -> None:
         """Refuse waiting calls with UNAVAILABLE, then exit. Returns at once; later calls do nothing."""
         if not self._begun.acquire(blocking=False):
             return
         logs.event(why, logging.ERROR, error=error, exit_code=code)
-        self._surface.close()
-        self._executor.abandon()
+        self._handler.close()
+        if self._executor is not None:
+            self._executor.abandon()
         # The device's thread may be the caller, and has to send its last reply.
         threading.Thread(target=self._exit, args=(code,), name="emergency", daemon=True).start()
 
     def _exit(self, code: int) -> None:
         # Health watchers must not delay this.
         threading.Thread(target=self._tell_health, args=(False,), name="last health", daemon=True).start()
-        self._surface.wait_idle(_REFUSING_SECONDS)
+        self._handler.wait_idle(_REFUSING_SECONDS)
         time.sleep(_FLUSH_SECONDS)
         # Skips destructors, which would wait for the device.
         os._exit(code)

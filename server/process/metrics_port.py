@@ -18,8 +18,8 @@ from lumigrad.server.core.file_stamp import Stamp, stamp_of
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.engines.machine import Machine
-from lumigrad.server.rpc.handler import Surface
-from lumigrad.server.rpc.threads import CallThreads
+from lumigrad.server.rpc.handler import CallHandler
+from lumigrad.server.rpc.server import CallThreads
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import SpoolWriter
 from lumigrad.server.storage.tenants import Tenants
@@ -30,18 +30,18 @@ def show_state(
     machine: Machine,
     tenants: Tenants,
     lanes: Lanes,
-    surface: Surface,
+    handler: CallHandler,
     spool: SpoolWriter | None,
     threads: CallThreads,
     is_serving: Callable[[], bool],
 ) -> None:
     """Connect the gauges to the parts of a worker."""
     executor, device = machine.executor, machine.transfer.device
-    metrics.accounts({"transit": machine.transit.account, "open_trainings": surface.trainings, **tenants.accounts})
+    metrics.accounts({"transit": machine.transit.account, "open_trainings": handler.trainings, **tenants.accounts})
     for name, read in {
         "up": is_serving,
         "queue_depth": lambda: executor.depth,
-        "calls_in_progress": lambda: surface.in_progress,
+        "calls_in_progress": lambda: handler.in_progress,
         "call_threads_busy": lambda: threads.busy,
         "transit_bytes": lambda: machine.transit.bytes,
         "lanes": lambda: len(lanes),
@@ -64,7 +64,7 @@ def show_state(
         metrics.observe("spool_waiting", lambda: writer.depth)
     text = "Time that the device's thread worked."
     metrics.observe_total("device_busy_seconds", text, lambda: executor.busy_seconds)
-    metrics.observe_stages(lambda: surface.stages(executor.depth))
+    metrics.observe_stages(lambda: handler.stages(executor.depth))
 
 
 def show_setup(metrics: Metrics, config: Config, machine: Machine, max_calls: int, threads: CallThreads) -> None:

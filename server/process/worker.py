@@ -9,20 +9,16 @@ from collections.abc import Callable
 
 import grpc
 import torch
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from lumigrad.kernels.device import cuda_lack, describe, resolve
 from lumigrad.protos.service import (
     DISTANCE_SERVICE,
     RENDER_SERVICE,
     SCENE_SERVICE,
-    SERVICE_NAMES,
     TRAINING_SERVICE,
     WORKER_SERVICE,
     method_handlers,
 )
-from lumigrad.protos.wire import parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, CallSlots, Transit
 from lumigrad.server.core.call import Patience
@@ -49,15 +45,13 @@ from lumigrad.server.process.heap import Heap
 from lumigrad.server.process.liveness import Emergency, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
 from lumigrad.server.rpc.authentication import authenticator_of
-from lumigrad.server.rpc.certificates import Certificates
 from lumigrad.server.rpc.distance import DistanceService
-from lumigrad.server.rpc.handler import Surface
-from lumigrad.server.rpc.health import MOST_CALLS, HealthGate
+from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
-from lumigrad.server.rpc.threads import CallThreads
-from lumigrad.server.rpc.tracing import tracer_of
+from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
+from lumigrad.server.rpc.tracing import Tracer, tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import open_spool
@@ -68,8 +62,6 @@ from lumigrad.server.training.service import TrainingService
 _CALLS_BESIDE_QUEUE = 32
 # Threads for health checks, which must be answered when every call is taken.
 _THREADS_BESIDE_CALLS = 8
-# Calls that one connection may have at the least, health checks among them.
-_STREAMS = 128
 _HOUSEKEEPING_SECONDS = 1.0
 # The time for a thread of calls to answer a probe by HTTP.
 _PROBE_SECONDS = 1.0
@@ -90,52 +82,43 @@ class Worker:
         `history` is what the metrics tell of the workers before; `on_look` is called all the time while this one works.
         """
         self._config = config
-        try:
-            self._device = resolve(config.device)
-        except ValueError as error:
-            raise ConfigError(f"--{error}") from None
-        self._metrics = Metrics()
-        self._metrics.remember(history.restarts, history.last_exit)
+        self._device = _device(config)
+        metrics = Metrics()
+        metrics.remember(history.restarts, history.last_exit)
         max_calls = config.queue_size + _CALLS_BESIDE_QUEUE
-        # Before all other threads: where stacks are written down, they are those of the hundred newest.
-        self._pool = CallThreads(max_calls + config.max_trainings + _THREADS_BESIDE_CALLS)
-        slots = CallSlots(max_calls, has_tenants=config.has_tenants)
-        patience = Patience(config.max_call_seconds, config.stall_seconds)
-        self._tracer = tracer_of(config, str(self._device), self._metrics)
-        self._lanes = Lanes(config.lane_mib * MIB, self._metrics, has_tenants=config.has_tenants)
-        check = RequestCheck(Limits.of(config))
-        self._surface = Surface(
-            self._metrics,
-            slots,
-            patience,
-            check,
-            _trainings(config),
-            authenticator_of(config),
-            self._tracer,
-            self._lanes.of,
-        )
-        self._machine = _machine(config, self._device)
-        self._spool = open_spool(config, history, self._metrics)
-        self._tenants = Tenants(self._machine, config, self._metrics, self._spool)
-        self._health = health.HealthServicer()
-        self._health_gate = HealthGate()
-        self._is_serving = False
+        # Before all other threads: stack dumps show the hundred newest.
+        self._threads = CallThreads(max_calls + config.max_trainings + _THREADS_BESIDE_CALLS)
+
+        # What every call passes through, and what ends the process if the device fails.
+        self._tracer = tracer_of(config, str(self._device), metrics)
+        self._lanes = Lanes(config.lane_mib * MIB, metrics, has_tenants=config.has_tenants)
+        self._handler = _handler(config, metrics, max_calls, self._tracer, self._lanes)
+        self._health = HealthStatus()
+        self._health_limiter = HealthLimiter()
+        self._emergency = Emergency(self._handler, self._health.set)
+
+        # The device, and what is stored on it.
+        self._machine = make_machine(config, self._device, metrics, self._emergency.end)
+        self._emergency.refuse_jobs_of(self._machine.executor)
+        self._spool = open_spool(config, history, metrics)
+        self._tenants = Tenants(self._machine, config, metrics, self._spool)
+
+        # What checks that the device works.
         executor = self._machine.executor
-        self._emergency = Emergency(self._surface, executor, self._tell_health)
-        executor.on_lost = lambda error: self._emergency.end(DEVICE_LOST, "the device is lost", error)
-        executor.on_views = self._metrics.batch_views.observe
-        self._machine.memory.on_shortage = self._metrics.shortage
-        self._machine.memory.on_leak = lambda why: self._emergency.end(OUT_OF_MEMORY, why)
-        self._heartbeat = Heartbeat(executor, self._probe, self._tell_health)
+        self._heartbeat = Heartbeat(executor, self._probe, self._health.set)
         self._watchdog = Watchdog(executor, config.hang_seconds, lambda why: self._emergency.end(HANG, why), on_look)
-        self._server = self._make_server(max(_STREAMS, max_calls + config.max_trainings))
-        self.port = self._bind()
-        show_setup(self._metrics, config, self._machine, max_calls, self._pool)
+
+        # The services, and the two ports.
+        self._server = make_server(
+            self._threads, self._health, self._health_limiter, self._services(), max_calls + config.max_trainings
+        )
+        self.port = bind(self._server, config)
+        show_setup(metrics, config, self._machine, max_calls, self._threads)
         show_state(
-            self._metrics, self._machine, self._tenants, self._lanes, self._surface, self._spool,
-            self._pool, lambda: self._is_serving,
+            metrics, self._machine, self._tenants, self._lanes, self._handler, self._spool,
+            self._threads, lambda: self._health.is_serving,
         )  # fmt: skip
-        self._metrics_port = MetricsPort(config, self._metrics.registry, self._is_healthy)
+        self._metrics_port = MetricsPort(config, metrics.registry, self._is_healthy)
         self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:
@@ -143,7 +126,7 @@ class Worker:
         self._watchdog.start()
         warm_up(self._machine)
         self._server.start()
-        self._tell_health(True)
+        self._health.set(True)
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
         described = describe(self._device)
         if self._config.device == "auto" and self._device.type == "cpu":
@@ -176,79 +159,40 @@ class Worker:
         may repeat those; the end of the process tells their callers that they may.
         """
         config = self._config
-        self._health.enter_graceful_shutdown()
-        self._is_serving = False
-        logs.event("draining", calls=self._surface.in_progress)
+        self._health.stop()
+        logs.event("draining", calls=self._handler.in_progress)
         time.sleep(config.lame_duck_seconds)
-        self._surface.close()
-        is_idle = self._surface.wait_idle(config.drain_seconds)
-        logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._surface.in_progress)
+        self._handler.close()
+        is_idle = self._handler.wait_idle(config.drain_seconds)
+        logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._handler.in_progress)
         # Whoever has just been served may be calling again: let them hear that they may do so elsewhere.
         time.sleep(_REFUSING_SECONDS)
-        self._surface.end_all()
+        self._handler.end_all()
         self._machine.executor.close()
         # Replies already written may still be on their way.
-        self._surface.wait_sent(_FLUSH_SECONDS)
+        self._handler.wait_sent(_FLUSH_SECONDS)
         self._tracer.close()
         if self._spool is not None and not self._spool.flush(_SPOOL_SECONDS):
             logs.event("stopped before all was in the spool", logging.WARNING, missing=self._spool.depth)
         # While the kernels' library is still there to take its own back.
         self._tenants.clear()
 
-    def _make_server(self, max_streams: int) -> grpc.Server:
-        options = (
-            # Without this a second worker would bind the same port and take half of the calls.
-            ("grpc.so_reuseport", 0),
-            # Notice callers whose machine has gone: by the network's acknowledgements, and by their own.
-            ("grpc.keepalive_time_ms", 30_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.http2.ping_timeout_ms", 10_000),
-            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            # Connections that say nothing hold descriptors.
-            ("grpc.server_handshake_timeout_ms", 10_000),
-            # No compressed requests: a few KiB of them could unfold to anything. 1 stands for "as it is".
-            ("grpc.compression_enabled_algorithms_bitset", 1),
-            # gRPC's own defaults, which are promised here: no call brings more than this in metadata.
-            ("grpc.max_metadata_size", 8 << 10),
-            ("grpc.absolute_max_metadata_size", 16 << 10),
-            # One connection may have as many calls as there are slots; more wait on their caller's side. gRPC counts
-            # those that were reset until Python has seen them, and refuses more of that connection at little cost, so
-            # that resets do not fill the queue in which the calls of all connections wait for Python.
-            ("grpc.max_concurrent_streams", max_streams),
-        )
-        server = grpc.server(
-            self._pool,
-            interceptors=(self._health_gate,),
-            options=options,
-            # Of all connections together, health checks among them; more are refused.
-            maximum_concurrent_rpcs=self._pool.count + MOST_CALLS,
-        )
+    def _services(self) -> list[grpc.GenericRpcHandler]:
+        config, tenants = self._config, self._tenants
         servicers = {
-            RENDER_SERVICE: RenderService(self._tenants),
-            DISTANCE_SERVICE: DistanceService(self._tenants),
-            SCENE_SERVICE: SceneService(self._tenants),
-            TRAINING_SERVICE: TrainingService(self._tenants),
+            RENDER_SERVICE: RenderService(tenants),
+            DISTANCE_SERVICE: DistanceService(tenants),
+            SCENE_SERVICE: SceneService(tenants),
+            TRAINING_SERVICE: TrainingService(tenants),
             WORKER_SERVICE: WorkerService(
-                self._tenants, self._lanes, lambda: self.metrics_port, metrics_tls=self._config.metrics_tls
+                tenants, self._lanes, lambda: self.metrics_port, metrics_tls=config.metrics_tls
             ),
         }
-        for name, servicer in servicers.items():
-            server.add_generic_rpc_handlers((method_handlers(name, self._surface.wrap(name, servicer), early=True),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if self._config.reflection:
-            server.add_generic_rpc_handlers((_reflection(self._surface),))
-        return server
-
-    def _bind(self) -> int:
-        address = f"{self._config.url_host}:{self._config.port}"
-        try:
-            if self._config.tls_cert:
-                return int(self._server.add_secure_port(address, Certificates(self._config).credentials()))
-            return int(self._server.add_insecure_port(address))
-        except RuntimeError:
-            what = f"--port: cannot listen on {address}; is another process using it? --port 0 takes a free one"
-            raise ConfigError(what) from None
+        handlers = [
+            method_handlers(name, self._handler.wrap(name, servicer), early=True)
+            for name, servicer in servicers.items()
+        ]
+        return [*handlers, self._handler.reflection()] if config.reflection else handlers
 
     def _probe(self) -> None:
         try:
@@ -262,33 +206,49 @@ class Worker:
 
     def _is_healthy(self) -> bool:
         """Whether calls are served, and a thread is free to answer one."""
-        return self._is_serving and self._pool.answers(_PROBE_SECONDS)
-
-    def _tell_health(self, works: bool) -> None:
-        self._is_serving = works
-        status = health_pb2.HealthCheckResponse
-        for name in ("", *SERVICE_NAMES):
-            self._health.set(name, status.SERVING if works else status.NOT_SERVING)
+        return self._health.is_serving and self._threads.answers(_PROBE_SECONDS)
 
     def _keep_house(self) -> None:
         heap = Heap()
         while True:
             time.sleep(_HOUSEKEEPING_SECONDS)
             self._tenants.expire()
-            self._surface.end_overdue()
-            self._health_gate.end_silent()
+            self._handler.end_overdue()
+            self._health_limiter.end_silent()
             self._heartbeat.beat()
             self._metrics_port.refresh()
             heap.tidy()
 
 
-def _trainings(config: Config) -> Account:
+def _device(config: Config) -> torch.device:
+    try:
+        return resolve(config.device)
+    except ValueError as error:
+        raise ConfigError(f"--{error}") from None
+
+
+def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: Tracer, lanes: Lanes) -> CallHandler:
     option, share = "--max-trainings", config.share_of(config.max_trainings)
-    return Account("open trainings", config.max_trainings, option, share=share, share_option=option)
+    return CallHandler(
+        metrics,
+        CallSlots(max_calls, has_tenants=config.has_tenants),
+        Patience(config.max_call_seconds, config.stall_seconds),
+        RequestCheck(Limits.of(config)),
+        Account("open trainings", config.max_trainings, option, share=share, share_option=option),
+        authenticator_of(config),
+        tracer,
+        lanes.of,
+    )
 
 
-def _machine(config: Config, chosen: torch.device) -> Machine:
-    transfer = Transfer(chosen)
+def make_machine(
+    config: Config,
+    device: torch.device,
+    metrics: Metrics,
+    end: Callable[[int, str, BaseException | None], None],
+) -> Machine:
+    """Create what works on the device; `end` is called with an exit code and the reason when the device fails."""
+    transfer = Transfer(device)
     payloads = Account(
         "bytes of payloads in progress",
         config.transit_mib * MIB,
@@ -297,32 +257,27 @@ def _machine(config: Config, chosen: torch.device) -> Machine:
         share_option="--tenant-transit-mib",
     )
     transit = Transit(payloads, transfer.allocate)
-    capacity = config.device_memory_mib * MIB or default_capacity(chosen)
-    memory = DeviceMemory(chosen, capacity, transit if chosen.type == "cpu" else None)
+    memory = DeviceMemory(
+        device,
+        config.device_memory_mib * MIB or default_capacity(device),
+        transit if device.type == "cpu" else None,
+        on_shortage=metrics.shortage,
+        on_leak=lambda why: end(OUT_OF_MEMORY, why, None),
+    )
+    executor = DeviceExecutor(
+        device,
+        memory,
+        config.queue_size,
+        has_tenants=config.has_tenants,
+        batch_wait_seconds=config.batch_wait_ms / 1e3,
+        on_lost=lambda error: end(DEVICE_LOST, "the device is lost", error),
+        on_views=metrics.batch_views.observe,
+    )
     return Machine(
         limits=Limits.of(config),
         memory=memory,
         transfer=transfer,
         transit=transit,
-        executor=DeviceExecutor(
-            chosen,
-            memory,
-            config.queue_size,
-            has_tenants=config.has_tenants,
-            batch_wait_seconds=config.batch_wait_ms / 1e3,
-        ),
+        executor=executor,
         runner=EngineRunner(transfer),
     )
-
-
-def _reflection(surface: Surface) -> grpc.GenericRpcHandler:
-    """GRPC's reflection as a call like every other, with its token, its place and its limits of time."""
-    names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    behavior = surface.wrap_stream(
-        "ServerReflection.ServerReflectionInfo",
-        reflection.ReflectionServicer(names).ServerReflectionInfo,
-        lambda raw: parse(reflection_pb2.ServerReflectionRequest, raw),
-    )
-    write = reflection_pb2.ServerReflectionResponse.SerializeToString
-    handlers = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(behavior, None, write)}
-    return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers)

@@ -17,7 +17,7 @@ from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import SEMANTICS, DistanceEngine, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.runner import Task
-from lumigrad.server.rpc.exchange import BackwardExchange, ForwardExchange, ForwardRequest
+from lumigrad.server.rpc.render import BackwardExchange, ForwardExchange, ForwardRequest
 from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.scenes.world import world_of
 from lumigrad.server.storage.runtime import Runtime

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lumigrad.protos.service import Method, methods
-from lumigrad.protos.wire import Frame
+from lumigrad.protos.service import SERVICE_NAMES, Method, methods
+from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, CallSlots, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
@@ -21,8 +23,8 @@ from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgume
 from lumigrad.server.core.metrics import REFUSALS, Metrics
 from lumigrad.server.rpc.authentication import Authenticator
 from lumigrad.server.rpc.request_check import RequestCheck
+from lumigrad.server.rpc.server import afterwards
 from lumigrad.server.rpc.status import Answer, answer_to
-from lumigrad.server.rpc.threads import afterwards
 from lumigrad.server.rpc.tracing import NoTracer, Tracer
 
 _TRAIN = "TrainingService.Train"
@@ -31,7 +33,7 @@ _RETRY_SECONDS = 0.1
 _WRITING_SECONDS = 1.0
 
 
-class Surface:
+class CallHandler:
     """Wraps servicers, whose methods take `(request, call)`, for grpc, which wants `(request, context)`."""
 
     def __init__(
@@ -152,6 +154,18 @@ class Surface:
 
         return stream
 
+    def reflection(self) -> grpc.GenericRpcHandler:
+        """GRPC's reflection service, with the authentication and the limits of every other call."""
+        names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        behavior = self.wrap_stream(
+            "ServerReflection.ServerReflectionInfo",
+            reflection.ReflectionServicer(names).ServerReflectionInfo,
+            lambda raw: parse(reflection_pb2.ServerReflectionRequest, raw),
+        )
+        write = reflection_pb2.ServerReflectionResponse.SerializeToString
+        handlers = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(behavior, None, write)}
+        return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers)
+
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Find out whose call it is and count it in, unless too many are in progress."""
         call.tell_stages = self._metrics.stages
@@ -250,15 +264,15 @@ class Surface:
 class _Guard:
     """Turns whatever a call raises into an answer."""
 
-    def __init__(self, surface: Surface, method: str, context: grpc.ServicerContext) -> None:
-        self._surface = surface
+    def __init__(self, handler: CallHandler, method: str, context: grpc.ServicerContext) -> None:
+        self._handler = handler
         self._context = context
         self._call = Call(method, context)
 
     def __enter__(self) -> Call:
         try:
             self._context.send_initial_metadata(((REQUEST_ID, self._call.request_id),))
-            self._surface.enter(self._call, self._context)
+            self._handler.enter(self._call, self._context)
             self._call.check()
         except Exception as error:
             self._fail(error)
@@ -266,13 +280,13 @@ class _Guard:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
-            self._surface.leave(self._call, None, None)
+            self._handler.leave(self._call, None, None)
         else:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         answer = self._answer(error)
-        self._surface.leave(self._call, answer, error)
+        self._handler.leave(self._call, answer, error)
         # A generator that is closed must not raise anything else.
         if not isinstance(error, GeneratorExit):
             self._context.set_trailing_metadata(answer.trailing_metadata)

@@ -27,7 +27,7 @@ from lumigrad.server.core.errors import (
     TrainingHeldError,
 )
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.process.worker import _machine
+from lumigrad.server.process.worker import make_machine
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.server.storage.trainings import Footprint, Room, Training
@@ -343,4 +343,6 @@ def _unless_busy(reserve: Callable[[], None]) -> bool:
     return False
 
 
-_MACHINE = _machine(dataclasses.replace(CONFIG, tokens_file="tokens"), torch.device("cpu"))
+_MACHINE = make_machine(
+    dataclasses.replace(CONFIG, tokens_file="tokens"), torch.device("cpu"), Metrics(), lambda *_: None
+)

@@ -21,7 +21,7 @@ from lumigrad.server.core.call import Call, Patience
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.rpc.handler import Surface
+from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import failure, violation
@@ -52,7 +52,7 @@ class Misbehaving:
 def service() -> Iterator[SimpleNamespace]:
     servicer, metrics = Misbehaving(), Metrics()
     check = RequestCheck(Limits.of(Config()))
-    surface = Surface(
+    handler = CallHandler(
         metrics,
         CallSlots(2, has_tenants=False),
         Patience(call_seconds=0.2, stall_seconds=60),
@@ -60,14 +60,14 @@ def service() -> Iterator[SimpleNamespace]:
         Account("trainings", 1, "--max-trainings"),
     )
     server = grpc.server(ThreadPoolExecutor(8))
-    wrapped = surface.wrap(RENDER_SERVICE, servicer)
+    wrapped = handler.wrap(RENDER_SERVICE, servicer)
     server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, wrapped, early=True),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield SimpleNamespace(
             servicer=servicer,
-            surface=surface,
+            handler=handler,
             metrics=metrics,
             channel=channel,
             stub=Stub(channel, RENDER_SERVICE),
@@ -126,7 +126,7 @@ def test_a_decent_request_id_is_kept_and_any_other_is_replaced(service: SimpleNa
 
 def test_every_call_is_a_line_and_a_sample(service: SimpleNamespace, log: pytest.LogCaptureFixture) -> None:
     render(service)
-    service.surface.wait_idle(5)
+    service.handler.wait_idle(5)
     fields = next(record.fields for record in log.records if record.fields["method"] == "RenderService.Render")
     assert (fields["code"], fields["sent"]) == ("OK", 2)
     assert sample(service, "lumigrad_calls_total", method="RenderService.Render", code="OK") == 1
@@ -157,7 +157,7 @@ def test_calls_that_take_too_long_are_ended(service: SimpleNamespace) -> None:
     call = service.stub.Render(iter([Frame(render_pb2.RenderRequest())]))
     next(call)
     time.sleep(0.3)
-    service.surface.end_overdue()
+    service.handler.end_overdue()
     assert failure(lambda: next(call)).code() == grpc.StatusCode.CANCELLED
 
 
@@ -181,8 +181,8 @@ def test_a_call_that_says_nothing_is_ended(service: SimpleNamespace, monkeypatch
     for method in ("Release", "Render"):
         call = service.channel.stream_stream(f"/{RENDER_SERVICE}/{method}")(say_nothing(), timeout=10)
         until = time.monotonic() + 5
-        while service.surface.in_progress or not call.done():
-            service.surface.end_overdue()
+        while service.handler.in_progress or not call.done():
+            service.handler.end_overdue()
             assert time.monotonic() < until
             time.sleep(0.01)
         assert call.code() == grpc.StatusCode.CANCELLED

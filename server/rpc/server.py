@@ -1,0 +1,275 @@
+"""The gRPC server: its threads, its options, its health service, and the port that it listens on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, TimeoutError
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from lumigrad.protos.service import SERVICE_NAMES
+from lumigrad.server.core import logs
+from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.rpc.certificates import Certificates
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Work = tuple[Future[Any], Callable[[], Any]]
+
+
+class _Thread(threading.local):
+    # What is to be done once the call is answered that this thread is at; None: it is at none.
+    afterwards: deque[Callable[[], None]] | None = None
+
+
+_thread = _Thread()
+
+
+def afterwards(work: Callable[[], None]) -> None:
+    """Have this thread do something once the call that it is at is answered; at once if it is at none."""
+    if _thread.afterwards is None:
+        work()
+    else:
+        _thread.afterwards.append(work)
+
+
+class CallThreads(Executor):
+    """A pool whose threads are all there from the start.
+
+    One that failed to start another when a call comes would take gRPC's own thread along, and no call would be
+    answered any more. Work goes to the thread that was the last to end some: its stack is in the processor's cache,
+    and what it has allocated serves again. A ThreadPoolExecutor, which has them take turns, answered a third fewer
+    small calls in a second.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._lock = threading.Lock()
+        # Each idle thread waits for its own; the newest last.
+        self._idle: list[SimpleQueue[_Work]] = []
+        self._waiting: deque[_Work] = deque()
+        everybody = threading.Barrier(count + 1)
+        for number in range(count):
+            threading.Thread(target=self._answer, args=(everybody,), name=f"call_{number}", daemon=True).start()
+        everybody.wait()
+
+    @property
+    def busy(self) -> int:
+        """Threads that are at some work."""
+        return self.count - len(self._idle)
+
+    def answers(self, seconds: float) -> bool:
+        """Whether a thread comes to some work in that time."""
+        probe = self.submit(lambda: None)
+        try:
+            probe.result(seconds)
+        except TimeoutError:
+            probe.cancel()
+            return False
+        return True
+
+    def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
+        """Have a thread call a function, as soon as one is idle."""
+        future: Future[T] = Future()
+        work = future, partial(function, *arguments, **options)
+        with self._lock:
+            if self._idle:
+                self._idle.pop().put(work)
+            else:
+                self._waiting.append(work)
+        return future
+
+    def _answer(self, everybody: threading.Barrier) -> None:
+        mine: SimpleQueue[_Work] = SimpleQueue()
+        _thread.afterwards = deque()
+        everybody.wait()
+        while True:
+            with self._lock:
+                if self._waiting:
+                    mine.put(self._waiting.popleft())
+                else:
+                    self._idle.append(mine)
+            _do(*mine.get())
+            while _thread.afterwards:
+                _write_down(_thread.afterwards.popleft())
+
+
+def _do(future: Future[Any], function: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _write_down(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:
+        logs.event("a call was not written down", logging.ERROR, error=error)
+
+
+# Watchers wait without a thread.
+_MOST_HEALTH_CALLS = 256
+# Calls whose request has not come hold one.
+_MOST_SILENT = 4
+_SILENT_SECONDS = 5.0
+_PREFIX = f"/{health.SERVICE_NAME}/"
+
+
+class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Ends the oldest health calls when there are too many: the next check always gets through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By the time of their arrival, the oldest first.
+        self._calls: dict[grpc.ServicerContext, float] = {}
+        self._silent: dict[grpc.ServicerContext, float] = {}
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        """Have health methods called before their request has come, which gRPC would wait for by itself."""
+        handler = continuation(details)
+        if handler is None or not details.method.startswith(_PREFIX):
+            return handler
+        if handler.response_streaming:
+            made, behavior = grpc.stream_stream_rpc_method_handler, self._watched(handler.unary_stream)
+        else:
+            made, behavior = grpc.stream_unary_rpc_method_handler, self._checked(handler.unary_unary)
+        return made(behavior, handler.request_deserializer, handler.response_serializer)
+
+    def end_silent(self) -> None:
+        """End the calls that have said nothing for too long."""
+        oldest = time.monotonic() - _SILENT_SECONDS
+        with self._lock:
+            overdue = [context for context, started in self._silent.items() if started < oldest]
+        for context in overdue:
+            context.cancel()
+
+    def _checked(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda requests, context: behavior(self._first(requests, context), context)
+
+    def _watched(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(requests: Iterator[Any], context: grpc.ServicerContext, send_response_callback: Any) -> Any:
+            return behavior(self._first(requests, context), context, send_response_callback)
+
+        # What grpc looks for: watchers must not keep threads.
+        watch.experimental_non_blocking = True  # type: ignore[attr-defined]
+        watch.experimental_thread_pool = None  # type: ignore[attr-defined]
+        return watch
+
+    def _first(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        for crowded in self._enter(context):
+            crowded.cancel()
+        for request in requests:
+            with self._lock:
+                self._silent.pop(context, None)
+            return request
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected one message, got none")
+
+    def _enter(self, context: grpc.ServicerContext) -> list[grpc.ServicerContext]:
+        """Count a call in until it ends; returns those that must go for it."""
+        with self._lock:
+            self._calls[context] = self._silent[context] = time.monotonic()
+            crowded = [*list(self._calls)[:-_MOST_HEALTH_CALLS], *list(self._silent)[:-_MOST_SILENT]]
+        if not context.add_callback(lambda: self._leave(context)):
+            self._leave(context)
+        return crowded
+
+    def _leave(self, context: grpc.ServicerContext) -> None:
+        with self._lock:
+            self._calls.pop(context, None)
+            self._silent.pop(context, None)
+
+
+class HealthStatus:
+    """What the standard health service answers about this worker and its services."""
+
+    def __init__(self) -> None:
+        self._servicer = health.HealthServicer()
+        self._is_stopped = False
+        self.is_serving = False
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Add the health service to a server."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    def set(self, is_serving: bool) -> None:
+        """Answer SERVING or NOT_SERVING from now on, for the worker and for each service."""
+        self.is_serving = is_serving and not self._is_stopped
+        status = health_pb2.HealthCheckResponse
+        for name in ("", *SERVICE_NAMES):
+            self._servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+
+    def stop(self) -> None:
+        """Answer NOT_SERVING from now on, whatever `set` is told."""
+        self._is_stopped = True
+        self.is_serving = False
+        self._servicer.enter_graceful_shutdown()
+
+
+# Calls that one connection may have at the least, health checks among them.
+_STREAMS = 128
+
+
+def make_server(
+    threads: CallThreads,
+    health_status: HealthStatus,
+    health_limiter: HealthLimiter,
+    handlers: Sequence[grpc.GenericRpcHandler],
+    max_calls: int,
+) -> grpc.Server:
+    """Create a server of these services and of health, of which one connection may have `max_calls` calls."""
+    options = (
+        # Without this a second worker would bind the same port and take half of the calls.
+        ("grpc.so_reuseport", 0),
+        # Notice callers whose machine has gone: by the network's acknowledgements, and by their own.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Connections that say nothing hold descriptors.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        # No compressed requests: a few KiB of them could unfold to anything. 1 stands for "as it is".
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        # gRPC's own defaults, which are promised here: no call brings more than this in metadata.
+        ("grpc.max_metadata_size", 8 << 10),
+        ("grpc.absolute_max_metadata_size", 16 << 10),
+        # One connection may have as many calls as there are slots; more wait on their caller's side. gRPC counts
+        # those that were reset until Python has seen them, and refuses more of that connection at little cost, so
+        # that resets do not fill the queue in which the calls of all connections wait for Python.
+        ("grpc.max_concurrent_streams", max(_STREAMS, max_calls)),
+    )
+    server = grpc.server(
+        threads,
+        interceptors=(health_limiter,),
+        options=options,
+        # Of all connections together, health checks among them; more are refused.
+        maximum_concurrent_rpcs=threads.count + _MOST_HEALTH_CALLS,
+    )
+    server.add_generic_rpc_handlers(tuple(handlers))
+    health_status.add_to(server)
+    return server
+
+
+def bind(server: grpc.Server, config: Config) -> int:
+    """Listen where the options say, with TLS if they do; returns the port. A port in use is a ConfigError."""
+    address = f"{config.url_host}:{config.port}"
+    try:
+        if config.tls_cert:
+            return int(server.add_secure_port(address, Certificates(config).credentials()))
+        return int(server.add_insecure_port(address))
+    except RuntimeError:
+        what = f"--port: cannot listen on {address}; is another process using it? --port 0 takes a free one"
+        raise ConfigError(what) from None

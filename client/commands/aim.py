@@ -1,4 +1,4 @@
-"""Where the camera of a command stands: framing, orbits, look-at."""
+"""Cameras of commands: framing, orbits, look-at."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STRAYS = 0.005
 _FARTHEST_DEVIATIONS = 3.0
 _MARGIN = 1.08
 _RIM_POINTS = 64
-# For the range of depths: what counts as visible, and how much of a scene and a path is looked at.
+# For the range of depths: the least visible opacity, and how many points and cameras are sampled.
 _VISIBLE = 0.1
 _SAMPLES, _SAMPLED_CAMERAS = 20000, 16
 
@@ -53,7 +53,7 @@ class Extent:
 
     @staticmethod
     def of(gaussians: Gaussians, up: Float64) -> Extent:
-        """Of Gaussians, weighted by their opacities; `up` is a unit vector."""
+        """The extent of Gaussians, weighted by their opacities; `up` is a unit vector."""
         if not len(gaussians):
             return Extent(np.zeros(3), up, 1.0, 1.0)
         means = gaussians.means.reshape(-1, 3).astype(np.float64)
@@ -72,7 +72,7 @@ class Extent:
         return Extent(axes.T @ center, up, max(radius, smallest), max(height, smallest))
 
     def distance(self, elevation_degrees: float, fov_degrees: float, width: int, height: int) -> float:
-        """From the centre to a camera at this elevation that sees the whole cylinder, from every side; scene units."""
+        """The distance, scene units, at which a camera at this elevation sees the whole cylinder from every side."""
         toward = orbit_direction(0.0, elevation_degrees, self.up)
         rotation = look_rotation(-toward, self.up)
         vertical = math.tan(math.radians(fov_degrees) / 2)
@@ -82,13 +82,13 @@ class Extent:
         angles = np.linspace(0.0, 2 * math.pi, _RIM_POINTS, endpoint=False)
         rim = self.radius * (np.cos(angles)[:, None] * level + np.sin(angles)[:, None] * side)
         points = np.concatenate([rim + self.half_height * self.up, rim - self.half_height * self.up]) @ rotation.T
-        # A point at (x, y, z) from the centre is in the picture if |x| <= tangent * (distance + z).
+        # A point at (x, y, z) from the centre is visible if |x| <= tangent * (distance + z).
         needed = (np.abs(points[:, :2]) / tangents - points[:, 2:]).max()
         return _MARGIN * float(needed)
 
 
 def enclosing_ball(spheres: Spheres) -> tuple[Float64, float]:
-    """Centre [3] and radius of a ball around nearly all spheres; strays count little."""
+    """Centre [3] and radius of a ball around nearly all spheres, robust to outliers."""
     if not len(spheres):
         return np.zeros(3), 1.0
     positions = spheres.positions.astype(np.float64)
@@ -99,12 +99,12 @@ def enclosing_ball(spheres: Spheres) -> tuple[Float64, float]:
 
 
 def depth_range(points: Float32, opacities: Float32 | None, cameras: Sequence[Camera]) -> tuple[float, float]:
-    """Least and largest depth, along the view direction, of nearly all points that some cameras see; scene units.
+    """Least and largest depth, along the view direction, of nearly all points visible to cameras; scene units.
 
     Args:
         points: [N, 3] world frame.
-        opacities: [N]; None: all opaque. What is hardly visible does not count.
-        cameras: OpenCV's; others are left aside.
+        opacities: [N]; None: all opaque. Nearly transparent points are ignored.
+        cameras: OpenCV's cameras; others are ignored.
     """
     visible = points if opacities is None else points[opacities > _VISIBLE]
     sample = visible[:: max(1, len(visible) // _SAMPLES)].astype(np.float64)
@@ -123,14 +123,14 @@ def depth_range(points: Float32, opacities: Float32 | None, cameras: Sequence[Ca
 
 
 def _sizes(gaussians: Gaussians) -> Float64:
-    """[N] how far each Gaussian can be seen from its mean: two standard deviations, of the middle one of three."""
+    """[N] visible radius of each Gaussian: two standard deviations along its middle axis."""
     if gaussians.scales is None:
         return np.zeros(len(gaussians))
     return 2.0 * np.median(gaussians.scales.reshape(-1, 3), axis=1).astype(np.float64)
 
 
 def _span(values: Float64, sizes: Float64, weights: Float64) -> tuple[float, float]:
-    """Ends of an interval that holds nearly all of the weight, but not far from where half of it is."""
+    """Ends of an interval with nearly all of the weight, limited in distance from the median."""
     low = _quantile(values - sizes, weights, _STRAYS)
     middle = _quantile(values, weights, 0.5)
     high = _quantile(values + sizes, weights, 1 - _STRAYS)
@@ -139,7 +139,7 @@ def _span(values: Float64, sizes: Float64, weights: Float64) -> tuple[float, flo
 
 
 def _quantile(values: Float64, weights: Float64, share: float) -> float:
-    """The value below which that share of the weight lies."""
+    """The weighted quantile at `share`."""
     order = np.argsort(values)
     sums = np.cumsum(weights[order])
     return float(np.interp(share * sums[-1], sums, values[order]))
@@ -171,18 +171,18 @@ class Aim(Protocol):
 
 @dataclass(frozen=True)
 class Orbit:
-    """Around the middle of the scene."""
+    """A camera on an orbit around the centre of the scene."""
 
     azimuth_degrees: float
     elevation_degrees: float
     distance: float | None = None
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """At the distance given, or where the scene fills the picture."""
+        """The camera at the given distance, or where the scene fills the image."""
         return self.turn(scene, view, (0.0,))[0]
 
     def turn(self, scene: Spheres | Gaussians, view: View, angles_degrees: Sequence[float]) -> list[Camera]:
-        """The same further around the scene, by these angles."""
+        """The cameras rotated around the scene by these angles."""
         if isinstance(scene, Gaussians):
             extent = Extent.of(scene, unit("up", np.asarray(view.up, np.float64)))
             center = extent.center
@@ -209,13 +209,13 @@ class Orbit:
 
 @dataclass(frozen=True)
 class LookAt:
-    """From one point towards another."""
+    """A camera at one point that looks at another."""
 
     eye: tuple[float, ...]
     target: tuple[float, ...]
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """Does not depend on the scene."""
+        """The camera; independent of the scene."""
         return Camera.look_at(
             self.eye, self.target, view.up, fov_degrees=view.fov_degrees, width=view.width, height=view.height
         )
@@ -223,12 +223,12 @@ class LookAt:
 
 @dataclass(frozen=True)
 class CameraFile:
-    """A JSON file or a folder: of one camera, or of a data set."""
+    """A JSON file of one camera, or the file or folder of a data set."""
 
     path: Path
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """What the file says; sizes, up and fov_degrees come from the options if it does not say them."""
+        """The file's camera; missing sizes, up and fov_degrees come from the options."""
         try:
             values: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -264,7 +264,7 @@ def _made(make: Callable[..., Camera], values: dict[str, Any]) -> Camera:
 
 
 def parse(text: str) -> Aim:
-    """The value of --camera."""
+    """Parses --camera."""
     kind, *rest = text.split() or [""]
     if kind == "orbit" and len(rest) == 1:
         angles = numbers(rest[0])

@@ -1,4 +1,4 @@
-"""`lumigrad bench`: how fast a worker is from here."""
+"""`lumigrad bench`: measures a worker's speed from this machine."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class BenchCommand:
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Measures, and prints line by line."""
+        """Measures and prints line by line."""
         scene = _scene(arguments)
-        # A call that fails ends the generator, which deletes what it stored, while the client still can.
+        # On an error, closes the generator, which deletes its scenes, before the client is closed.
         with connect(arguments) as client, closing(self._lines(client, arguments, scene)) as lines:
             info = client.info()
             if arguments.json:

@@ -1,4 +1,4 @@
-"""`lumigrad completion`: a script that lets a shell complete commands and options."""
+"""`lumigrad completion`: prints a script by which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumigrad.client.shell.catalog import all_parsers
 from lumigrad.client.shell.parser import Parser
 
 _SHELLS = ("bash", "zsh", "fish", "tcsh")
-# What the values of options and arguments that name files and folders are called in the help.
+# The metavars of options and arguments that name files and folders.
 _FILES = re.compile(r"\b(FILE|KEY|SCENE|DATASET|MESH|AIM)\b")
 _FOLDERS = re.compile(r"\bDIR\b")
 _EXAMPLES = """\
@@ -33,7 +33,7 @@ class CompletionCommand:
         parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="bash, zsh, fish or tcsh")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Makes it from the parsers of all commands."""
+        """Generates the script from the parsers of all commands."""
         shtab = require("shtab", "completion", "lumigrad completion")
         parser, parsers = all_parsers()
         for each in parsers.values():

@@ -1,4 +1,4 @@
-"""What a picture shows of a rendering: colours, depths or alpha."""
+"""The content of an image: colours, depths or alpha."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAMES = ("color", "depth", "expected_depth", "alpha")
 
 @dataclass(frozen=True)
 class Content:
-    """One output, and how it becomes a picture.
+    """One output, and its conversion to an image.
 
     Attributes:
         name: one of `NAMES`.
-        nearest: the depth that is shown light, scene units; the same in all pictures, so that videos do not flicker.
-        farthest: the depth that is shown dark.
+        nearest: the depth shown light, scene units; constant, so that videos do not flicker.
+        farthest: the depth shown dark.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Content:
 
     @staticmethod
     def of(name: str, scene: Spheres | Gaussians, shots: Sequence[Shot]) -> Content:
-        """For the pictures of a scene."""
+        """The content for the images of a scene."""
         if not name.endswith("depth"):
             return Content(name)
         gaussians = isinstance(scene, Gaussians)
@@ -45,23 +45,23 @@ class Content:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What must be rendered for a picture."""
+        """The outputs that an image needs."""
         return (self.name, "alpha") if self.name.endswith("depth") else (self.name,)
 
     @property
     def image_formats(self) -> ImageFormats:
-        """What loses nothing that a picture of 8 bits per channel could show, and travels least."""
+        """The smallest formats that keep 8 bits per channel."""
         return {} if self.name.endswith("depth") else {self.name: "uint8"}
 
     def picture(self, frame: Frame) -> Array:
         """[H, W] or [H, W, K], values from 0 to 1 or levels in uint8.
 
-        Depths are light where close; where nothing is, the picture is black.
+        Near depths are light; pixels without depth are black.
         """
         values = frame[self.name]
         if not self.name.endswith("depth"):
             return values
         closeness = (self.farthest - values) / (self.farthest - self.nearest)
-        # Spheres have a depth of -1 where there is none.
+        # Spheres have depth -1 where nothing is hit.
         share = np.where(values < 0, 0.0, frame.alpha)
         return np.asarray(ramp_colors(closeness) * share[..., None], np.float32)

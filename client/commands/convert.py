@@ -1,4 +1,4 @@
-"""`lumigrad convert`: a scene of Gaussians in another file format."""
+"""`lumigrad convert`: converts a scene of Gaussians to another file format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ examples:
 
 
 class ConvertCommand:
-    """Reads any format of Gaussians and writes one of those that can be written. Needs no worker."""
+    """Reads any supported format of Gaussians and writes another. Needs no worker."""
 
     help = "write a scene of Gaussians in another file format"
 
@@ -33,11 +33,11 @@ class ConvertCommand:
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Writes the file and prints what is in it."""
+        """Writes the file and prints a summary."""
         stored = read_scene(arguments.scene, skip_invalid=True)
         if stored.skipped:
             print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
-        # A .splat has no place for it.
+        # A .splat cannot store it.
         antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
         save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
         print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")

@@ -1,4 +1,4 @@
-"""Where pictures of `render` go: files, videos, standard output."""
+"""Destinations of images of `render`: files and videos."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from lumigrad.client.video import VideoWriter
 T = TypeVar("T")
 R = TypeVar("R")
 
-# One is computed, one is written, and one is on its way.
+# One is computed, one is written, and one is in transit.
 _IN_FLIGHT = 3
 
 
 def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Results of a job for each item, in the items' order, computed a few at a time in threads.
 
-    The first error ends it; jobs that have not begun are dropped.
+    The first error ends it; pending jobs are dropped.
     """
     pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="render")
     waiting: deque[Future[R]] = deque()
@@ -50,7 +50,7 @@ def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
 
 def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
-    """The same with a bar on standard error that shows rate and time left; without tqdm, or for one result, without."""
+    """Adds a progress bar on standard error; none without tqdm or for a single result."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -65,9 +65,9 @@ _SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")
 
 
 class Destination(ABC):
-    """Takes pictures in order. Use it in a `with` block."""
+    """Writes images in order. Use it in a `with` block."""
 
-    # What has to be rendered, and how it travels.
+    # The outputs to render, and their image formats.
     outputs: tuple[str, ...]
     image_formats: ImageFormats
 
@@ -81,27 +81,27 @@ class Destination(ABC):
 
     @abstractmethod
     def encode(self, shot: Shot, frame: Frame) -> Array | None:
-        """Does what needs no order, in any thread; the result goes to `add`."""
+        """Does work that is independent of the order, in any thread; the result is passed to `add`."""
 
     @abstractmethod
     def add(self, encoded: Array | None) -> None:
-        """Takes the next picture."""
+        """Writes the next image."""
 
     @abstractmethod
     def close(self) -> None:
-        """Completes what was written."""
+        """Completes the file."""
 
 
 class Files(Destination):
-    """One file for each picture; their order does not matter."""
+    """One file for each image."""
 
     def __init__(self, path: Path, content: Content, everything: tuple[str, ...]) -> None:
-        """Writes to `path`, or if that has no suffix to .png files in a folder of that name.
+        """Writes to the file `path`, or without suffix to .png files in a folder of that name.
 
         Args:
-            path: a file that ends in .png, .jpg, .npy or .npz, or a folder, which is made.
-            content: what is written; into an .npz everything.
-            everything: names of all outputs for an .npz.
+            path: a .png, .jpg, .npy or .npz file, or a folder, which is created.
+            content: the content of images; an .npz has all outputs.
+            everything: names of all outputs, for an .npz.
         """
         self._path, self._content = path, content
         self.outputs = everything if path.suffix == ".npz" else content.outputs
@@ -130,41 +130,41 @@ class Files(Destination):
             write_image(path, self._content.picture(frame))
 
     def add(self, encoded: Array | None) -> None:
-        """The file is written already."""
+        """Does nothing: `encode` has written the file."""
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Does nothing."""
 
 
 class Video(Destination):
     """An .mp4 file."""
 
     def __init__(self, path: Path, content: Content, width: int, height: int, frames_per_second: float) -> None:
-        """Starts the file, for pictures of one size."""
+        """Starts the file, for images of one size."""
         self._content = content
         self.outputs, self.image_formats = content.outputs, content.image_formats
         self._writer = VideoWriter(path, width, height, frames_per_second)
 
     def encode(self, shot: Shot, frame: Frame) -> Array:
-        """uint8 [H, W, 3]."""
+        """Converts to uint8 [H, W, 3]."""
         levels = levels_of(self._content.picture(frame))
         levels = levels[..., None] if levels.ndim == 2 else levels
         return np.broadcast_to(levels, (*levels.shape[:2], 3)) if levels.shape[2] == 1 else levels
 
     def add(self, encoded: Array | None) -> None:
-        """Appends the picture."""
+        """Appends the image."""
         if encoded is not None:
             self._writer.add(encoded)
 
     def close(self) -> None:
-        """Ends the file."""
+        """Completes the file."""
         self._writer.close()
 
 
 def destination_of(
     path: Path, content: Content, shots: Sequence[Shot], channels: int, everything: tuple[str, ...], fps: float
 ) -> Destination:
-    """What `path` stands for; InvalidArgument if it cannot take these pictures."""
+    """The destination for `path`; InvalidArgument if it cannot store these images."""
     if path.suffix and path.suffix != ".mp4":
         if len(shots) > 1:
             raise InvalidArgument.of(
@@ -186,7 +186,7 @@ def destination_of(
 
 
 def output_path(text: str) -> Path:
-    """The value of -o: a file of a known kind, or a folder."""
+    """Parses -o: a file of a known type, or a folder."""
     path = Path(text)
     if path.suffix not in _SUFFIXES and (path.suffix and not text.endswith("/") and not path.is_dir()):
         raise argparse.ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""Where the viewer begins, from the options --camera, --view, --fov and --up, and the cameras of a data set."""
+"""The viewer's initial viewpoint, from --camera, --view, --fov and --up, and the cameras of a data set."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lumigrad.client.values.rotations import unit
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.viewer.lens import Viewpoint
 
-# What windows are like; how far away a scene fills one depends on it.
+# A typical window's aspect ratio, which determines the distance at which a scene fills it.
 _WIDTH, _HEIGHT = 1280, 720
 
 
 def capture_of(arguments: argparse.Namespace) -> Capture | None:
-    """The data set that --camera names; None: it is something else."""
+    """The data set that --camera names; None: it names none."""
     capture = arguments.camera.capture() if isinstance(arguments.camera, aim.CameraFile) else None
     if capture is None and arguments.view is not None:
         raise InvalidArgument.of("view", "expected with --camera of a data set; leave it out")
@@ -30,7 +30,7 @@ def capture_of(arguments: argparse.Namespace) -> Capture | None:
 
 
 def viewpoints(capture: Capture | None) -> dict[str, Viewpoint]:
-    """Of the cameras of a data set, by their names; without one none."""
+    """The viewpoints of a data set's cameras, by name; empty without a data set."""
     return {} if capture is None else {view.name: Viewpoint.of(view.camera, capture.focus) for view in capture.views}
 
 
@@ -40,7 +40,7 @@ def first_view(
     capture: Capture | None,
     up: tuple[float, float, float] | None = None,
 ) -> Viewpoint:
-    """Where cameras are at first; its `up` is what they turn around, by default the scene's usual one."""
+    """The initial viewpoint; its `up` is the orbit's axis, by default the scene's usual one."""
     if capture is not None:
         if arguments.fov is not None:
             raise InvalidArgument.of("fov", "is what the cameras of the data set say; leave it out")

@@ -1,4 +1,4 @@
-"""`lumigrad fit`: a scene from photographs."""
+"""`lumigrad fit`: fits a scene to photographs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FitCommand:
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Fits, measures, and leaves pictures and the scene."""
+        """Fits, evaluates, and writes the scene and images."""
         told = sys.stderr if arguments.json else sys.stdout
         folder = arguments.output.with_suffix(".fit")
         checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
@@ -89,7 +89,7 @@ class FitCommand:
             seconds, done = time.perf_counter() - began, trainer.step_number
             trainer.close(finish=done >= recipe.steps)
             if done >= recipe.steps:
-                # There is nothing to go on with.
+                # There is nothing to resume.
                 (folder / "checkpoint.json").unlink(missing_ok=True)
             after = _measure(client, scene, held_out, fitted, folder)
         report: dict[str, Any] = {
@@ -117,7 +117,7 @@ class FitCommand:
 def _begin(
     client: Client, arguments: argparse.Namespace, capture: Capture, fitted: list[Shot], held_out: list[Shot]
 ) -> tuple[Trainer, Recipe, Scores]:
-    """A training, how it is made, and how the scene scores before it."""
+    """Starts a training; returns it with its recipe and the initial scores."""
     recipe, begin = _beginning(arguments, capture)
     before = Scores.of(pictures(client, begin, held_out), held_out)
     cameras, targets = [shot.camera for shot in fitted], [shot.target for shot in fitted]
@@ -129,7 +129,7 @@ def _begin(
 
 
 def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe, Gaussians | Spheres]:
-    """How to fit, and what to begin with."""
+    """The recipe and the initial scene."""
     begin: Gaussians | Spheres
     if arguments.begin is not None:
         is_gaussian = is_gaussian_scene(arguments.begin)
@@ -170,7 +170,7 @@ def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trai
 
 
 def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], fitted: list[Shot], folder: Path) -> Scores:
-    """Compares the scene with the photographs, and shows some of them side by side."""
+    """Scores the scene against the photographs, and writes some of them side by side."""
     rendered = pictures(client, scene, shots)
     shown = samples(shots, _COMPARED)
     columns = [[rendered[index] for index in shown], [shots[index].photograph for index in shown]]

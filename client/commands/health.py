@@ -1,4 +1,4 @@
-"""`lumigrad health`: whether a worker serves, as an exit status, for containers and scripts."""
+"""`lumigrad health`: reports whether a worker serves, by its exit status, for containers and scripts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ examples:
 
 
 class HealthCommand:
-    """Asks grpc.health.v1 once; any gRPC server can be asked."""
+    """Calls grpc.health.v1 once; works with any gRPC server."""
 
     help = "tell by the exit status whether a worker serves"
 
@@ -46,7 +46,7 @@ class HealthCommand:
         add_connection(parser.add_argument_group("worker"), _TIMEOUT_S)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Prints the status, of several workers a line each; 0 if all are SERVING, else the code of the first other."""
+        """Prints each worker's status; returns 0 if all are SERVING, else the code of the first that is not."""
         targets = Targets(arguments.target)
         certificate = tuple(arguments.certificate) if arguments.certificate else None
         credentials = credentials_of(resolve_tls(tls_of(arguments)), certificate)
@@ -65,26 +65,26 @@ class HealthCommand:
 
 
 def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:
-    """The status that a worker tells."""
+    """Calls a worker; returns its status."""
     with open_channel(address, credentials) as channel:
         return _status_of(channel.unary_unary(_METHOD)(_request(arguments.service), timeout=arguments.timeout))
 
 
 def _service(text: str) -> str:
-    """A name whose length one byte tells in a request."""
+    """Parses a service's name, short enough for a one-byte length."""
     if len(text.encode()) > 127:
         raise argparse.ArgumentTypeError(f"expected at most 127 bytes, got {len(text.encode())}")
     return text
 
 
 def _request(service: str) -> bytes:
-    """A HealthCheckRequest: one string, field 1, absent where it is empty."""
+    """Encodes a HealthCheckRequest: one string, field 1, absent if empty."""
     name = service.encode()
     return bytes((0x0A, len(name))) + name if name else b""
 
 
 def _status_of(reply: bytes) -> int:
-    """Of a HealthCheckResponse: one enumerator, field 1, absent where it is 0."""
+    """Decodes a HealthCheckResponse: one enumerator, field 1, absent if 0."""
     return reply[1] if len(reply) == 2 and reply[0] == 0x08 else 0
 
 

@@ -1,4 +1,4 @@
-"""`lumigrad info`: what a worker says about itself."""
+"""`lumigrad info`: shows a worker's device, limits and load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ examples:
 
 
 class InfoCommand:
-    """Asks a worker for its device, limits and load."""
+    """Shows a worker's device, limits and load."""
 
     help = "show a worker's device, limits and load"
 
@@ -31,7 +31,7 @@ class InfoCommand:
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Prints what the worker answers."""
+        """Prints the worker's reply."""
         with connect(arguments) as client:
             infos, lane = client.infos(), client.lane
         targets = Targets(arguments.target)

@@ -1,4 +1,4 @@
-"""Options that several subcommands share, and the kinds of values that options have."""
+"""Options that several subcommands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lumigrad.client.transport.addresses import DEFAULT_TARGET, TARGET_VARIABLE
 from lumigrad.client.transport.channel import TOKEN_VARIABLE, Tls
 from lumigrad.client.transport.lanes import LaneMode
 
-# At a prompt it is better to hear soon that there is no worker.
+# Short, because at a prompt a missing worker should be reported soon.
 _RETRY_S = 1.0
 AXES = {
     "x": (1.0, 0.0, 0.0),
@@ -25,7 +25,7 @@ AXES = {
 
 
 def add_connection(parser: argparse._ActionsContainer, timeout_s: float = 60.0) -> None:
-    """Declares --target, --timeout and what a secured worker asks for."""
+    """Declares --target, --timeout and the options for secured workers."""
     parser.add_argument(
         "--target",
         metavar="HOST:PORT",
@@ -43,9 +43,9 @@ def add_connection(parser: argparse._ActionsContainer, timeout_s: float = 60.0) 
 
 
 def add_security(parser: argparse._ActionsContainer) -> None:
-    """Declares what a secured worker asks for.
+    """Declares the options for secured workers.
 
-    The token itself is no option: others on the machine can read a command line.
+    The token itself is not an option, because other users of the machine can read command lines.
     """
     parser.add_argument(
         "--tls",
@@ -70,7 +70,7 @@ def connect(arguments: argparse.Namespace, lane: LaneMode = "auto") -> Client:
 
 
 def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float, lane: LaneMode = "auto") -> Client:
-    """The same for another target, or another time of trying again."""
+    """A client for another target or retry time."""
     return Client(
         target,
         timeout_s=arguments.timeout,
@@ -83,13 +83,13 @@ def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float
 
 
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
-    """Whom to trust; None: the environment says."""
+    """The TLS settings; None: from the environment."""
     tls: Tls | None = arguments.tls_ca or arguments.tls
     return tls
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:
-    """The token in the file; None: the environment says."""
+    """The token in the file; None: from the environment."""
     if arguments.token_file is None:
         return None
     token: str = arguments.token_file.read_text(encoding="utf-8").strip()
@@ -99,7 +99,7 @@ def token_of(arguments: argparse.Namespace) -> str | None:
 
 
 def positive_number(text: str) -> float:
-    """A number > 0."""
+    """Parses a number > 0."""
     value = number(text)
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number > 0, got {text}")
@@ -107,21 +107,21 @@ def positive_number(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A whole number >= 1."""
+    """Parses a whole number >= 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text}")
     return int(text)
 
 
 def port_number(text: str) -> int:
-    """A TCP port; 0 stands for any that is free."""
+    """Parses a TCP port; 0: any free port."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, got {text}")
     return int(text)
 
 
 def picture_size(text: str) -> tuple[int, int]:
-    """Width and height from "640x480"."""
+    """Parses width and height, like "640x480"."""
     width, separator, height = text.partition("x")
     if not (separator and width.isdigit() and height.isdigit() and int(width) > 0 and int(height) > 0):
         raise argparse.ArgumentTypeError(f"expected WIDTHxHEIGHT such as 640x480, got {text}")
@@ -129,7 +129,7 @@ def picture_size(text: str) -> tuple[int, int]:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Numbers from "0.1,0.2,0.3"."""
+    """Parses numbers, like "0.1,0.2,0.3"."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -137,7 +137,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def direction(text: str) -> tuple[float, float, float]:
-    """A direction from "-y" or "0,-0.9,-0.4"."""
+    """Parses a direction, like "-y" or "0,-0.9,-0.4"."""
     if text in AXES:
         return AXES[text]
     values = numbers(text) if "," in text else ()

@@ -1,4 +1,4 @@
-"""`lumigrad query`: how far points, spheres and robots stay from meshes."""
+"""`lumigrad query`: measures distances of points, spheres and robots from meshes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ exit status: with --check 0 nothing collides, {exits.NOT_SO} something does
 
 
 class QueryCommand:
-    """Asks for the distances of spheres in a file."""
+    """Measures the distances of spheres in a file."""
 
     help = "measure how far points, spheres or a robot stay from meshes"
 
@@ -46,7 +46,7 @@ class QueryCommand:
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Reads, asks, shows."""
+        """Reads the files, measures and shows the results."""
         if arguments.plot is not None:
             require_charts()
         world, motion = world_of(arguments), _motion(arguments)

@@ -1,4 +1,4 @@
-"""`lumigrad render`: pictures and videos of scene files."""
+"""`lumigrad render`: renders images and videos of scene files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RenderCommand:
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Reads, renders, writes."""
+        """Reads the scene, renders and writes images."""
         scene, settings = scene_file.read(arguments)
         shots = shots_of(arguments, scene)
         if arguments.depth and len(shots) > 1:
@@ -75,7 +75,7 @@ class RenderCommand:
         everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
         destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
         with connect(arguments) as client, destination:
-            # Spheres in one picture need not be stored.
+            # For a single image, spheres need not be stored.
             stored = scene if isinstance(scene, Spheres) and len(shots) == 1 else client.put(scene)
             extra = (_depth_name(scene),) if arguments.depth else ()
             outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))

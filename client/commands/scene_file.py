@@ -1,4 +1,4 @@
-"""The argument SCENE and the options that say how it is read and what it looks like."""
+"""The argument SCENE, and the options for reading and rendering it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_kind(parser: argparse._ActionsContainer) -> None:
 
 
 def add_looks(group: argparse._ActionsContainer) -> None:
-    """Declares what pictures depend on beside the scene and the camera."""
+    """Declares the options of rendering."""
     group.add_argument(
         "--background", type=numbers, metavar="R,G,B", help="0 to 1 (default: white for spheres, black for Gaussians)"
     )
@@ -51,7 +51,7 @@ def add_looks(group: argparse._ActionsContainer) -> None:
 
 
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
-    """The scene, and settings for render; the client refuses those that belong to the other kind of scene."""
+    """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}
     kind = arguments.kind or ("gaussians" if is_gaussian_scene(arguments.scene) else "spheres")
     if kind == "spheres":

@@ -1,4 +1,4 @@
-"""Which pictures are wanted: cameras with names, from the options --camera, --orbit, --view, --size, --fov and --up."""
+"""The requested images: named cameras, from --camera, --orbit, --view, --size, --fov and --up."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FOV_DEGREES = 40.0
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture to take.
+    """One requested image.
 
     Attributes:
-        name: of its file, without a suffix.
-        camera: sees it.
+        name: name of its file, without suffix.
+        camera: its camera.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Shot:
 
 
 def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[Shot]:
-    """All pictures that the options ask for."""
+    """All images that the options request."""
     aimed = arguments.camera
     capture = aimed.capture() if isinstance(aimed, aim.CameraFile) else None
     if arguments.view is not None and (capture is None or arguments.orbit):
@@ -54,7 +54,7 @@ def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[
 
 
 def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
-    """Trained scenes have the axes of COLMAP's first photograph, y down."""
+    """The default up direction: y down for Gaussians, trained with the axes of COLMAP's first photograph."""
     return AXES["y" if isinstance(scene, Spheres) else "-y"]
 
 
@@ -71,7 +71,7 @@ def _views(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
 
 
 def _ring(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
-    """A turn around what the cameras of a data set look at, as high and as far away as they are."""
+    """An orbit around the point that a data set's cameras look at, at their median height and distance."""
     template = capture.views[0].camera
     size = arguments.size or (template.width, template.height)
     up = capture.up if arguments.up is None else unit("up", np.asarray(arguments.up, np.float64))
@@ -98,7 +98,7 @@ def _ring(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
 
 
 def _vertical_fov(capture: Capture) -> float:
-    """Degrees, of the first camera."""
+    """The first camera's vertical field of view, degrees."""
     camera = capture.views[0].camera
     model = camera.model
     assert isinstance(model, OpenCVModel)
@@ -106,7 +106,7 @@ def _vertical_fov(capture: Capture) -> float:
 
 
 def _angles(count: int) -> list[float]:
-    """Degrees of a whole turn in so many steps."""
+    """Angles of a full turn in `count` steps, degrees."""
     return [index * 360.0 / count for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Obstacles and robots that commands take."""
+"""Options for obstacles and robots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254, "inch": 0.0254, "ft":
 
 
 def add_surroundings(parser: argparse._ActionsContainer) -> None:
-    """Declares MESH and where and how it stands in the world."""
+    """Declares MESH and its placement in the world."""
     parser.add_argument(
         "meshes",
         nargs="+",
@@ -46,7 +46,7 @@ def add_surroundings(parser: argparse._ActionsContainer) -> None:
 
 
 def world_of(arguments: argparse.Namespace) -> World:
-    """All obstacles of all files."""
+    """The world of all files' obstacles."""
     poses = arguments.pose or [IDENTITY]
     if len(poses) == 1:
         poses = poses * len(arguments.meshes)
@@ -60,7 +60,7 @@ def world_of(arguments: argparse.Namespace) -> World:
 
 
 def length_unit(text: str) -> float:
-    """Metres per unit, from "mm" or "0.001"."""
+    """Parses metres per unit, like "mm" or "0.001"."""
     try:
         value = _UNITS.get(text.lower()) or float(text)
     except ValueError:
@@ -71,7 +71,7 @@ def length_unit(text: str) -> float:
 
 
 def pose(text: str) -> tuple[float, ...]:
-    """A pose from "0.1,0,0.2" or "0.1,0,0.2,1,0,0,0"."""
+    """Parses a pose, like "0.1,0,0.2" or "0.1,0,0.2,1,0,0,0"."""
     values = numbers(text)
     if len(values) not in (3, 7):
         raise argparse.ArgumentTypeError(f"expected X,Y,Z or X,Y,Z,QW,QX,QY,QZ, got {text}")
@@ -79,7 +79,7 @@ def pose(text: str) -> tuple[float, ...]:
 
 
 def add_robot(group: argparse._ActionsContainer) -> None:
-    """Declares them."""
+    """Declares the options of a robot."""
     group.add_argument("--urdf", type=Path, metavar="FILE", help="of the robot")
     group.add_argument(
         "--joints",

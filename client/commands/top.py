@@ -1,4 +1,4 @@
-"""`lumigrad top`: what workers are doing, live in a terminal."""
+"""`lumigrad top`: shows the activity of workers live in a terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 
 
 class TopCommand:
-    """Shows workers by their metrics, again and again."""
+    """Polls and shows the metrics of workers."""
 
     help = "show live what workers are doing"
 
@@ -59,7 +59,7 @@ class TopCommand:
         watches = [Watch(*source) for source in _sources(arguments)]
         console = Console(highlight=False)
         is_live = console.is_terminal and not arguments.once and not arguments.json
-        # Whoever ends it with this signal gets the terminal back too.
+        # The terminal is restored on this signal too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt), ThreadPoolExecutor(len(watches)) as pool, _keys() as wait:
             reports = list(pool.map(Watch.look, watches))
@@ -73,7 +73,7 @@ class TopCommand:
                     if wait(arguments.interval):
                         break
                     reports = list(pool.map(Watch.look, watches))
-                    # The first look, which tells of a worker's whole life, is for the screen alone.
+                    # The first poll, which covers a worker's whole life, is only shown on screen.
                     if arguments.json:
                         print(json_text({"workers": reports}), flush=True)
                     elif screen is None:
@@ -84,7 +84,7 @@ class TopCommand:
 
 
 def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str | None], ssl.SSLContext]]:
-    """Each worker, what asks it for the URL of its metrics, and whom to trust there."""
+    """Each worker's name, a function that returns the URL of its metrics, and the TLS settings."""
     trusted = resolve_tls(tls_of(arguments))
     tls = ssl.create_default_context(cafile=None if isinstance(trusted, bool) else trusted)
     if arguments.certificate:
@@ -95,14 +95,14 @@ def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], 
             return client.info().metrics_url
 
     for name in arguments.targets or [arguments.target]:
-        # Of a name that stands for several workers, those that it does now.
+        # A name may resolve to several workers.
         for target in [name] if name and "://" in name else [it.target for it in Targets(name).addresses()]:
             yield target, partial(ask, target), tls
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yields what waits so many seconds, or for a key, and says whether to end; keys are not shown."""
+    """Yields a function that waits for a time or a key and returns whether to end; keys are not echoed."""
     settings = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
 
     def wait(seconds: float) -> bool:
@@ -110,7 +110,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
             time.sleep(seconds)
         elif select.select([sys.stdin], [], [], seconds)[0]:
             typed = os.read(sys.stdin.fileno(), 64)
-            # Nothing: the end of the input.
+            # Empty: end of input.
             return not typed or b"q" in typed
         return False
 

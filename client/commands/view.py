@@ -1,4 +1,4 @@
-"""`lumigrad view`: a scene in the browser, rendered by the worker."""
+"""`lumigrad view`: shows a scene in the browser, rendered by the worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ examples:
 
 
 class ViewCommand:
-    """Serves a page for each browser that comes, until Control-C."""
+    """Serves the page until Control-C."""
 
     help = "orbit a scene in the browser"
 
@@ -59,7 +59,7 @@ class ViewCommand:
         add_connection(parser.add_argument_group("worker"))
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Serves."""
+        """Serves the page."""
         require("viser", "viewer", "lumigrad view")
         from lumigrad.client.commands.view_page import opened
 
@@ -96,9 +96,9 @@ def _add_cell(group: argparse._ArgumentGroup) -> None:
 
 
 def _wait() -> None:
-    """Until Control-C, or whoever else ends it."""
+    """Waits for Control-C or SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # The way to end it.
+    # Control-C is the normal end.
     with suppress(KeyboardInterrupt):
         threading.Event().wait()
 

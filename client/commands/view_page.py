@@ -28,13 +28,13 @@ from lumigrad.client.viewer.painter import Painter
 from lumigrad.client.viewer.session import Session
 from lumigrad.client.viewer.viewer import Viewer
 
-# Of a robot's size, what is shown around it at first.
+# The initial margin around a robot, relative to its size.
 _AROUND = 0.35
 
 
 @contextmanager
 def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
-    """The page that the options describe, for the length of a `with` block."""
+    """Opens the page that the options describe, for the duration of a `with` block."""
     world = world_of(arguments) if arguments.meshes else None
     robot = _robot(arguments)
     if world is None and (arguments.scene is None or robot is not None):
@@ -54,7 +54,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
                 stack.enter_context(closing(Collisions(viewer.server, client, world, robot, trajectory)))
         if read is not None and stored is not None:
             scene, settings = read
-            # As the worker has it where nothing is said.
+            # The worker's default.
             background = settings.pop("background") or (0.0 if isinstance(scene, Gaussians) else 1.0,) * 3
             views = viewpoints(capture)
 
@@ -89,7 +89,7 @@ def _trajectory(robot: Robot, joints: Path | tuple[float, ...] | None) -> Float6
 
 
 def _outline(world: World | None, robot: Robot | None, trajectory: Float64 | None) -> Spheres:
-    """What is to be seen at first: the robot and what is around it, or all obstacles."""
+    """The initially visible objects: the robot and its surroundings, or all obstacles."""
     assert world is not None
     if robot is None or trajectory is None:
         points, radii = corners(world), 0.0
@@ -107,7 +107,7 @@ def _title(arguments: argparse.Namespace) -> str:
 def _facts(
     client: Client, scene: Spheres | Gaussians | None, world: World | None, robot: Robot | None
 ) -> dict[str, str]:
-    """For the headline."""
+    """The facts of the headline."""
     facts = {}
     if scene is not None:
         facts["Gaussians" if isinstance(scene, Gaussians) else "spheres"] = f"{len(scene):,}"

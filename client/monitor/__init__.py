@@ -1,1 +1,1 @@
-"""What `lumigrad top` shows: metrics of workers, compared from look to look, as pages of a terminal."""
+"""The pages of `lumigrad top`: metrics of workers, and their changes between polls."""

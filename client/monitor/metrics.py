@@ -1,4 +1,4 @@
-"""The metrics of a worker, read again and again, and the report of what happened between two looks."""
+"""Polls the metrics of a worker, and reports the changes between two polls."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Page:
         """Reads Prometheus' text format, or raises ValueError."""
         self._samples: dict[str, dict[frozenset[tuple[str, str]], float]] = defaultdict(dict)
         for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
-            # A terminal must not act on what a label says.
+            # Labels must not send control characters to the terminal.
             shown = {name: "".join(c if c.isprintable() else "?" for c in it) for name, it in sample.labels.items()}
             self._samples[sample.name][frozenset(shown.items())] = sample.value
 
     def rates(self, before: Page, seconds: float) -> Page:
-        """The increase per second of all that is a counter."""
+        """The increase per second of all counters."""
         rates = Page()
         for name, samples in self._samples.items():
             for key, value in samples.items():
@@ -53,12 +53,12 @@ class Page:
         return sums
 
     def by(self, name: str, *labels: str, **wanted: str) -> dict[str, float]:
-        """The same above 0, the largest first."""
+        """The sums above 0, the largest first."""
         sums = self.sums(name, *labels, **wanted)
         return dict(sorted(((key, value) for key, value in sums.items() if value > 0), key=lambda it: -it[1]))
 
     def value(self, name: str, **wanted: str) -> float:
-        """The sum of all; 0 if there is none."""
+        """The sum of the samples; 0 if there are none."""
         return self.by(name, **wanted).get("", 0.0)
 
     def labels(self, name: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Page:
 
 
 def report(now: Page, rates: Page) -> Report:
-    """All that the metrics tell."""
+    """The report of all metrics."""
     value, started = now.value, now.value("lumigrad_start_time_seconds")
     device = {name: value(f"lumigrad_{name}") for name in ("device_memory_bytes", "device_memory_free_bytes")}
     rss, cpu = value("process_resident_memory_bytes"), rates.value("process_cpu_seconds_total")
@@ -127,17 +127,17 @@ def _times(rates: Page, name: str, *labels: str) -> list[Report]:
 
 
 class Watch:
-    """Compares each look at a worker with the one before; `error` is why the latest showed nothing."""
+    """Compares each poll of a worker with the previous one; `error` is why the latest failed."""
 
     def __init__(self, target: str, ask: Callable[[], str | None], tls: ssl.SSLContext) -> None:
-        """Connects only when it looks. `target` is a URL of metrics, or a worker that `ask` asks for it."""
+        """Does not connect yet. `target` is a URL of metrics, or a worker whose URL `ask` returns."""
         parts = urlsplit(target if "://" in target else "http://worker")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             expected = "expected HOST:PORT, or http(s)://HOST:PORT/metrics"
             raise InvalidArgument.of("target", f"{expected}, got {target!r}")
         url = parts._replace(path=parts.path.rstrip("/") or "/metrics").geturl()
         self._target, self._ask = target, (lambda: url) if "://" in target else ask
-        # Metrics are inside of a network: a proxy for the web does not lead to them.
+        # Without a proxy, because metrics are on internal networks.
         handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
         self._open = urllib.request.build_opener(*handlers).open
         self._last, self._read_at, self._restarted = Page(), 0.0, -float("inf")
@@ -146,11 +146,11 @@ class Watch:
         self.error: LumigradError | None = None
 
     def look(self) -> Report:
-        """What happened since the last look; at the first one, and after a restart, since the worker started."""
+        """Polls; reports the changes since the last poll, or since the worker's start if there was none since then."""
         try:
             found, self.error = self._compared(self._read()), None
         except LumigradError as error:
-            # The next worker there may have another port for its metrics.
+            # The next worker at this target may use another port for its metrics.
             self._url, self.error = None, error
             found = {"interval_s": 0.0, **self._report, "state": UNREACHABLE}
         now = time.monotonic()
@@ -169,7 +169,7 @@ class Watch:
             with self._open(url, timeout=_TIMEOUT_S) as reply:
                 page = Page(reply.read(_MOST_BYTES).decode("utf-8", "replace"))
         except (OSError, HTTPException, ValueError) as error:
-            # What was answered instead may be anything.
+            # The answer may be from another kind of server.
             reason = getattr(error, "reason", error) if isinstance(error, OSError) else "no page of metrics"
             raise Unavailable(f"no metrics at {url}: {getattr(reason, 'strerror', None) or reason}") from error
         if not page.value("lumigrad_start_time_seconds"):
@@ -177,7 +177,7 @@ class Watch:
         return page
 
     def _compared(self, page: Page) -> Report:
-        """With the last page; of a process that is new, with nothing at the time of its start."""
+        """Compares with the last page; for a new process with zero at its start."""
         began, last = (each.value("lumigrad_start_time_seconds") for each in (page, self._last))
         before, now = self._last, time.monotonic()
         if began != last:

@@ -17,12 +17,12 @@ _COUNTS = {"tenant_calls_per_s": "tenants", "rejections_per_s": "refused"}
 _COUNTS |= {"evictions_per_s": "evicted", "puts_per_s": "scenes put"}
 _WORKERS = ("worker", "state", "up", "calls/s", "failed/s", "p95 ms", "queue", "busy")
 _RATES = ("calls/s", "failed/s", "p50 ms", "p95 ms", "in MB/s", "out MB/s")
-# Of a page, without notes, counts and rows of tables.
+# Lines of a page without notes, counts and rows of tables.
 _LINES = 9
 
 
 def page(reports: Sequence[Report], height: int = 1000) -> RenderableType:
-    """One worker in full, several in a line each; tables are cut to the height."""
+    """One worker in full, or several with one line each; tables are cut to the height."""
     notes = [_line(f"{it['target']}: {_note(it)}", "yellow") for it in reports if _note(it)]
     if len(reports) > 1 or reports[0]["state"] == UNREACHABLE:
         return Group(_table(_WORKERS, map(_worker, reports)), *notes)

@@ -7,8 +7,7 @@ from typing import Any
 
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.base import RenderEngine
-from lumigrad.server.engines.gaussian_cloud import GaussianRules
-from lumigrad.server.engines.gaussians import GaussianEngine
+from lumigrad.server.engines.gaussians import GaussianEngine, GaussianRules
 from lumigrad.server.engines.spheres import SphereEngine, SphereRules
 from lumigrad.server.scenes.clouds import Cloud, SceneKind
 from lumigrad.server.scenes.mesh import MeshKind

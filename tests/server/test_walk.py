@@ -5,23 +5,35 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 
-from support.calls.raw_calls import RawClient, spec_of, sphere_cloud
+import pytest
+
+from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
+from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.workers import walked_worker
-from support.workers.worker import worker
+from support.workers.worker import WorkerProcess, worker
 
 MOST_FILES = 20
 
 
-def test_a_render_of_a_stored_scene_goes_through_few_files() -> None:
-    with worker("--device", "cpu", command=(sys.executable, walked_worker.__file__)) as process:
-        client = RawClient(process.target)
-        scene = client.put(sphere_cloud()).scene
+@pytest.fixture(scope="module")
+def process() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu", command=(sys.executable, walked_worker.__file__)) as started:
+        yield started
+
+
+@pytest.mark.parametrize("kind", ["spheres", "gaussians"])
+def test_a_render_of_a_stored_scene_goes_through_few_files(process: WorkerProcess, kind: str) -> None:
+    client = RawClient(process.target)
+    cloud, spec_for = (sphere_cloud(), spec_of) if kind == "spheres" else (gaussian_cloud(80), gaussian_spec)
+    scene_id = client.put(cloud).scene.scene_id
+    # The first call creates what the later ones reuse.
+    for _ in range(3):
         walks = process.log.count("walk [")
-        # The first is slower than those after it: it makes what they find made.
-        for number in range(1, 4):
-            client.render(spec_of(scene_id=scene.scene_id))
-            process.wait_for_log("walk [", count=walks + number)
-        client.close()
+        client.render(spec_for(opencv_camera(32, 24), scene_id=scene_id))
+        process.wait_for_log("walk [", count=walks + 1)
+    client.close()
     files = json.loads(re.findall(r"^walk (\[.*\])$", process.log, re.MULTILINE)[-1])
+    assert f"engines/{kind}.py" in files
     assert len(files) <= MOST_FILES, files

@@ -1,4 +1,4 @@
-"""What a browser wants to see, and the call to the worker that makes a picture of it."""
+"""The view that a browser requests, and the call that renders it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lumigrad.client.viewer.stream import Order
 
 @dataclass(frozen=True)
 class View:
-    """One wish.
+    """A requested view.
 
     Attributes:
         lens: the browser's camera.
         size: width and height of the sharp picture, pixels.
         mode: the label of one of the painter's.
         look: what else was chosen.
-        is_solid: things that the browser draws are to mix with the scene.
+        is_solid: the browser draws objects that mix with the scene.
     """
 
     lens: Lens
@@ -42,10 +42,10 @@ class View:
 
 
 class Painter:
-    """Pictures of one stored scene, for one browser.
+    """Renders one stored scene for one browser.
 
     Attributes:
-        modes: what they can show, by their labels.
+        modes: the scene's modes by label.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Painter:
         self.modes = {mode.label: mode for mode in modes_of(scene)}
 
     def paint(self, view: View, order: Order) -> Picture:
-        """Has it rendered, at the size of the order."""
+        """Renders a view at the size of the order."""
         mode = self.modes[view.mode]
         depth = "expected_depth" if self._is_gaussians else "depth"
         solid = (depth, "alpha") if view.is_solid else ()

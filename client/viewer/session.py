@@ -80,7 +80,7 @@ class Session:
         lens = Lens((w, x, y, z), tuple(map(float, camera.position)), camera.fov, camera.aspect)  # type: ignore[arg-type]
         size = panel.size(camera.image_width, camera.image_height)
         is_solid = self._is_solid or (self._frusta is not None and self._frusta.is_visible)
-        self._stream.wish(View(lens, size, panel.mode, panel.look, is_solid))
+        self._stream.request(View(lens, size, panel.mode, panel.look, is_solid))
 
     def jump(self, view: Viewpoint) -> None:
         """Moves the browser's camera; it replies with its new pose."""

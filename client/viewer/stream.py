@@ -1,4 +1,4 @@
-"""Renders for one browser: the newest pose first, at a size that keeps the pace."""
+"""Renders for one browser: always the newest pose, at a size that keeps the frame rate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Generic, Protocol, TypeVar
 from lumigrad.client.errors import Cancelled, LumigradError
 from lumigrad.client.transport.cancellation import Cancellation
 
-# What a new measurement leaves of the one before, of that size; and of the weight of those of other sizes.
+# Decay of older measurements of the same size, and of the weight of those of other sizes.
 _MEMORY, _WEIGHT_KEPT = 0.6, 0.97
 _LEAST_WEIGHT = 0.05
-# One slow picture, of a busy machine, counts as so many times what was expected at the most.
+# Outliers of a busy machine count as at most this multiple of the expected time.
 _LARGEST_SURPRISE = 4.0
 # Where a picture of any size is late, since the worker is far away, what pixels may cost of the time between pictures.
 _LEAST_SHARE_OF_TIME = 0.3
@@ -29,25 +29,25 @@ _INERTIA_STEPS = 0.75
 
 @dataclass
 class _Size:
-    """What pictures of one size took lately; seconds."""
+    """Recent times of images of one size, seconds."""
 
     seconds: float
     weight: float = 1.0
 
 
 class Pace:
-    """Learns what a picture costs, a part whatever its size and a part for each pixel, and chooses sizes.
+    """Estimates the time of an image, a constant plus a part per pixel, and chooses sizes.
 
     Attributes:
-        target_s: wanted between pictures.
+        target_s: target time between images, seconds.
     """
 
     def __init__(self, target_s: float, smallest: float = 0.25) -> None:
-        """Begins without experience.
+        """Starts without measurements.
 
         Args:
-            target_s: wanted between pictures, seconds.
-            smallest: share of the full width and height below which pictures never fall.
+            target_s: target time between images, seconds.
+            smallest: smallest fraction of the full width and height.
         """
         self.target_s = target_s
         self._lowest_step = -_STEPS * math.log2(smallest)
@@ -56,11 +56,11 @@ class Pace:
         self._sizes: dict[int, _Size] = {}
 
     def observe(self, pixels: int, seconds: float) -> None:
-        """Learns from a picture.
+        """Adds a measurement.
 
         Args:
-            pixels: its size.
-            seconds: from one such picture to the next.
+            pixels: size of the image.
+            seconds: time from one such image to the next.
         """
         if self._sizes:
             seconds = min(seconds, _LARGEST_SURPRISE * max(self.expected_s(pixels), 1e-3))
@@ -74,12 +74,12 @@ class Pace:
         self._sizes[pixels] = _Size(mixed)
 
     def expected_s(self, pixels: int) -> float:
-        """Seconds that a picture takes; 0 without experience."""
+        """Expected seconds of an image; 0 without measurements."""
         fixed, slope = self._costs()
         return fixed + slope * pixels
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of the next picture while the camera moves, in a window of this size; pixels."""
+        """Width and height of the next image while the camera moves, for a window of this size; pixels."""
         if self._sizes:
             ideal = min(max(self._ideal_step(width * height), 0.0), self._lowest_step)
             if abs(ideal - self._step) > _INERTIA_STEPS:
@@ -88,13 +88,13 @@ class Pace:
         return max(1, round(width * share)), max(1, round(height * share))
 
     def _ideal_step(self, pixels: int) -> float:
-        """How many steps below the full size pictures take the time they may take."""
+        """The number of steps below full size at which images take the target time."""
         fixed, slope = self._costs()
         spare = max(self.target_s - fixed, _LEAST_SHARE_OF_TIME * max(self.target_s, fixed))
         return _STEPS / 2 * math.log2(max(slope * pixels, 1e-9) / spare)
 
     def _costs(self) -> tuple[float, float]:
-        """Seconds for any picture, and for a pixel: weighted least squares, neither of them negative."""
+        """Seconds per image and per pixel: weighted least squares, both non-negative."""
         if not self._sizes:
             return 0.0, 0.0
         total = sum(size.weight for size in self._sizes.values())
@@ -115,7 +115,7 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """One piece of work at a time."""
+    """Runs work on the latest value, one at a time."""
 
     def __init__(self, work: Callable[[T], None]) -> None:
         self._work = work
@@ -126,24 +126,24 @@ class Latest(Generic[T]):
         self._thread.start()
 
     def put(self, value: T) -> None:
-        """Work on this as soon as what is under way is done. Returns at once."""
+        """Sets the value for the next run. Returns at once."""
         with self._changed:
             self._values[:] = [value]
             self._changed.notify_all()
 
     def close(self) -> None:
-        """No more of it; what is under way goes on."""
+        """Stops further runs; the current one continues."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """For the work: waits until there is another value, or it is closed, but not longer than this."""
+        """For the work: waits for another value or `close`, at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._values) or self._is_closed, seconds)
 
     def again(self, value: T) -> None:
-        """For the work: the same once more, unless there is another value by now."""
+        """For the work: runs again with this value, unless there is another one."""
         with self._changed:
             self._values = self._values or [value]
 
@@ -157,20 +157,20 @@ class Latest(Generic[T]):
             self._work(value)
 
 
-# A camera that did not move for so long rests.
+# The time without movement after which a camera rests.
 _REST_S = 0.18
-# After a worker that did not answer, until it is asked again.
+# The pause before a retry after an error of the worker.
 _PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be rendered next.
+    """The next image to render.
 
     Attributes:
         width: pixels.
         height: pixels.
-        is_sharp: the camera rests; this picture stays.
+        is_sharp: the camera rests, so this image stays.
     """
 
     width: int
@@ -178,30 +178,30 @@ class Order:
     is_sharp: bool
 
 
-class Wish(Protocol):
-    """What somebody wants to see.
+class Request(Protocol):
+    """What a browser requests.
 
     Attributes:
-        size: width and height of the sharp picture, pixels.
+        size: width and height of the sharp image, pixels.
     """
 
     @property
     def size(self) -> tuple[int, int]:
-        """Of the sharp picture."""
+        """Width and height of the sharp image, pixels."""
 
 
-W = TypeVar("W", bound=Wish)
+W = TypeVar("W", bound=Request)
 P = TypeVar("P")
 
 
 @dataclass(frozen=True)
 class Shown(Generic[P]):
-    """A picture that has arrived in the browser.
+    """An image that has arrived in the browser.
 
     Attributes:
         order: what was rendered.
         picture: the result.
-        render_s: seconds from the order to the picture here.
+        render_s: seconds from the order to the image in this process.
         deliver_s: seconds from there to the browser.
     """
 
@@ -212,10 +212,10 @@ class Shown(Generic[P]):
 
 
 class Stream(Generic[W, P]):
-    """Two threads: one has a picture rendered while the other delivers the one before.
+    """Two threads: one renders an image while the other delivers the previous one.
 
-    At most one picture is rendered, one waits and one is on its way to the browser. A sharp picture that is overtaken
-    by a new wish is cancelled, also at the worker; a coarse one is shown, since there would be none otherwise.
+    At most one image is being rendered, one waits and one is being delivered. A new request cancels a sharp image, on
+    the worker too; a coarse one is still shown, because a moving camera would otherwise show none.
     """
 
     def __init__(
@@ -227,19 +227,19 @@ class Stream(Generic[W, P]):
         note: Callable[[Shown[P]], None] = lambda shown: None,
         fail: Callable[[LumigradError], bool] = lambda error: False,
     ) -> None:
-        """Starts; nothing happens before the first wish.
+        """Starts the threads, which wait for the first request.
 
         Args:
-            render: makes a picture; may raise LumigradError.
-            deliver: returns when the browser has the picture.
-            pace: chooses the sizes of coarse pictures.
-            note: told of each picture that was delivered.
-            fail: told of an error of `render`; whether to try again, after a pause.
+            render: renders an image; may raise LumigradError.
+            deliver: returns when the browser has the image.
+            pace: chooses the sizes of coarse images.
+            note: called with each delivered image.
+            fail: called with an error of `render`; returns whether to retry after a pause.
         """
         self._render, self._deliver, self._pace, self._note, self._fail = render, deliver, pace, note, fail
         self._changed = threading.Condition()
-        self._wish: W | None = None
-        self._wished_at = 0.0
+        self._request: W | None = None
+        self._requested_at = 0.0
         self._has_news = self._owes_sharp = self._is_closed = False
         self._sharp_call: Cancellation | None = None
         self._ready: tuple[Order, P, float] | None = None
@@ -247,17 +247,17 @@ class Stream(Generic[W, P]):
         for thread in self._threads:
             thread.start()
 
-    def wish(self, wish: W) -> None:
-        """From now on this is to be seen. Returns at once."""
+    def request(self, request: W) -> None:
+        """Sets the view to show from now on. Returns at once."""
         with self._changed:
-            self._wish, self._wished_at = wish, time.monotonic()
+            self._request, self._requested_at = request, time.monotonic()
             self._has_news = self._owes_sharp = True
             if self._sharp_call is not None:
                 self._sharp_call.cancel()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends it; what is under way is cancelled. Does not wait."""
+        """Closes the stream and cancels the current call. Does not wait."""
         with self._changed:
             self._is_closed = True
             if self._sharp_call is not None:
@@ -271,7 +271,7 @@ class Stream(Generic[W, P]):
 
     def _render_all(self) -> None:
         while (job := self._next_job()) is not None:
-            wish, order = job
+            request, order = job
             call, context, began = Cancellation(), copy_context(), time.monotonic()
             call.enter(context)
             with self._changed:
@@ -279,7 +279,7 @@ class Stream(Generic[W, P]):
                 if order.is_sharp and self._has_news:
                     call.cancel()
             try:
-                picture = context.run(self._render, wish, order)
+                picture = context.run(self._render, request, order)
             except LumigradError as error:
                 if not (isinstance(error, Cancelled) and call.wait(0.0)):
                     self._after_failure(error)
@@ -293,19 +293,19 @@ class Stream(Generic[W, P]):
                 self._changed.notify_all()
 
     def _next_job(self) -> tuple[W, Order] | None:
-        """Waits for something to render; None: it is closed."""
+        """Waits for the next image to render; None: the stream is closed."""
         with self._changed:
             while not self._is_closed:
-                rest_s = self._wished_at + _REST_S - time.monotonic()
-                if self._ready is not None or self._wish is None or not (self._has_news or self._owes_sharp):
+                rest_s = self._requested_at + _REST_S - time.monotonic()
+                if self._ready is not None or self._request is None or not (self._has_news or self._owes_sharp):
                     self._changed.wait()
                 elif self._has_news:
                     self._has_news = False
-                    return self._wish, Order(*self._pace.size(*self._wish.size), is_sharp=False)
+                    return self._request, Order(*self._pace.size(*self._request.size), is_sharp=False)
                 elif rest_s > 0.0:
                     self._changed.wait(rest_s)
                 else:
-                    return self._wish, Order(*self._wish.size, is_sharp=True)
+                    return self._request, Order(*self._request.size, is_sharp=True)
             return None
 
     def _after_failure(self, error: LumigradError) -> None:
@@ -316,7 +316,7 @@ class Stream(Generic[W, P]):
             if goes_on:
                 self._changed.wait_for(lambda: self._is_closed, _PAUSE_S)
             else:
-                # The same would fail again: until there is another wish, nothing.
+                # The same request would fail again: wait for another one.
                 self._owes_sharp = self._has_news
 
     def _deliver_all(self) -> None:

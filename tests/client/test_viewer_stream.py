@@ -18,7 +18,7 @@ SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class Request:
     number: int
     size: tuple[int, int] = (64, 48)
 
@@ -36,8 +36,8 @@ class Worker:
     may_sharpen: threading.Event = field(default_factory=threading.Event)
     may_take: threading.Event = field(default_factory=threading.Event)
 
-    def render(self, wish: Wish, order: Order) -> tuple[int, Order]:
-        self.orders.append((wish.number, order))
+    def render(self, request: Request, order: Order) -> tuple[int, Order]:
+        self.orders.append((request.number, order))
         if self.errors:
             raise self.errors.pop(0)
         until = time.monotonic() + SECONDS
@@ -46,9 +46,9 @@ class Worker:
             try:
                 cancellation.check()
             except Cancelled:
-                self.cancelled.append(wish.number)
+                self.cancelled.append(request.number)
                 raise
-        return wish.number, order
+        return request.number, order
 
     def deliver(self, picture: tuple[int, Order]) -> None:
         self.delivered.append(picture)
@@ -93,7 +93,7 @@ def stream(fake: Worker, shown: list[Shown]) -> Iterator[Stream]:
 
 
 def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: Worker, shown: list[Shown]) -> None:
-    stream.wish(Wish(1))
+    stream.request(Request(1))
     wait_for(lambda: len(shown) == 2)
     assert [entry.order for entry in shown] == [Order(32, 24, is_sharp=False), Order(64, 48, is_sharp=True)]
     assert [number for number, _ in fake.delivered] == [1, 1]
@@ -104,10 +104,10 @@ def test_a_wish_is_shown_coarse_at_once_and_sharp_at_rest(stream: Stream, fake: 
 
 def test_of_many_wishes_while_one_is_rendered_the_newest_counts(stream: Stream, fake: Worker) -> None:
     fake.may_render.clear()
-    stream.wish(Wish(0))
+    stream.request(Request(0))
     wait_for(lambda: len(fake.orders) == 1)
     for number in range(1, 100):
-        stream.wish(Wish(number))
+        stream.request(Request(number))
     fake.may_render.set()
     wait_for(lambda: len(fake.delivered) == 3)
     assert [number for number, _ in fake.orders] == [0, 99, 99]
@@ -118,7 +118,7 @@ def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> N
     """One picture is on its way, one waits, and the worker is asked for no more."""
     fake.may_take.clear()
     for number in range(50):
-        stream.wish(Wish(number))
+        stream.request(Request(number))
         time.sleep(0.002)
     wait_for(lambda: len(fake.orders) >= 2)
     time.sleep(0.5)
@@ -127,7 +127,7 @@ def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> N
     assert asked <= 3
     time.sleep(0.5)
     assert (len(fake.orders), len(fake.delivered)) == (asked, 1)
-    stream.wish(Wish(50))
+    stream.request(Request(50))
     fake.may_take.set()
     wait_for(lambda: fake.delivered[-1] == (50, Order(64, 48, is_sharp=True)))
     assert len(fake.orders) == asked + 2
@@ -135,10 +135,10 @@ def test_a_browser_that_is_slow_gets_no_queue(stream: Stream, fake: Worker) -> N
 
 def test_a_sharp_picture_that_is_overtaken_is_cancelled(stream: Stream, fake: Worker) -> None:
     fake.may_sharpen.clear()
-    stream.wish(Wish(1))
+    stream.request(Request(1))
     wait_for(lambda: len(fake.orders) == 2)
     assert fake.orders[1][1].is_sharp
-    stream.wish(Wish(2))
+    stream.request(Request(2))
     wait_for(lambda: fake.cancelled == [1])
     fake.may_sharpen.set()
     wait_for(lambda: fake.delivered[-1] == (2, Order(64, 48, is_sharp=True)))
@@ -148,7 +148,7 @@ def test_a_sharp_picture_that_is_overtaken_is_cancelled(stream: Stream, fake: Wo
 
 def test_a_worker_that_is_away_is_asked_again(stream: Stream, fake: Worker) -> None:
     fake.errors = [Unavailable("away"), Unavailable("away")]
-    stream.wish(Wish(1))
+    stream.request(Request(1))
     wait_for(lambda: bool(fake.delivered))
     assert [str(error) for error in fake.failures] == ["away", "away"]
     assert fake.delivered[-1][0] == 1
@@ -156,11 +156,11 @@ def test_a_worker_that_is_away_is_asked_again(stream: Stream, fake: Worker) -> N
 
 def test_what_is_refused_is_asked_again_only_for_another_wish(stream: Stream, fake: Worker) -> None:
     fake.errors = [InvalidArgument("no")]
-    stream.wish(Wish(1))
+    stream.request(Request(1))
     wait_for(lambda: len(fake.failures) == 1)
     time.sleep(0.5)
     assert len(fake.orders) == 1
-    stream.wish(Wish(2))
+    stream.request(Request(2))
     wait_for(lambda: bool(fake.delivered))
 
 
@@ -174,7 +174,7 @@ def test_the_pace_learns_from_the_slower_of_worker_and_browser(fake: Worker) -> 
     fake.may_take.clear()
     stream = Stream(fake.render, fake.deliver, Listening(1 / 30))
     try:
-        stream.wish(Wish(1))
+        stream.request(Request(1))
         wait_for(lambda: len(fake.delivered) == 1)
         time.sleep(0.2)
         fake.may_take.set()
@@ -188,7 +188,7 @@ def test_the_pace_learns_from_the_slower_of_worker_and_browser(fake: Worker) -> 
 def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
     fake.may_sharpen.clear()
     stream = Stream(fake.render, fake.deliver, Pace(1 / 30), fail=fake.fail)
-    stream.wish(Wish(1))
+    stream.request(Request(1))
     wait_for(lambda: len(fake.orders) == 2)
     stream.close()
     stream.join(SECONDS)
@@ -199,14 +199,14 @@ def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
 def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Worker, shown: list[Shown]) -> None:
     """One that takes 0.3 s for all pixels."""
 
-    def render(wish: Wish, order: Order) -> tuple[int, Order]:
+    def render(request: Request, order: Order) -> tuple[int, Order]:
         time.sleep(0.3 * order.width * order.height / (640 * 480))
-        return wish.number, order
+        return request.number, order
 
     stream = Stream(render, fake.deliver, Pace(1 / 30), note=shown.append)
     try:
         for number in range(200):
-            stream.wish(Wish(number, (640, 480)))
+            stream.request(Request(number, (640, 480)))
             time.sleep(0.01)
         wait_for(lambda: bool(shown) and shown[-1].order.is_sharp)
     finally:

@@ -1,4 +1,4 @@
-"""The mathematics: engines in C++ and CUDA behind a thin Python face on torch tensors.
+"""The kernels: engines in C++ and CUDA with a thin Python interface on torch tensors.
 
 Usable in process, without a server: `lumigrad.kernels.spheres.forward` and `backward`, those of `gaussians`,
 `lumigrad.kernels.meshes.evaluate` and `backward`, and for training what `density` and `training` have.

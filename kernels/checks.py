@@ -14,7 +14,7 @@ MAX_EXTENT = 32768
 
 
 def check(ok: bool, argument: str, expected: str, actual: object) -> None:
-    """Refuses an argument.
+    """Raises an ArgumentError unless `ok`.
 
     Raises:
         ArgumentError: `ok` is false.
@@ -24,7 +24,7 @@ def check(ok: bool, argument: str, expected: str, actual: object) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one number (text is none)."""
+    """Whether it is a single number; text is not."""
     try:
         float(value)
     except (TypeError, ValueError, RuntimeError):

@@ -1,8 +1,8 @@
-"""What the kernels raise for a bad argument."""
+"""The error that the kernels raise for an invalid argument."""
 
 
 class ArgumentError(ValueError):
-    """An argument that an engine cannot work with.
+    """An invalid argument.
 
     Attributes:
         argument: Name of the argument.

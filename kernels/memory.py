@@ -1,4 +1,4 @@
-"""Memory that the engines and torch keep for the calls to come."""
+"""Memory that the engines and torch keep for later calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thread keeps for each device, made when it is first asked for: an engine and the workspace within."""
+"""Engines with their workspaces, one per thread and device, created on first use."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Parameters:
         return self.tensors[self.leader].device
 
     def require_gaussians(self, what: str) -> None:
-        """Refuses spheres for what only Gaussians have.
+        """Raises an ArgumentError for spheres, for functions of Gaussians only.
 
         Raises:
             ArgumentError: These are spheres.
@@ -124,10 +124,10 @@ class Parameters:
 
 
 def check_parameters(parameters: Parameters) -> None:
-    """Refuses what is no `Parameters`.
+    """Checks the type.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: It is not a `Parameters`.
     """
     if not isinstance(parameters, Parameters):
         raise ArgumentError("parameters", "Parameters(tensors, moments)", type(parameters).__name__)

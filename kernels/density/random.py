@@ -46,10 +46,10 @@ class Draw:
 
 
 def check_draw(draw: Draw) -> None:
-    """Refuses what is no `Draw`.
+    """Checks the type.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: It is not a `Draw`.
     """
     check(isinstance(draw, Draw), "draw", "a Draw(seed, step)", type(draw).__name__)
 

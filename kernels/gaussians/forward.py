@@ -113,7 +113,7 @@ def forward(
 
 
 def _nothing() -> None:
-    """Before a view, when nobody wants to be asked."""
+    """The default `before_view`, which does nothing."""
 
 
 def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequence[Transform]) -> Slices:

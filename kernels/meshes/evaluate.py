@@ -22,7 +22,7 @@ _WORK_AT_ONCE = 2**22
 
 
 def nothing() -> None:
-    """Before a launch, when nobody wants to be asked."""
+    """The default `before_launch`, which does nothing."""
 
 
 def launches(spheres: torch.Tensor, world: World, before_launch: BeforeLaunch) -> Iterator[slice]:

@@ -169,8 +169,11 @@ class Watch:
             with self._open(url, timeout=_TIMEOUT_S) as reply:
                 page = Page(reply.read(_MOST_BYTES).decode("utf-8", "replace"))
         except (OSError, HTTPException, ValueError) as error:
-            # The answer may be from another kind of server.
-            reason = getattr(error, "reason", error) if isinstance(error, OSError) else "no page of metrics"
+            reason = getattr(error, "reason", error)
+            if isinstance(error, HTTPException):
+                reason = "what answers there does not speak HTTP"
+            elif not isinstance(error, OSError):
+                reason = "no page of metrics"
             raise Unavailable(f"no metrics at {url}: {getattr(reason, 'strerror', None) or reason}") from error
         if not page.value("lumigrad_start_time_seconds"):
             raise Unavailable(f"expected the metrics of a worker at {url}, got something else")

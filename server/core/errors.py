@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-import traceback
-
-import torch
 
 from lumigrad.protos.errors import shortened
 
@@ -165,26 +162,3 @@ REASONS = (FIRST, *_REASONS.values(), CRASH)
 def reason(code: int) -> str:
     """The reason for which a process ended, from its exit code or the negative number of the signal."""
     return _REASONS.get(code, CRASH)
-
-
-# Texts of errors that torch raises without a type of their own: the CPU's allocator, GPU libraries.
-_TEXTS = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "out of memory")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, reports that memory was exhausted."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, MemoryError | torch.cuda.OutOfMemoryError):
-            return True
-        if isinstance(seen, RuntimeError) and any(text in str(seen) for text in _TEXTS):
-            return True
-        seen = seen.__cause__
-    return False
-
-
-def release_frames(error: BaseException) -> None:
-    """Clear the frames of an error's traceback, so that the tensors in them are freed."""
-    if error.__traceback__ is not None:
-        traceback.clear_frames(error.__traceback__)
-    error.__traceback__ = None

@@ -1,6 +1,10 @@
-"""Errors after which the device's context cannot be used any more, which CUDA calls sticky."""
+"""Errors of the device: a context that cannot be used any more, which CUDA calls sticky, and exhausted memory."""
 
 from __future__ import annotations
+
+import traceback
+
+import torch
 
 # What CUDA calls them, by name and in words; torch and our kernels pass on one or the other.
 _TEXTS = (
@@ -41,3 +45,30 @@ def is_device_lost(error: BaseException) -> bool:
             return True
         seen = seen.__cause__
     return False
+
+
+# Texts of errors that torch raises without a type of their own: the CPU's allocator, GPU libraries.
+_MEMORY_TEXTS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "out of memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or one of its causes, reports that memory was exhausted."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError | torch.cuda.OutOfMemoryError):
+            return True
+        if isinstance(seen, RuntimeError) and any(text in str(seen) for text in _MEMORY_TEXTS):
+            return True
+        seen = seen.__cause__
+    return False
+
+
+def release_frames(error: BaseException) -> None:
+    """Clear the frames of an error's traceback, so that the tensors in them are freed."""
+    if error.__traceback__ is not None:
+        traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = None

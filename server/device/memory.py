@@ -15,7 +15,8 @@ import torch
 
 from lumigrad.kernels.memory import trim
 from lumigrad.server.core.accounts import Account, Transit
-from lumigrad.server.core.errors import DeviceMemoryError, is_out_of_memory, release_frames
+from lumigrad.server.core.errors import DeviceMemoryError
+from lumigrad.server.device.faults import is_out_of_memory, release_frames
 
 
 class Store(Protocol):

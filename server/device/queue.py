@@ -14,14 +14,8 @@ import torch
 
 from lumigrad.server.core.accounts import CallSlots
 from lumigrad.server.core.call import Call, Priority
-from lumigrad.server.core.errors import (
-    BusyError,
-    DeviceMemoryError,
-    InvalidArgumentError,
-    TooLateError,
-    is_out_of_memory,
-    release_frames,
-)
+from lumigrad.server.core.errors import BusyError, DeviceMemoryError, InvalidArgumentError, TooLateError
+from lumigrad.server.device.faults import is_out_of_memory, release_frames
 from lumigrad.server.device.memory import Cost, DeviceMemory, Estimates
 
 T = TypeVar("T")

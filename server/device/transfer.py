@@ -9,7 +9,7 @@ import torch
 from lumigrad.protos import dtypes
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.dtypes import Array
-from lumigrad.server.core.errors import is_out_of_memory
+from lumigrad.server.device.faults import is_out_of_memory
 from lumigrad.v1 import tensor_pb2
 
 # Memory of uploads that is kept for the next ones. Each call's thread has memory of its own, so that the C library

@@ -12,7 +12,7 @@ SAMPLE = (
     "client/test_cli_help.py::test_help_has_examples_and_fits[render]",
     "client/test_cli_json.py::test_info",
     "client/test_cli_json.py::test_render",
-    "client/test_cli_settings.py::test_files_are_found_from_where_the_file_is",
+    "client/test_cli.py::test_options_come_before_the_environment",
     "faults/test_spool.py::test_worlds_find_their_meshes_unless_those_were_deleted",
     "server/test_logs.py::test_every_line_is_json_whoever_wrote_it",
     "server/test_process.py::test_a_call_is_one_plain_line",

@@ -22,16 +22,15 @@ from lumigrad.client.settings.spheres import Semantics
 from lumigrad.client.training.calls import TrainingCalls
 from lumigrad.client.transport.access import Access, Priority
 from lumigrad.client.transport.addresses import Targets, WorkerTargets
+from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.channel import Certificate, Tls
 from lumigrad.client.transport.lanes import LaneMode
-from lumigrad.client.transport.retry import Deadline
-from lumigrad.client.transport.tracing import traced
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.workers.info import WorkerInfo
-from lumigrad.client.workers.pool import LoneWorker, Pool, Workers
+from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import RENDER_SERVICE, WORKER_SERVICE
 from lumigrad.v1 import worker_pb2
@@ -78,10 +77,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                 with the calls.
         """
         access = Access.of(timeout_s, retry_s, token, tls, certificate, priority, lane)
-        targets = Targets(target)
-        self._workers: Workers = (
-            LoneWorker(targets.addresses()[0], access) if targets.is_lone else Pool(targets, access)
-        )
+        self._workers = Pool(Targets(target), access)
         self._renderer = RemoteRenderer(self._workers)
         self._distances = RemoteDistances(self._workers)
 
@@ -104,24 +100,27 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
     @property
     def lane(self) -> str:
         """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
-        deadline = self._workers.deadline(None)
-        return self._workers.call(None, lambda worker: worker.connection.lane, deadline)
+        attempts = self._workers.attempts(None, Call(self._workers.timeout_of(None), cancellation=self._cancellation))
+        while True:
+            with attempts as worker:
+                return worker.connection.lane(attempts.call)
 
     def close(self) -> None:
         """Ends the connections. Stored scenes stay on the workers."""
         self._workers.close()
 
-    @traced(f"{WORKER_SERVICE}/Info")
     def info(self, *, timeout_s: float | None = None) -> WorkerInfo:
         """The worker's device, limits and load; of several workers, of one that is there."""
-        deadline = self._workers.deadline(timeout_s)
-        return self._workers.call(None, lambda worker: _info(worker, deadline), deadline)
+        with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
+            attempts = self._workers.attempts(None, call)
+            while True:
+                with attempts as worker:
+                    return _info(worker, attempts.call)
 
-    @traced(f"{WORKER_SERVICE}/Info")
     def infos(self, *, timeout_s: float | None = None) -> tuple[WorkerInfo, ...]:
         """What each of the workers says of itself; those that are away are left out, unless all are."""
-        deadline = self._workers.deadline(timeout_s)
-        return on_each(self._workers, lambda worker: _info(worker, deadline), deadline)
+        with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
+            return on_each(self._workers, lambda worker, _: _info(worker, call), call)
 
     def render(
         self,
@@ -211,20 +210,19 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         request = RenderRequest(scene, cameras, isinstance(camera, Camera), settings, wanted, formats, quality)
         return self.render_request(request, retain=retain, spread=spread, timeout_s=timeout_s)
 
-    @traced(f"{RENDER_SERVICE}/Render", lambda _, request, **__: request.facts())
     def render_request(
         self, request: RenderRequest, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Frame:
         """As `render`, for those who hold a request already."""
-        deadline = self._workers.deadline(timeout_s)
-        if spread:
-            return render_spread(self._renderer, self._workers, request, retain, deadline)
-        return self._renderer.render(request, retain, deadline)
+        with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
+            if spread:
+                return render_spread(self._renderer, self._workers, request, retain, call)
+            return self._renderer.render(request, retain, call)
 
 
-def _info(worker: Worker, deadline: Deadline) -> WorkerInfo:
+def _info(worker: Worker, call: Call) -> WorkerInfo:
     connection = worker.connection
-    return WorkerInfo.of(connection.unary(connection.worker.Info, worker_pb2.InfoRequest(), deadline), worker.target)
+    return WorkerInfo.of(connection.unary(connection.worker.Info, worker_pb2.InfoRequest(), call), worker.target)
 
 
 def _cameras(camera: Any) -> tuple[Camera, ...]:

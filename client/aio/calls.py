@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial, wraps
 from itertools import islice
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from lumigrad.client.base import forks
 from lumigrad.client.errors import LumigradError
@@ -16,6 +16,16 @@ from lumigrad.client.transport.cancellation import Cancellation
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Blocking(Protocol):
+    """What has blocking verbs that another thread can cancel."""
+
+    def _cancelled_by(self: T, cancellation: Cancellation | None) -> T:
+        """The same thing, whose calls `cancellation` ends."""
+
+
+B = TypeVar("B", bound=Blocking)
 
 
 class Calls:
@@ -33,18 +43,20 @@ class Calls:
         self._under_way.clear()
         self._threads = ThreadPoolExecutor(self.limit, "lumigrad call")
 
-    async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """What `call` returns or raises.
+    async def run(
+        self, verb: Callable[Concatenate[B, P], T], blocking: B, /, *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """What a verb of something returns or raises.
 
         Who stops waiting, by a time-out or cancelled, is free at once; the call ends shortly after: what it has under
         way at the worker is cancelled.
         """
         if self._is_closed:
             raise LumigradError("this client is closed; make a new one")
-        # The span, the locale and so on of whoever awaits it.
-        context, cancellation = copy_context(), Cancellation()
-        cancellation.enter(context)
-        future = self._threads.submit(context.run, partial(call, *arguments, **options))
+        cancellation = Cancellation()
+        bound = blocking._cancelled_by(cancellation)
+        # In the context of whoever awaits it: the program's span, its locale and so on.
+        future = self._threads.submit(copy_context().run, partial(verb, bound, *arguments, **options))
         self._under_way.add(cancellation)
         try:
             return await asyncio.wrap_future(future)
@@ -67,8 +79,6 @@ class Calls:
         await asyncio.to_thread(wait)
 
 
-# What has the blocking verbs.
-B = TypeVar("B")
 U = TypeVar("U")
 
 
@@ -115,7 +125,7 @@ def streamed_as(
     async def stream(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[U, None]:
         results = verb(self._blocking, *arguments, **options)
         # A StopIteration does not pass through a future.
-        while found := await self._calls.run(lambda: tuple(islice(results, 1))):
+        while found := await self._calls.run(lambda _: tuple(islice(results, 1)), self._blocking):
             yield wrap(found[0], self._calls)
 
     return stream

@@ -83,7 +83,7 @@ class AsyncClient(Asynchronous[Client]):
 
     async def lane(self) -> str:
         """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
-        return await self._calls.run(lambda: self._blocking.lane)
+        return await self._calls.run(lambda client: client.lane, self._blocking)
 
     async def close(self) -> None:
         """Ends the connection: calls under way are cancelled, and nothing goes on when this returns."""

@@ -7,13 +7,12 @@ import threading
 from collections.abc import Callable, Generator
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec
 
-from lumigrad.client.aio.calls import Asynchronous, Calls, awaited, awaited_as, streamed, streamed_as
+from lumigrad.client.aio.calls import Asynchronous, B, Calls, awaited, awaited_as, streamed, streamed_as
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.training.batch import Batch, LateResult
 from lumigrad.client.training.trainer import Trainer
-from lumigrad.client.transport.cancellation import shielded
 
 
 class AsyncLateResult(Asynchronous[LateResult]):
@@ -71,7 +70,7 @@ class AsyncTrainer(Asynchronous[Trainer]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._calls.close(lambda: self._blocking.__exit__(kind, error, traceback))
+        await self._calls.close(lambda: self._blocking._cancelled_by(None).__exit__(kind, error, traceback))
 
     @property
     def training_id(self) -> str:
@@ -112,19 +111,19 @@ class AsyncTrainer(Asynchronous[Trainer]):
         Args:
             finish: let the worker forget it; what was not published is lost. False: it waits there for a while.
         """
-        await self._calls.close(lambda: self._blocking.close(finish=finish))
+        await self._calls.close(lambda: self._blocking._cancelled_by(None).close(finish=finish))
 
 
 P = ParamSpec("P")
-B = TypeVar("B")
 
 
-class Beginning:
+class Beginning(Generic[B]):
     """Begins a training when it is awaited or entered; once."""
 
-    def __init__(self, begin: Callable[[], Trainer], calls: Calls, is_new: bool) -> None:
+    def __init__(self, begin: Callable[[B], Trainer], blocking: B, calls: Calls, is_new: bool) -> None:
         """`is_new`: nobody can want the training if nobody waits for it any more."""
         self._begin = begin
+        self._blocking = blocking
         self._is_new = is_new
         self._calls = calls
         self._lock = threading.Lock()
@@ -147,7 +146,7 @@ class Beginning:
 
     async def _awaited(self) -> AsyncTrainer:
         try:
-            return AsyncTrainer(await self._calls.run(self._made_here))
+            return AsyncTrainer(await self._calls.run(self._made_here, self._blocking))
         except asyncio.CancelledError:
             with self._lock:
                 self._is_left, made = True, self._made
@@ -155,24 +154,25 @@ class Beginning:
                 await asyncio.to_thread(made.close, finish=self._is_new)
             raise
 
-    def _made_here(self) -> Trainer:
+    def _made_here(self, blocking: B) -> Trainer:
         """In a thread: nobody may wait any more when the training has begun, and then nobody else would end it."""
-        trainer = self._begin()
+        trainer = self._begin(blocking)
+        # From here on each of its calls is cancelled by itself.
+        trainer._cancelled_by(None)
         with self._lock:
             self._made, is_left = trainer, self._is_left
         if is_left:
-            with shielded():
-                trainer.close(finish=self._is_new)
+            trainer.close(finish=self._is_new)
         return trainer
 
 
 def begun(
     verb: Callable[Concatenate[B, P], Trainer], *, is_new: bool
-) -> Callable[Concatenate[Asynchronous[B], P], Beginning]:
+) -> Callable[Concatenate[Asynchronous[B], P], Beginning[B]]:
     """The same verb, for `await` and for `async with`; `is_new` as for `Beginning`."""
 
     @wraps(verb)
-    def begin(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> Beginning:
-        return Beginning(lambda: verb(self._blocking, *arguments, **options), self._calls, is_new)
+    def begin(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> Beginning[B]:
+        return Beginning(lambda blocking: verb(blocking, *arguments, **options), self._blocking, self._calls, is_new)
 
     return begin

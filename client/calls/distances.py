@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from lumigrad.client.base.arguments import names, truth
@@ -12,20 +13,20 @@ from lumigrad.client.distances.query import DistanceQuery, FieldQuery, Surroundi
 from lumigrad.client.distances.spread import query_spread
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.transport.tracing import traced
+from lumigrad.client.transport.cancellation import Cancellable
 from lumigrad.client.values.handle import scene_facts
 from lumigrad.client.values.obstacle import VoxelGrid
 from lumigrad.client.values.pose import IDENTITY
-from lumigrad.client.workers.pool import Workers
+from lumigrad.client.workers.pool import Pool
 from lumigrad.protos.service import DISTANCE_SERVICE
 
 Positive = Literal["outside", "inside"]
 
 
-class DistanceCalls:
+class DistanceCalls(Cancellable):
     """Distances between spheres and obstacles, collision costs, and fields of distances."""
 
-    _workers: Workers
+    _workers: Pool
     _distances: RemoteDistances
 
     def query(
@@ -92,17 +93,15 @@ class DistanceCalls:
         )
         return self.ask(query, retain=retain, spread=spread, timeout_s=timeout_s)
 
-    @traced(f"{DISTANCE_SERVICE}/Query", lambda _, query, **__: query.facts())
     def ask(
         self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
         """As `query`, for those who hold one already."""
-        deadline = self._workers.deadline(timeout_s)
-        if spread:
-            return query_spread(self._distances, self._workers, query, retain, deadline)
-        return self._distances.query(query, retain, deadline)
+        with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
+            if spread:
+                return query_spread(self._distances, self._workers, query, retain, call)
+            return self._distances.query(query, retain, call)
 
-    @traced(f"{DISTANCE_SERVICE}/Field", lambda _, world, *__, **___: scene_facts(world))
     def field(
         self,
         world: Surroundings,
@@ -129,6 +128,7 @@ class DistanceCalls:
             semantics: "exact", or "curobo_field" for what cuRobo 0.7 computes.
             timeout_s: instead of the client's time-out.
         """
-        query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)
-        values = self._distances.field(query, self._workers.deadline(timeout_s))
-        return VoxelGrid(query.outward(values), query.voxel_size)
+        method, facts = f"{DISTANCE_SERVICE}/Field", partial(scene_facts, world)
+        with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
+            query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)
+            return VoxelGrid(query.outward(self._distances.field(query, call)), query.voxel_size)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, whole_number
 from lumigrad.client.errors import LumigradError, SceneNotFound, Unavailable
-from lumigrad.client.transport.retry import Deadline, wait_for_room
-from lumigrad.client.transport.tracing import traced
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.cancellation import Cancellable
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
@@ -18,21 +20,21 @@ from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.changes import SceneChanges
-from lumigrad.client.workers.pool import Workers
-from lumigrad.client.workers.routing import Wish
+from lumigrad.client.workers.pool import Pool
+from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import SCENE_SERVICE
 
 T = TypeVar("T")
 _MOST_REPLICAS = 1024
+_UPDATE_ID_BYTES = 8
 
 
-class SceneCalls:
+class SceneCalls(Cancellable):
     """Scenes on the workers."""
 
-    _workers: Workers
+    _workers: Pool
 
-    @traced(f"{SCENE_SERVICE}/Put", lambda _, scene, **__: scene_facts(scene))
     def put(self, scene: Scene, *, replicas: int = 1, timeout_s: float | None = None) -> SceneHandle:
         """Stores a scene on its worker, named by its content; storing it again costs only a round trip.
 
@@ -46,11 +48,12 @@ class SceneCalls:
             timeout_s: instead of the client's time-out.
         """
         advice = "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or Target(…)"
-        instance("scene", scene, (Spheres, Gaussians, Mesh, World, Target), advice)
-        copies = whole_number("replicas", replicas, 1, _MOST_REPLICAS)
-        return put(self._workers, scene, self._workers.deadline(timeout_s), copies)
+        method, facts = f"{SCENE_SERVICE}/Put", partial(scene_facts, scene)
+        with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
+            instance("scene", scene, (Spheres, Gaussians, Mesh, World, Target), advice)
+            copies = whole_number("replicas", replicas, 1, _MOST_REPLICAS)
+            return replace(self._workers.put(scene, call), replicas=copies)
 
-    @traced(f"{SCENE_SERVICE}/Update", lambda _, handle, **__: scene_facts(handle))
     def update(
         self,
         /,
@@ -76,79 +79,77 @@ class SceneCalls:
         Raises:
             VersionMismatch: somebody else updated the scene since this handle was made.
         """
-        instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
-        given = {name: value for name, value in tensors.items() if value is not None}
-        changes = SceneChanges(given, poses or {}, enabled or {})
-        deadline = self._workers.deadline(timeout_s)
+        method, facts = f"{SCENE_SERVICE}/Update", partial(scene_facts, handle)
+        with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
+            instance("handle", handle, (SceneHandle,), "pass what put, update or get returned")
+            given = {name: value for name, value in tensors.items() if value is not None}
+            return self._updated(handle, SceneChanges(given, poses or {}, enabled or {}), call)
 
-        def update(worker: Worker) -> tuple[Worker, SceneHandle]:
-            return worker, worker.store.update(handle, changes, deadline)
-
-        leader, updated = self._workers.call(handle, update, deadline)
+    def _updated(self, handle: SceneHandle, changes: SceneChanges, call: Call) -> SceneHandle:
+        update_id = secrets.token_hex(_UPDATE_ID_BYTES)
+        attempts = self._workers.attempts(handle, call)
+        while True:
+            with attempts as worker:
+                assert attempts.reference is not None
+                updated = worker.store.update(handle, attempts.reference, changes, update_id, attempts.call)
+                break
         if updated.kind == "mesh":
             # Worlds show it as it is now, on other workers too.
-            self._workers.follow(leader, handle, updated, changes)
+            self._workers.follow(worker, handle, updated, changes)
         return updated
 
-    @traced(f"{SCENE_SERVICE}/Get", lambda _, scene_id, **__: {"scene_id": scene_id})
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
         """A handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
-        instance("scene_id", scene_id, (str,), "pass the scene_id of a handle")
-        deadline = self._workers.deadline(timeout_s)
-        wish = Wish(scene_id, is_movable=False)
-        return self._workers.call(wish, lambda worker: worker.store.get(scene_id, with_tensors, deadline), deadline)
+        with self._workers.begin(
+            timeout_s, f"{SCENE_SERVICE}/Get", lambda: {"scene_id": scene_id}, self._cancellation
+        ) as call:
+            instance("scene_id", scene_id, (str,), "pass the scene_id of a handle")
+            attempts = self._workers.attempts(Route(scene_id, is_movable=False), call)
+            while True:
+                with attempts as worker:
+                    return worker.store.get(scene_id, with_tensors, attempts.call)
 
-    @traced(f"{SCENE_SERVICE}/List")
     def list(self, *, timeout_s: float | None = None) -> tuple[SceneHandle, ...]:
         """Handles to all scenes that the workers store."""
-        deadline = self._workers.deadline(timeout_s)
-        found = on_each(self._workers, lambda worker: worker.store.list(deadline), deadline)
-        return tuple(handle for handles in found for handle in handles)
+        with self._workers.begin(timeout_s, f"{SCENE_SERVICE}/List", None, self._cancellation) as call:
+            found = on_each(self._workers, lambda worker, _: worker.store.list(call), call)
+            return tuple(handle for handles in found for handle in handles)
 
-    @traced(f"{SCENE_SERVICE}/Delete", lambda _, scene, **__: scene_facts(scene))
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
         """Lets the workers forget a scene, given by its handle or id."""
-        instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
-        deadline = self._workers.deadline(timeout_s)
+        method, facts = f"{SCENE_SERVICE}/Delete", partial(scene_facts, scene)
+        with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
+            instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
 
-        def delete(worker: Worker) -> None:
-            worker.store.delete(scene, deadline)
+            def delete(worker: Worker, is_repeated: bool) -> None:
+                # What a repetition does not find any more has gone as it should.
+                with suppress(*([SceneNotFound] if is_repeated else [])):
+                    worker.store.delete(scene, call)
 
-        on_each(self._workers, delete, deadline, SceneNotFound)
-
-
-def put(workers: Workers, scene: Scene, deadline: Deadline, replicas: int = 1) -> SceneHandle:
-    """Stores a scene on the worker that it belongs to."""
-    key = workers.key(scene)
-    # A world's hash depends on what the worker calls its meshes.
-    digest = None if isinstance(scene, World) else key
-    handle = workers.call(Wish(key), lambda worker: worker.store.put(scene, deadline, digest=digest), deadline)
-    return replace(handle, replicas=replicas)
+            on_each(self._workers, delete, call, SceneNotFound)
 
 
 def on_each(
-    workers: Workers, ask: Callable[[Worker], T], deadline: Deadline, missing: type[LumigradError] = Unavailable
+    workers: Pool, ask: Callable[[Worker, bool], T], call: Call, missing: type[LumigradError] = Unavailable
 ) -> tuple[T, ...]:
-    """What every worker answers; an error only if all of them are away, or what was asked for is `missing` there."""
+    """What every worker answers; an error only if all of them are away, or what was asked for is `missing` there.
+
+    Args:
+        workers: all of them.
+        ask: takes a worker, and whether it was asked before and lost on the way.
+        call: of which it is.
+        missing: the error that says so.
+    """
     answers: tuple[T, ...] = ()
     error: LumigradError | None = None
-    for worker in workers.each(deadline):
+    for worker, attempts in workers.attempts_at_each(call):
         try:
-            answers += (wait_for_room(partial(ask, worker), deadline, workers.retry_s),)
+            while True:
+                with attempts:
+                    answers += (ask(worker, attempts.number > 1),)
+                    break
         except (Unavailable, missing) as failed:
             error = failed if error is None or isinstance(failed, missing) else error
     if error is not None and not answers:
         raise error
     return answers
-
-
-def first_with(workers: Workers, ask: Callable[[Worker], T], missing: type[LumigradError], deadline: Deadline) -> T:
-    """What the first worker answers to which what was asked for is not `missing`."""
-    error: LumigradError | None = None
-    for worker in workers.each(deadline):
-        try:
-            return ask(worker)
-        except (Unavailable, missing) as failed:
-            error = failed if error is None or isinstance(error, missing) else error
-    assert error is not None
-    raise error

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array, NamedArrays
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.transport.retry import Deadline
-from lumigrad.client.transport.tracing import traced
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.cancellation import Cancellable, Cancellation
+from lumigrad.client.transport.tracing import Facts
 from lumigrad.client.workers.contexts import Context, Kept
 from lumigrad.protos.service import DISTANCE_SERVICE
 
-if TYPE_CHECKING:
-    from lumigrad.client.distances.asker import RemoteDistances
+
+class Differentiator(Protocol):
+    """Who computes the gradients of distances."""
+
+    def begin(
+        self,
+        timeout_s: float | None,
+        method: str,
+        facts: Callable[[], Facts] | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> Call:
+        """Begins a call of the user."""
+
+    def backward(self, request: DistanceBackward, call: Call, context: Context, release: bool) -> Gradients:
+        """Gradients from the forward state, or without one by asking again."""
 
 
-class Distances(NamedArrays):
+class Distances(NamedArrays, Cancellable):
     """The answers to a query, as items and as attributes; those that were asked for are present.
 
     Of the centre and the closest obstacle: `distance` [B, H, S], metres, positive outside unless asked otherwise
@@ -43,7 +57,7 @@ class Distances(NamedArrays):
 
     def __init__(
         self,
-        distances: RemoteDistances,
+        distances: Differentiator,
         query: DistanceQuery,
         arrays: Mapping[str, Array],
         kept: Kept | None,
@@ -59,7 +73,6 @@ class Distances(NamedArrays):
         self._distances = distances
         self._context = Context(self, kept)
 
-    @traced(f"{DISTANCE_SERVICE}/Backward", lambda self, *_, **__: self.query.facts())
     def backward(
         self,
         cost: Any = None,
@@ -80,20 +93,22 @@ class Distances(NamedArrays):
             release: let the worker forget the forward state afterwards.
             timeout_s: instead of the client's time-out.
         """
-        given = {name: value for name, value in (("cost", cost), ("distance", distance)) if value is not None}
-        if not given:
-            raise InvalidArgument.of("cost", "expected at least one of cost and distance, got none")
-        upstream: dict[str, Array] = {
-            name: self.query.without_axes(name, value, self.get(name)) for name, value in given.items()
-        }
-        if self.query.inside and "distance" in upstream:
-            upstream["distance"] = -upstream["distance"]
-        request = DistanceBackward(self.query, upstream, names("wanted", wanted))
-        return self.differentiated(request, self._distances.deadline(timeout_s), release)
+        method = f"{DISTANCE_SERVICE}/Backward"
+        with self._distances.begin(timeout_s, method, self.query.facts, self._cancellation) as call:
+            given = {name: value for name, value in (("cost", cost), ("distance", distance)) if value is not None}
+            if not given:
+                raise InvalidArgument.of("cost", "expected at least one of cost and distance, got none")
+            upstream: dict[str, Array] = {
+                name: self.query.without_axes(name, value, self.get(name)) for name, value in given.items()
+            }
+            if self.query.inside and "distance" in upstream:
+                upstream["distance"] = -upstream["distance"]
+            request = DistanceBackward(self.query, upstream, names("wanted", wanted))
+            return self.differentiated(request, call, release)
 
-    def differentiated(self, request: DistanceBackward, deadline: Deadline, release: bool) -> Gradients:
-        """As `backward`, for those who hold a request already."""
-        return self._context.use(lambda kept: self._distances.backward(request, deadline, kept, release), release)
+    def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
+        """As `backward`, for those who hold a request and have begun a call already."""
+        return self._distances.backward(request, call, self._context, release)
 
     def release(self) -> None:
         """Lets the worker forget the forward state; backward still works, by computing it again."""

@@ -12,8 +12,8 @@ from lumigrad.client.base.timings import Gradients
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.distances.asker import RemoteDistances
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery
-from lumigrad.client.transport.retry import Deadline
-from lumigrad.client.workers.pool import Workers
+from lumigrad.client.transport.call import Call
+from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.spread import added, portions, slowest, together
 
 
@@ -32,7 +32,7 @@ class SpreadDistances(Distances):
         for part in self._parts:
             part.release()
 
-    def differentiated(self, request: DistanceBackward, deadline: Deadline, release: bool) -> Gradients:
+    def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """The sum of what each part's worker answers; of spheres, one after the other."""
         counts = [part.query.spheres.shape[self._axis] for part in self._parts]
         bounds = np.cumsum(counts)[:-1]
@@ -41,7 +41,7 @@ class SpreadDistances(Distances):
         for number, part in enumerate(self._parts):
             upstream = {name: np.ascontiguousarray(arrays[number]) for name, arrays in pieces.items()}
             piece = replace(request, query=part.query, output_gradients=upstream)
-            asks.append(partial(part.differentiated, piece, deadline, release))
+            asks.append(partial(part.differentiated, piece, call, release))
         whole = added(together(asks), (), ("spheres",), self._axis)
         arrays = dict(whole)
         if "spheres" in arrays:
@@ -50,20 +50,20 @@ class SpreadDistances(Distances):
 
 
 def query_spread(
-    distances: RemoteDistances, workers: Workers, query: DistanceQuery, retain: bool, deadline: Deadline
+    distances: RemoteDistances, workers: Pool, query: DistanceQuery, retain: bool, call: Call
 ) -> Distances:
     """Asks each worker for its share of the trajectories, or if there is one, of its spheres, at the same time."""
     trajectories, _, spheres, _ = query.spheres.shape
     axis = 0 if trajectories > 1 else 2
-    wishes = workers.spread(query.world, trajectories if axis == 0 else spheres)
-    if len(wishes) < 2:
-        return distances.query(query, retain, deadline)
+    routes = workers.spread(query.world, trajectories if axis == 0 else spheres)
+    if len(routes) < 2:
+        return distances.query(query, retain, call)
     asks: list[Callable[[], Distances]] = []
-    for share, wish in zip(portions(query.spheres.shape[axis], len(wishes)), wishes, strict=True):
+    for share, route in zip(portions(query.spheres.shape[axis], len(routes)), routes, strict=True):
         rows = np.ascontiguousarray(query.spheres[share] if axis == 0 else query.spheres[:, :, share])
         environments = query.environments
         if environments is not None and axis == 0:
             environments = environments[share]
         part = replace(query, spheres=rows, environments=environments, axes=3, inside=False)
-        asks.append(partial(distances.query, part, retain, deadline, wish))
+        asks.append(partial(distances.query, part, retain, call, route))
     return SpreadDistances(distances, query, together(asks), axis)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,19 +16,33 @@ from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.request import BackwardRequest, RenderRequest, WireFormat
 from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.transport.retry import Deadline
-from lumigrad.client.transport.tracing import traced
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.cancellation import Cancellable, Cancellation
+from lumigrad.client.transport.tracing import Facts
 from lumigrad.client.workers.contexts import Context, Kept
 from lumigrad.protos.service import RENDER_SERVICE
-
-if TYPE_CHECKING:
-    from lumigrad.client.rendering.renderer import RemoteRenderer
 
 # Outputs whose own values their derivatives depend on.
 _NEEDED = ("depth", "expected_depth", "inverse_depth")
 
 
-class Frame(NamedArrays):
+class Differentiator(Protocol):
+    """Who computes the gradients of frames."""
+
+    def begin(
+        self,
+        timeout_s: float | None,
+        method: str,
+        facts: Callable[[], Facts] | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> Call:
+        """Begins a call of the user."""
+
+    def backward(self, request: BackwardRequest, call: Call, context: Context, release: bool) -> Gradients:
+        """Gradients from the forward state, or without one by rendering again."""
+
+
+class Frame(NamedArrays, Cancellable):
     """The outputs of a rendering, as items and as attributes; those that were asked for are present.
 
     Of spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
@@ -57,7 +71,7 @@ class Frame(NamedArrays):
 
     def __init__(
         self,
-        renderer: RemoteRenderer,
+        renderer: Differentiator,
         request: RenderRequest,
         arrays: Mapping[str, Array],
         files: Mapping[str, tuple[bytes, ...]],
@@ -82,7 +96,6 @@ class Frame(NamedArrays):
             return np.asarray(image.open(io.BytesIO(files)))
         return np.stack([np.asarray(image.open(io.BytesIO(file))) for file in files])
 
-    @traced(f"{RENDER_SERVICE}/Backward", lambda self, *_, **__: self.request.facts())
     def backward(
         self,
         color: Any = None,
@@ -127,15 +140,17 @@ class Frame(NamedArrays):
             "inverse_depth": inverse_depth,
             "means2d": means2d,
         }
-        given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
-        self._check_upstream(given, of_gaussians)
-        upstream = {name: self._stacked(name, value) for name, value in given.items()}
-        request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
-        return self.differentiated(request, self._renderer.deadline(timeout_s), release)
+        method = f"{RENDER_SERVICE}/Backward"
+        with self._renderer.begin(timeout_s, method, self.request.facts, self._cancellation) as call:
+            given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
+            self._check_upstream(given, of_gaussians)
+            upstream = {name: self._stacked(name, value) for name, value in given.items()}
+            request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
+            return self.differentiated(request, call, release)
 
-    def differentiated(self, request: BackwardRequest, deadline: Deadline, release: bool) -> Gradients:
-        """As `backward`, for those who hold a request already."""
-        return self._context.use(lambda kept: self._renderer.backward(request, deadline, kept, release), release)
+    def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
+        """As `backward`, for those who hold a request and have begun a call already."""
+        return self._renderer.backward(request, call, self._context, release)
 
     def release(self) -> None:
         """Lets the worker forget the forward state; backward still works, by computing it again."""

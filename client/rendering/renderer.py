@@ -14,8 +14,8 @@ from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import BackwardRequest, RenderRequest
 from lumigrad.client.settings.image_format import format_messages
 from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.connection import Reply
-from lumigrad.client.transport.retry import Deadline
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.wire.scenes import (
     camera_message,
@@ -23,10 +23,9 @@ from lumigrad.client.wire.scenes import (
     scene_message,
     sphere_settings_message,
 )
-from lumigrad.client.workers.contexts import Kept
-from lumigrad.client.workers.pool import Workers
-from lumigrad.client.workers.routing import Wish
-from lumigrad.client.workers.worker import Worker
+from lumigrad.client.workers.contexts import Context, Kept
+from lumigrad.client.workers.pool import Pool
+from lumigrad.client.workers.routing import Route
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
@@ -39,97 +38,54 @@ _WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16
 class RemoteRenderer:
     """The renderer of a client's workers."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Pool) -> None:
         self._workers = workers
+        self.begin = workers.begin
 
-    def deadline(self, timeout_s: float | None) -> Deadline:
-        """Starts the clock of a call."""
-        return self._workers.deadline(timeout_s)
-
-    def render(self, request: RenderRequest, retain: bool, deadline: Deadline, wish: Wish | None = None) -> Frame:
+    def render(self, request: RenderRequest, retain: bool, call: Call, route: Route | None = None) -> Frame:
         """Renders; with `retain` the worker keeps the forward state for the frame's backward.
 
         Args:
             request: what to render.
             retain: whether to keep it.
-            deadline: of all of it.
-            wish: which worker; None: the scene's.
+            call: of the user.
+            route: which worker; None: the scene's.
         """
-        return self._workers.call(
-            wish or _stored(request), lambda worker: self._rendered(worker, request, retain, deadline), deadline
-        )
+        attempts = self._workers.attempts(_stored(request), call, route=route)
 
-    def _rendered(self, worker: Worker, request: RenderRequest, retain: bool, deadline: Deadline) -> Frame:
-        def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
-            def build(payload: PayloadWriter) -> Message:
-                spec = _spec(request, reference, payload)
-                formats = format_messages(request.image_formats, request.jpeg_quality)
-                return render_pb2.RenderRequest(spec=spec, retain=retain, formats=formats)
+        def build(payload: PayloadWriter) -> Message:
+            spec = _spec(request, attempts.reference, payload)
+            formats = format_messages(request.image_formats, request.jpeg_quality)
+            return render_pb2.RenderRequest(spec=spec, retain=retain, formats=formats)
 
-            return worker.connection.exchange(worker.connection.render.Render, build, deadline)
+        while True:
+            with attempts as worker:
+                service = worker.connection.render
+                reply = worker.connection.exchange(service.Render, build, attempts.call)
+                kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
+                arrays, files = _outputs(reply)
+                return Frame(self, request, arrays, files, kept, reply.timings)
 
-        if isinstance(request.scene, SceneHandle):
-            reply = worker.store.with_reference(request.scene, attempt, deadline)
-        else:
-            reply = attempt(None)
-        arrays: dict[str, Array] = {}
-        files: dict[str, tuple[bytes, ...]] = {}
-        for named in reply.header.outputs:
-            array = reply.reader.read(named.tensor, named.name)
-            if named.HasField("encoded"):
-                files[named.name] = _files(array, named.encoded.lengths)
-            else:
-                half = named.tensor.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16)
-                arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if half else array
-        kept = Kept.of(reply.header.context_id, worker, worker.connection.render.Release)
-        return Frame(self, request, arrays, files, kept, reply.timings)
-
-    def backward(
-        self, request: BackwardRequest, deadline: Deadline, kept: Kept | None = None, release: bool = False
-    ) -> Gradients:
-        """Gradients from the forward state, or without one by rendering again.
-
-        Raises:
-            ContextLost: the state is gone, perhaps with its worker.
-        """
-        if kept is not None:
-            return self._workers.call_holder(
-                kept, lambda worker: self._differentiated(worker, request, deadline, kept, release), deadline
-            )
-        return self._workers.call(
-            _stored(request.render), lambda worker: self._differentiated(worker, request, deadline), deadline
-        )
-
-    def _differentiated(
-        self,
-        worker: Worker,
-        request: BackwardRequest,
-        deadline: Deadline,
-        kept: Kept | None = None,
-        release: bool = False,
-    ) -> Gradients:
+    def backward(self, request: BackwardRequest, call: Call, context: Context, release: bool) -> Gradients:
+        """Gradients from the forward state, or without one by rendering again."""
         render = request.render
+        attempts = self._workers.attempts(_stored(render), call, context=context, to_release=release, any_version=True)
 
-        def build(reference: scene_pb2.SceneRef | None, payload: PayloadWriter) -> Message:
-            spec = render_pb2.BackwardSpec(wanted=request.wanted, release=release and kept is not None)
+        def build(payload: PayloadWriter) -> Message:
+            spec = render_pb2.BackwardSpec(wanted=request.wanted, release=release and attempts.kept is not None)
             spec.format.dtype, spec.format.sparse = _WIRE_FORMATS[request.wire_format], request.sparse
-            if kept is None:
-                spec.render.CopyFrom(_spec(render, reference, payload))
+            if attempts.kept is None:
+                spec.render.CopyFrom(_spec(render, attempts.reference, payload))
             else:
-                spec.context_id = kept.context_id
+                spec.context_id = attempts.kept.context_id
             for name, array in request.output_gradients.items():
                 spec.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)))
             return render_pb2.BackwardRequest(spec=spec)
 
-        def attempt(reference: scene_pb2.SceneRef | None) -> Reply[Any]:
-            method = worker.connection.render.Backward
-            return worker.connection.exchange(method, lambda payload: build(reference, payload), deadline)
-
-        if kept is None and isinstance(render.scene, SceneHandle):
-            reply = worker.store.with_reference(render.scene, attempt, deadline, any_version=True)
-        else:
-            reply = attempt(None)
-        return Gradients(_gradient_arrays(reply, render.single), reply.timings)
+        while True:
+            with attempts as worker:
+                reply = worker.connection.exchange(worker.connection.render.Backward, build, attempts.call)
+                return Gradients(_gradient_arrays(reply, render.single), reply.timings)
 
 
 def _stored(request: RenderRequest) -> SceneHandle | None:
@@ -153,6 +109,20 @@ def _spec(
     elif not isinstance(request.scene, SceneHandle):
         spec.scene.CopyFrom(scene_message(request.scene, payload))
     return spec
+
+
+def _outputs(reply: Reply[Any]) -> tuple[dict[str, Array], dict[str, tuple[bytes, ...]]]:
+    """The arrays of a reply, and its files."""
+    arrays: dict[str, Array] = {}
+    files: dict[str, tuple[bytes, ...]] = {}
+    for named in reply.header.outputs:
+        array = reply.reader.read(named.tensor, named.name)
+        if named.HasField("encoded"):
+            files[named.name] = _files(array, named.encoded.lengths)
+        else:
+            half = named.tensor.dtype in (dtypes.FLOAT16, dtypes.BFLOAT16)
+            arrays[named.name] = dtypes.to_float32(array, named.tensor.dtype) if half else array
+    return arrays, files
 
 
 def _files(contents: Array, lengths: Sequence[int]) -> tuple[bytes, ...]:

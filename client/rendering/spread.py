@@ -15,11 +15,11 @@ from lumigrad.client.rendering.renderer import RemoteRenderer
 from lumigrad.client.rendering.request import BackwardRequest, RenderRequest
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.call import Call
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.workers.pool import Workers
+from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.spread import added, portions, slowest, together
 
 # Gradients with a row for each primitive, which are sparse on request.
@@ -42,7 +42,7 @@ class SpreadFrame(Frame):
         for part in self._parts:
             part.release()
 
-    def differentiated(self, request: BackwardRequest, deadline: Deadline, release: bool) -> Gradients:
+    def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """The sum of what each part's worker answers; of cameras, one after the other."""
         asks: list[Callable[[], Gradients]] = []
         begin = 0
@@ -50,7 +50,7 @@ class SpreadFrame(Frame):
             end = begin + len(part.request.cameras)
             upstream = {name: array[begin:end] for name, array in request.output_gradients.items()}
             piece = replace(request, render=part.request, output_gradients=upstream)
-            asks.append(partial(part.differentiated, piece, deadline, release))
+            asks.append(partial(part.differentiated, piece, call, release))
             begin = end
         found = together(asks)
         joined = [name for name in found[0] if name.startswith(_PER_CAMERA)]
@@ -59,19 +59,17 @@ class SpreadFrame(Frame):
         return added(found, _ROWS, joined)
 
 
-def render_spread(
-    renderer: RemoteRenderer, workers: Workers, request: RenderRequest, retain: bool, deadline: Deadline
-) -> Frame:
+def render_spread(renderer: RemoteRenderer, workers: Pool, request: RenderRequest, retain: bool, call: Call) -> Frame:
     """Renders each worker's share of the views at the same time; all on one worker what cannot be shared."""
     scene = request.scene if isinstance(request.scene, SceneHandle) else None
     most = len(request.cameras) if _is_divisible(request) else 1
-    wishes = workers.spread(scene, most)
-    if len(wishes) < 2:
-        return renderer.render(request, retain, deadline)
+    routes = workers.spread(scene, most)
+    if len(routes) < 2:
+        return renderer.render(request, retain, call)
     asks: list[Callable[[], Frame]] = []
-    for share, wish in zip(portions(len(request.cameras), len(wishes)), wishes, strict=True):
+    for share, route in zip(portions(len(request.cameras), len(routes)), routes, strict=True):
         part = replace(request, cameras=request.cameras[share], settings=_settings_of(request, share))
-        asks.append(partial(renderer.render, part, retain, deadline, wish))
+        asks.append(partial(renderer.render, part, retain, call, route))
     return SpreadFrame(renderer, request, together(asks))
 
 

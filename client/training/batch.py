@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.training.results import Images, StepResult
+from lumigrad.client.transport.cancellation import Cancellation
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import tensor_pb2, training_pb2
 
-if TYPE_CHECKING:
-    from lumigrad.client.training.trainer import Trainer
+
+class Steps(Protocol):
+    """Of a trainer, what its batches and their results need."""
+
+    def apply(self, gradients: training_pb2.StepGradients, payload: PayloadWriter) -> LateResult:
+        """Sends what a batch's loss gives."""
+
+    def settle(self, awaited: LateResult | None = None) -> None:
+        """Waits until a result was given to `LateResult.tell`."""
+
+    def _cancelled_by(self, cancellation: Cancellation | None) -> Steps:
+        """Has `cancellation` end its calls."""
 
 
 class LateResult:
@@ -23,10 +34,10 @@ class LateResult:
         number: of the step; known at once.
     """
 
-    def __init__(self, number: int, wait: Callable[[LateResult], None]) -> None:
-        """`wait` returns when the result has been given to `tell`."""
+    def __init__(self, number: int, steps: Steps) -> None:
+        """`steps` gives the result to `tell`."""
         self.number = number
-        self._wait = wait
+        self._steps = steps
         self._result: StepResult | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +46,7 @@ class LateResult:
     def result(self) -> StepResult:
         """The result itself; waits for it."""
         if self._result is None:
-            self._wait(self)
+            self._steps.settle(self)
         assert self._result is not None
         return self._result
 
@@ -43,6 +54,11 @@ class LateResult:
     def is_known(self) -> bool:
         """Whether `result` returns at once."""
         return self._result is not None
+
+    def _cancelled_by(self, cancellation: Cancellation | None) -> LateResult:
+        """The same result; whoever waits for it is ended by `cancellation`."""
+        self._steps._cancelled_by(cancellation)
+        return self
 
     def tell(self, result: StepResult) -> None:
         """Give the result."""
@@ -57,8 +73,8 @@ class Batch:
         views: which were rendered.
     """
 
-    def __init__(self, trainer: Trainer, images: Images) -> None:
-        self._trainer = trainer
+    def __init__(self, steps: Steps, images: Images) -> None:
+        self._steps = steps
         self.images = images
         self.views = images.views
 
@@ -74,7 +90,12 @@ class Batch:
         """
         payload = PayloadWriter()
         message = gradients_message(self.images.number, gradients, gradient_format, payload)
-        return self._trainer.apply(message, payload)
+        return self._steps.apply(message, payload)
+
+    def _cancelled_by(self, cancellation: Cancellation | None) -> Batch:
+        """The same batch, whose calls `cancellation` ends."""
+        self._steps._cancelled_by(cancellation)
+        return self
 
 
 def gradients_message(

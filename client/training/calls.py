@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from lumigrad.client.base.arguments import instance, number, whole_number
-from lumigrad.client.calls.scenes import first_with, put
-from lumigrad.client.errors import InvalidArgument, SceneNotFound, TrainingLost
+from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, TrainingLost, Unavailable
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.render import RENDER_SETTINGS, settings_of
 from lumigrad.client.training.options import (
@@ -21,20 +21,20 @@ from lumigrad.client.training.options import (
     extent_of,
     rates_message,
 )
-from lumigrad.client.training.stream import TrainingStream
+from lumigrad.client.training.stream import Restore, TrainingStream
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.training.views import Targets, Views
-from lumigrad.client.transport import affinity
-from lumigrad.client.transport.tracing import traced
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.cancellation import Cancellable
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message
-from lumigrad.client.workers.pool import Workers
+from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import TRAINING_SERVICE
-from lumigrad.v1 import scene_pb2, training_pb2
+from lumigrad.v1 import training_pb2
 
 # Trainings place no slices.
 _SETTINGS = tuple(name for name in RENDER_SETTINGS if name != "transforms")
@@ -42,12 +42,11 @@ _MOST = 1 << 40
 _START_ID_BYTES = 16
 
 
-class TrainingCalls:
+class TrainingCalls(Cancellable):
     """Trainings on the worker."""
 
-    _workers: Workers
+    _workers: Pool
 
-    @traced(f"{TRAINING_SERVICE}/Train", lambda _, scene, *__, **___: scene_facts(scene))
     def trainer(
         self,
         /,
@@ -100,38 +99,37 @@ class TrainingCalls:
         Raises:
             TrainingHeld: another client trains the scene.
         """
-        instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
-        views = Views(cameras, targets)
-        deadline = self._workers.deadline(timeout_s)
-        handle = scene if isinstance(scene, SceneHandle) else put(self._workers, scene, deadline)
-        spec = training_pb2.TrainingSpec(
-            sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
-            seed=whole_number("seed", seed, 0, (1 << 64) - 1),
-            snapshot_every=whole_number("snapshot_every", snapshot_every, 0, _MOST),
-        )
-        _set_rendering(spec, handle if handle.scene is None else scene, views, settings)
-        radius = extent_of(views.cameras) if extent is None else number("extent", extent)
-        tensors = _tensors_of(handle)
-        chosen = dict(default_rates(handle.kind, tensors, radius, total_steps) if rates is None else rates)
-        for name, rate in (("poses", refine_poses), ("exposures", refine_exposures)):
-            if rate is not None:
-                chosen[name] = rate
-        optimizer = training_pb2.Optimizer(
-            rates=rates_message(chosen),
-            beta1=number("betas[0]", betas[0]),
-            beta2=number("betas[1]", betas[1]),
-            epsilon=number("epsilon", epsilon),
-            visible_only=visible_only,
-        )
-        spec.optimizer.CopyFrom(optimizer)
-        if views.has_targets:
-            spec.loss.CopyFrom((loss or Loss()).message())
-        if density is not None:
-            spec.density.CopyFrom(density.message(radius))
-        with affinity.to(handle.goes_by):
-            return self._begin(handle, views, spec, timeout_s)
+        method, facts = f"{TRAINING_SERVICE}/Train", partial(scene_facts, scene)
+        with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
+            instance("scene", scene, (Spheres, Gaussians, SceneHandle), "pass spheres, Gaussians, or a handle of them")
+            views = Views(cameras, targets)
+            handle = scene if isinstance(scene, SceneHandle) else self._workers.put(scene, call)
+            spec = training_pb2.TrainingSpec(
+                sh_degree_every=whole_number("sh_degree_every", sh_degree_every, 0, _MOST),
+                seed=whole_number("seed", seed, 0, (1 << 64) - 1),
+                snapshot_every=whole_number("snapshot_every", snapshot_every, 0, _MOST),
+            )
+            _set_rendering(spec, handle if handle.scene is None else scene, views, settings)
+            radius = extent_of(views.cameras) if extent is None else number("extent", extent)
+            tensors = _tensors_of(handle)
+            chosen = dict(default_rates(handle.kind, tensors, radius, total_steps) if rates is None else rates)
+            for name, rate in (("poses", refine_poses), ("exposures", refine_exposures)):
+                if rate is not None:
+                    chosen[name] = rate
+            optimizer = training_pb2.Optimizer(
+                rates=rates_message(chosen),
+                beta1=number("betas[0]", betas[0]),
+                beta2=number("betas[1]", betas[1]),
+                epsilon=number("epsilon", epsilon),
+                visible_only=visible_only,
+            )
+            spec.optimizer.CopyFrom(optimizer)
+            if views.has_targets:
+                spec.loss.CopyFrom((loss or Loss()).message())
+            if density is not None:
+                spec.density.CopyFrom(density.message(radius))
+            return self._begun(handle, views, spec, call)
 
-    @traced(f"{TRAINING_SERVICE}/Train")
     def resume_trainer(
         self, training_id: str, lease: str, *, targets: Sequence[Any] | None = None, timeout_s: float = 60.0
     ) -> Trainer:
@@ -149,62 +147,77 @@ class TrainingCalls:
         Raises:
             TrainingLost: it has ended, nobody came back in time, or the lease is another's.
         """
-        start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
-        known = None if targets is None else Targets(targets)
-
-        def resume(worker: Worker) -> Trainer:
-            return self._resumed(worker, start, known, timeout_s)
-
-        return first_with(self._workers, resume, TrainingLost, self._workers.deadline(timeout_s))
+        with self._workers.begin(timeout_s, f"{TRAINING_SERVICE}/Train", None, self._cancellation) as call:
+            start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
+            known = None if targets is None else Targets(targets)
+            error: LumigradError | None = None
+            for worker in self._workers.present():
+                try:
+                    return self._resumed(worker, start, known, call.renewed(timeout_s))
+                except (Unavailable, TrainingLost) as failed:
+                    error = failed if error is None or isinstance(error, TrainingLost) else error
+            assert error is not None
+            raise error
 
     def _resumed(
-        self, worker: Worker, start: training_pb2.TrainingStart, targets: Targets | None, timeout_s: float
+        self, worker: Worker, start: training_pb2.TrainingStart, targets: Targets | None, call: Call
     ) -> Trainer:
-        def put_targets() -> None:
+        def put_targets(call: Call) -> None:
             if targets is not None:
-                targets.put(worker.store, self._workers.deadline(timeout_s))
+                targets.put(worker.store, call)
 
-        stream = TrainingStream(worker.connection, timeout_s, self._workers.retry_s, put_targets)
+        stream = self._stream(worker, call, put_targets)
         try:
-            stream.start(start)
+            stream.start(start, call)
         except SceneNotFound:
             # Of a worker that has the snapshot, but not what its views show.
             if targets is None:
                 raise
-            put_targets()
-            stream.start(start)
+            stream.put_again()
+            stream.start(start, call.renewed(call.timeout_s))
         started = stream.started
-        trainer = Trainer(stream, worker.store, started.has_loss, timeout_s, int(started.snapshot_every))
+        trainer = Trainer(stream, worker.store, started.has_loss, int(started.snapshot_every))
         has_snapshots = started.snapshot_every > 0 or started.HasField("snapshot_step")
         if targets is None and started.has_loss and has_snapshots:
             try:
-                hashes = [view.target for view in trainer.views()[0]]
-                targets = Targets.downloaded(hashes, worker.store, self._workers.deadline(timeout_s))
+                targets = _downloaded(trainer, stream, worker)
             except BaseException:
                 trainer.close(finish=False)
                 raise
         return trainer
 
-    def _begin(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, timeout_s: float) -> Trainer:
+    def _begun(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, call: Call) -> Trainer:
         start_id = secrets.token_hex(_START_ID_BYTES)
 
-        def begin(worker: Worker) -> Trainer:
-            def put_targets() -> None:
-                views.put(worker.store, self._workers.deadline(timeout_s))
+        def put_targets(worker: Worker, call: Call) -> None:
+            views.put(worker.store, call)
 
-            stream = TrainingStream(worker.connection, timeout_s, self._workers.retry_s, put_targets)
-            put_targets()
+        attempts = self._workers.attempts(handle, call.to(handle.affinity_key))
+        while True:
+            with attempts as worker:
+                # From here on it stays where it has begun.
+                stream = self._stream(worker, attempts.call, partial(put_targets, worker))
+                put_targets(worker, attempts.call.renewed(call.timeout_s))
+                start = training_pb2.TrainingStart(
+                    scene=attempts.reference, spec=spec, views=views.messages(), start_id=start_id
+                )
+                stream.start(start, attempts.call.renewed(call.timeout_s))
+                return Trainer(stream, worker.store, views.has_targets, spec.snapshot_every)
 
-            def start(reference: scene_pb2.SceneRef) -> None:
-                messages = views.messages()
-                stream.start(training_pb2.TrainingStart(scene=reference, spec=spec, views=messages, start_id=start_id))
+    def _stream(self, worker: Worker, call: Call, restore: Restore) -> TrainingStream:
+        stream = TrainingStream(worker.connection, call.affinity, call.timeout_s, self._workers.retry_s, restore)
+        stream.cancellation = call.cancellation
+        return stream
 
-            worker.store.with_reference(handle, start, deadline)
-            return Trainer(stream, worker.store, views.has_targets, timeout_s, spec.snapshot_every)
 
-        deadline = self._workers.deadline(timeout_s)
-        # From here on it stays where it has begun.
-        return self._workers.call(handle, begin, deadline)
+def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> Targets:
+    """What the views of a training show, from its worker."""
+    hashes = [view.target for view in trainer.views()[0]]
+    call = stream.call()
+    attempts = stream.attempts(call)
+    while True:
+        with attempts:
+            return Targets.downloaded(hashes, worker.store, call)
 
 
 def _set_rendering(

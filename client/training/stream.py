@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -22,9 +23,10 @@ from lumigrad.client.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from lumigrad.client.transport import affinity, cancellation
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.cancellation import Cancellation
 from lumigrad.client.transport.connection import Connection
-from lumigrad.client.transport.retry import Deadline, Repetitions, retry_unavailable
+from lumigrad.client.transport.retry import Attempts, Backoff
 from lumigrad.client.transport.status import exception_of
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import PayloadAssembler
@@ -75,27 +77,27 @@ class TrainReply:
 
 
 class Exchange:
-    """A call until it breaks or is closed."""
+    """An RPC until it breaks or is closed."""
 
-    def __init__(self, connection: Connection, timeout_s: float) -> None:
-        """Starts the call; `timeout_s` is how long a reply may take."""
+    def __init__(self, connection: Connection, call: Call, timeout_s: float) -> None:
+        """Starts the RPC on behalf of a call; `timeout_s` is how long a reply may take."""
         self._target = connection.target
         self._timeout_s = timeout_s
         self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
         self._incoming: queue.SimpleQueue[TrainReply | BaseException] = queue.SimpleQueue()
         self._has_ended = threading.Event()
-        self._call = connection.open_stream(connection.training.Train, self._frames())
+        self._call = connection.open_stream(connection.training.Train, self._frames(), call)
         threading.Thread(target=self._read, name="lumigrad training", daemon=True).start()
 
     def send(self, message: training_pb2.TrainRequest, payload: PayloadWriter) -> None:
         """Sends a request after those before it; does not wait."""
         self._outgoing.put((message, payload))
 
-    def receive(self) -> TrainReply:
+    def receive(self, cancellation: Cancellation | None = None) -> TrainReply:
         """The next reply; waits for it."""
         try:
-            # Who stops waiting ends the call, whose reader then puts an error there.
-            with cancellation.watching(self._call):
+            # Who stops waiting ends the RPC, whose reader then puts an error there.
+            with nullcontext() if cancellation is None else cancellation.watch(self._call):
                 reply = self._incoming.get(timeout=self._timeout_s)
         except queue.Empty:
             self.close()
@@ -156,7 +158,7 @@ def _complete(first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
     return TrainReply(message, PayloadReader(assembler.finish()))
 
 
-Restore = Callable[[], None]
+Restore = Callable[[Call], None]
 _log = logging.getLogger("lumigrad")
 # Calls that may break in a row before one brings a reply: a step may be what breaks them.
 _MOST_BROKEN = 8
@@ -187,12 +189,21 @@ class _Request:
 
 
 class TrainingStream:
-    """Sends requests and delivers each reply once, in order."""
+    """Sends requests and delivers each reply once, in order.
 
-    def __init__(self, connection: Connection, timeout_s: float, retry_s: float, restore: Restore) -> None:
+    Attributes:
+        affinity: the key that its calls are routed by.
+        cancellation: ends what is waited for; None: nobody does.
+        resumed: how often the training was taken up again.
+    """
+
+    def __init__(
+        self, connection: Connection, affinity: str, timeout_s: float, retry_s: float, restore: Restore
+    ) -> None:
         """`restore` puts on the worker again what the start of a training needs, if a new worker lacks it."""
         self._connection = connection
-        self.affinity = affinity.current()
+        self.affinity = affinity
+        self.cancellation: Cancellation | None = None
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._restore = restore
@@ -222,19 +233,35 @@ class TrainingStream:
         """Payloads that are kept, so that they can be sent again."""
         return sum(request.payload.length for request in self._requests)
 
-    def start(self, start: training_pb2.TrainingStart) -> None:
-        """Begins a training, or takes one up; a new one has a `start_id`, for the start is repeated if need be."""
+    def call(self) -> Call:
+        """Begins a call to the training's worker."""
+        return Call(self._timeout_s, affinity=self.affinity, cancellation=self.cancellation)
+
+    def attempts(self, call: Call) -> Attempts:
+        """The attempts of a call to the training's worker."""
+        return Attempts(call, self._retry_s)
+
+    def start(self, start: training_pb2.TrainingStart, call: Call | None = None) -> None:
+        """Begins a training, or takes one up.
+
+        Args:
+            start: of a new one it has a `start_id`, for it is repeated if need be.
+            call: on whose behalf, which must be routed as the stream; None: one of its own.
+        """
         self._connection.check_own()
-        deadline = Deadline(self._timeout_s)
-        with affinity.to(self.affinity):
-            retry_unavailable(lambda: self._open(start), deadline, self._retry_s)
+        call = call or self.call()
+        attempts = self.attempts(call)
+        while True:
+            with attempts:
+                self._open(start, call)
+                return
 
     def restart(self) -> None:
         """Takes the training up; requests that were on their way are forgotten."""
         self.close()
         for waiting in (self._requests, self._expected, self._ready):
             waiting.clear()
-        self._put_again()
+        self.put_again()
         self.start(self._again())
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
@@ -259,14 +286,14 @@ class TrainingStream:
     def receive(self) -> TrainReply:
         """The next reply that was not delivered yet; a worker without room for it is waited for."""
         self._connection.check_own()
-        repetitions, broken = Repetitions(Deadline(self._timeout_s), self._retry_s), 0
+        backoff, broken = Backoff(self.call(), self._retry_s), 0
         while True:
             if self._ready:
                 return self._ready.popleft()
             try:
-                reply = self._live().receive()
+                reply = self._live().receive(self.cancellation)
             except ResourceExhausted as error:
-                repetitions.after(error, lambda: False)
+                backoff.after(error)
                 self._resume()
                 continue
             except (Unavailable, Cancelled) as error:
@@ -326,7 +353,7 @@ class TrainingStream:
 
     def _take_up(self) -> None:
         self.close()
-        self._put_again()
+        self.put_again()
         undelivered = next((r.number for r in self._requests if r.number is not None and not r.is_answered), None)
         start = self._again()
         start.undelivered = self._started.step if undelivered is None else undelivered
@@ -339,17 +366,22 @@ class TrainingStream:
             training_id=self._started.training_id, lease=self._started.lease, holder=self._started.holder
         )
 
-    def _put_again(self) -> None:
-        with affinity.to(self.affinity):
-            self._restore()
+    def put_again(self) -> None:
+        """Puts on the worker what the start of the training needs."""
+        call = self.call()
+        attempts = self.attempts(call)
+        while True:
+            with attempts:
+                self._restore(call)
+                return
 
-    def _open(self, start: training_pb2.TrainingStart) -> None:
-        exchange = Exchange(self._connection, self._timeout_s)
+    def _open(self, start: training_pb2.TrainingStart, call: Call) -> None:
+        exchange = Exchange(self._connection, call, self._timeout_s)
         exchange.send(training_pb2.TrainRequest(start=start), PayloadWriter())
         try:
-            # A training that has begun, and whose name nobody has heard, would keep others from its scene.
-            with cancellation.shielded():
-                reply = exchange.receive()
+            # Is not cancelled: a training that has begun, and whose name nobody has heard, would keep others from its
+            # scene.
+            reply = exchange.receive()
         except BaseException:
             exchange.close()
             raise

@@ -15,8 +15,7 @@ from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld,
 from lumigrad.client.training.batch import Batch, LateResult
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.client.training.stream import ImageFormat, TrainingStream, TrainReply, step_message
-from lumigrad.client.transport import affinity
-from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.cancellation import Cancellation
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.protos.tensors import PayloadWriter
@@ -35,14 +34,11 @@ class Trainer:
     snapshot, and the steps since then are made again.
     """
 
-    def __init__(
-        self, stream: TrainingStream, store: SceneStore, has_loss: bool, timeout_s: float, snapshot_every: int = 0
-    ) -> None:
+    def __init__(self, stream: TrainingStream, store: SceneStore, has_loss: bool, snapshot_every: int = 0) -> None:
         """`Client.trainer` makes one."""
         self._stream = stream
         self._store = store
         self._has_loss = has_loss
-        self._timeout_s = timeout_s
         self._next = int(stream.started.step)
         # The step after those that were sent, and whether these wait for gradients.
         self._sent, self._is_own = self._next, False
@@ -65,6 +61,11 @@ class Trainer:
         if error is not None and not self._has_ended and not isinstance(error, TrainingHeld | TrainingLost):
             self._stream.tell_how_to_resume()
         self.close(finish=error is None)
+
+    def _cancelled_by(self, cancellation: Cancellation | None) -> Trainer:
+        """The same trainer, whose calls `cancellation` ends from now on; None: nobody does."""
+        self._stream.cancellation = cancellation
+        return self
 
     @property
     def training_id(self) -> str:
@@ -164,7 +165,7 @@ class Trainer:
             number += 1
             if number == sent and self._stream.history_bytes > _HISTORY_BYTES:
                 self.snapshot()
-        self._settle()
+        self.settle()
 
     def _rests_before(self, number: int) -> bool:
         """Whether a step is only sent when no other waits for gradients: a snapshot is between two steps."""
@@ -179,16 +180,19 @@ class Trainer:
             VersionMismatch: somebody has updated it.
         """
         self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
-        with affinity.to(self._stream.affinity):
-            return self._store.handle(self._received("published").message.published.scene)
+        published = self._received("published").message.published
+        return self._store.handle(published.scene, self._stream.call())
 
     def scene(self) -> Scene:
         """The scene as it is now, downloaded."""
         handle = self.publish()
-        with affinity.to(self._stream.affinity):
-            found = self._store.get(handle.scene_id, True, Deadline(self._timeout_s)).scene
-        assert found is not None
-        return found
+        call = self._stream.call()
+        attempts = self._stream.attempts(call)
+        while True:
+            with attempts:
+                found = self._store.get(handle.scene_id, True, call).scene
+                assert found is not None
+                return found
 
     def snapshot(self) -> int:
         """Has the worker write everything into its spool; returns the number of the next step."""
@@ -230,15 +234,15 @@ class Trainer:
 
     def apply(self, gradients: training_pb2.StepGradients, payload: PayloadWriter) -> LateResult:
         """Sends what a batch's loss gives; `Batch.apply` does it."""
-        result = LateResult(int(gradients.number), self._settle)
+        result = LateResult(int(gradients.number), self)
         self._stream.send(training_pb2.TrainRequest(gradients=gradients), payload, number=result.number)
         self._late.append(result)
         self._applied = result.number
         if self._ahead == 1:
-            self._settle()
+            self.settle()
         return result
 
-    def _settle(self, awaited: LateResult | None = None) -> None:
+    def settle(self, awaited: LateResult | None = None) -> None:
         """Wait for the results of gradients that were sent, up to the one that is awaited; None: all."""
         while self._late and not (awaited is not None and awaited.is_known):
             self.receive_step()
@@ -246,7 +250,7 @@ class Trainer:
     def _clear_up(self) -> None:
         """Ends what a loop has left that ended early: steps are made, pictures without gradients are forgotten."""
         if self._is_own:
-            self._settle()
+            self.settle()
             if self._next < self._sent:
                 self._sent = self._next = max(self._next, int(self._stream.retake(self._next).step))
         while self._next < self._sent:

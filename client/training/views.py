@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, TypeVar
 
 from lumigrad.client.base.arguments import instance
 from lumigrad.client.errors import InvalidArgument, SceneNotFound
-from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.call import Call
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.target import Target
@@ -35,23 +34,23 @@ class Targets:
         return len(self._targets)
 
     @staticmethod
-    def downloaded(hashes: Sequence[str], store: SceneStore, deadline: Deadline) -> Targets:
+    def downloaded(hashes: Sequence[str], store: SceneStore, call: Call) -> Targets:
         """Those that the worker has, by the hashes of their contents."""
 
         def get(digest: str) -> list[Any]:
             try:
-                return [store.get_content(digest, deadline).scene]
+                return [store.get_content(digest, call).scene]
             except SceneNotFound:
                 # The training has a hold of its own on it.
                 return []
 
         return Targets([target for found in _each(get, dict.fromkeys(hashes)) for target in found])
 
-    def put(self, store: SceneStore, deadline: Deadline) -> list[str]:
+    def put(self, store: SceneStore, call: Call) -> list[str]:
         """Stores those that the worker does not have; returns the hashes of their contents."""
 
         def put(target: Target | SceneHandle) -> str:
-            return (store.put(target, deadline) if isinstance(target, Target) else target).content_hash
+            return (store.put(target, call) if isinstance(target, Target) else target).content_hash
 
         return _each(put, self._targets)
 
@@ -77,10 +76,10 @@ class Views:
         """Whether the worker can compute a loss."""
         return self._targets is not None
 
-    def put(self, store: SceneStore, deadline: Deadline) -> None:
+    def put(self, store: SceneStore, call: Call) -> None:
         """Stores the targets that the worker does not have."""
         if self._targets is not None:
-            self._hashes = self._targets.put(store, deadline)
+            self._hashes = self._targets.put(store, call)
 
     def messages(self) -> list[training_pb2.TrainingView]:
         """The contract's; the targets must have been put."""
@@ -92,11 +91,8 @@ class Views:
 
 def _each(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
     """The results of some work on each item, several at a time."""
-    given = list(items)
-    # One each: a context cannot be entered by two threads at a time.
-    contexts = [copy_context() for _ in given]
     with ThreadPoolExecutor(_TRANSFERS, "lumigrad targets") as pool:
-        return list(pool.map(lambda context, item: context.run(work, item), contexts, given))
+        return list(pool.map(work, items))
 
 
 def _target(value: Any) -> Target | SceneHandle:

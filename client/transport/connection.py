@@ -1,10 +1,10 @@
-"""Calls to one worker: deadlines, retries, payload streams and typed exceptions. Knows no scene or camera."""
+"""RPCs to one worker: deadlines, payload streams and typed exceptions. Repeats nothing; knows no scene or camera."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,13 +12,12 @@ import grpc
 from google.protobuf.message import Message
 
 from lumigrad.client.base.timings import Timings
-from lumigrad.client.errors import Cancelled, Internal, LaneLost, LumigradError
-from lumigrad.client.transport import affinity, cancellation, tracing
+from lumigrad.client.errors import Cancelled, Internal, LumigradError
 from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address
+from lumigrad.client.transport.call import AFFINITY_METADATA, Call, nobody_waits
 from lumigrad.client.transport.channel import open_channel
-from lumigrad.client.transport.lanes import Lanes, StreamTrip
-from lumigrad.client.transport.retry import Deadline, retry_unavailable
+from lumigrad.client.transport.lanes import Lanes, StreamTrip, Trips
 from lumigrad.client.transport.status import exception_of
 from lumigrad.protos.buffers import PayloadBuffers
 from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
@@ -37,7 +36,6 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import timings_pb2, worker_pb2
 
 M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 
 # Makes the header of a request and appends the tensors to the payload; called anew for each attempt.
 Build = Callable[[PayloadWriter], Message]
@@ -76,13 +74,15 @@ class Reply(Generic[M]):
 
 
 class Connection:
-    """One channel. Safe to use from several threads."""
+    """One channel. Safe to use from several threads.
+
+    Every RPC here is safe to repeat: results depend on the request alone, and each Update has an id, so nothing is ever
+    changed twice.
+    """
 
     def __init__(self, address: Address, access: Access) -> None:
         """Sets up, without connecting."""
         self.target = address.target
-        self._timeout_s = access.timeout_s
-        self._retry_s = access.retry_s
         self._metadata = access.metadata
         self.channel = open_channel(address, access.credentials, access.keepalive_s)
         self._closed = self._is_parents = False
@@ -94,117 +94,68 @@ class Connection:
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
         self._lanes = Lanes(access.lane, self.target, self._lane_offer)
 
-    @property
-    def _told(self) -> _Metadata:
-        return (*self._metadata, *affinity.metadata(), *tracing.metadata())
-
     def close(self) -> None:
         """Ends the channel; calls in flight are cancelled."""
         self._closed = True
-        self._lanes.close()
-        self.channel.close()
+        if not self._is_parents:
+            self._lanes.close()
+            self.channel.close()
 
     def abandon(self) -> None:
         """In a child of a fork: leaves everything to the parent."""
         self._is_parents = True
         _LEFT.append(self)
 
-    @property
-    def lane(self) -> str:
+    def lane(self, call: Call) -> str:
         """How large payloads travel, "shared" or "stream"."""
-        return self._lanes.kind(Deadline(self._timeout_s))
+        return self._lanes.kind(call)
 
-    def unary(self, method: Any, request: Message, deadline: Deadline) -> Any:
+    def unary(self, method: Any, request: Message, call: Call) -> Any:
         """One message there, one back."""
-        return self._repeat(lambda left: self._reply(method, request, left), deadline)
+        self._check(call)
+        with self._rpc(call) as left:
+            return self._reply(method, request, left, call)
 
-    def remove(self, method: Any, request: Message, deadline: Deadline, missing: type[LumigradError]) -> None:
-        """One message there that takes something away; what a repetition finds `missing` has gone as it should."""
-        attempts = 0
-
-        def attempt(left: float) -> Any:
-            nonlocal attempts
-            attempts += 1
-            return self._reply(method, request, left)
-
-        try:
-            self._repeat(attempt, deadline)
-        except missing:
-            if attempts == 1:
-                raise
-
-    def tell(self, method: Any, request: Message) -> None:
+    def tell(self, method: Any, request: Message, affinity: str) -> None:
         """One message there; whether it arrives does not matter."""
+        routing = ((AFFINITY_METADATA, affinity),) if affinity else ()
         # A ValueError is gRPC's way to say that the channel is closed.
         with suppress(grpc.RpcError, ValueError):
-            method(request, timeout=_TELL_S, metadata=self._told)
+            method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
 
-    def open_stream(self, method: Any, frames: Iterator[Frame[Any]]) -> Any:
-        """A call both ways that lasts until it is cancelled, or breaks; gRPC's own object."""
-        self._check()
-        return method(frames, metadata=self._told)
+    def open_stream(self, method: Any, frames: Iterator[Frame[Any]], call: Call) -> Any:
+        """An RPC both ways that lasts until it is cancelled, or breaks; gRPC's own object."""
+        self._check(call)
+        return method(frames, metadata=self._metadata + call.metadata)
 
-    def upload(self, method: Any, build: Build, deadline: Deadline) -> Any:
+    def upload(self, method: Any, build: Build, call: Call) -> Any:
         """A header and its payload there, one message back."""
+        self._check(call)
+        trips = Trips(self._lanes, call)
+        while True:
+            with trips as trip, self._rpc(call) as left:
+                start, frames, metadata = self._sent(method, build(trip.payload), trip, call)
+                return self._reply(start, frames, left, call, metadata)
 
-        def send(trip: StreamTrip, left: float) -> Any:
-            start, frames, metadata = self._sent(method, build(trip.payload), trip)
-            return cancellation.reply_of(start, frames, timeout=left, metadata=metadata)
-
-        return self._travel(send, deadline)
-
-    def download(self, method: Any, request: Message, deadline: Deadline) -> Reply[Any]:
+    def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
         """One message there, a header and its payload back."""
+        self._check(call)
+        trips = Trips(self._lanes, call)
+        while True:
+            with trips as trip, self._rpc(call) as left:
+                began = time.perf_counter()
+                rpc = method(request, timeout=left, metadata=self._metadata + call.metadata + trip.metadata)
+                return self._received(rpc, began, trip, call)
 
-        def send(trip: StreamTrip, left: float) -> Reply[Any]:
-            metadata = self._told + trip.metadata
-            return _receive(lambda: method(request, timeout=left, metadata=metadata), trip, self._buffers)
-
-        return self._travel(send, deadline)
-
-    def exchange(self, method: Any, build: Build, deadline: Deadline) -> Reply[Any]:
+    def exchange(self, method: Any, build: Build, call: Call) -> Reply[Any]:
         """A header and its payload there, the same back."""
-
-        def send(trip: StreamTrip, left: float) -> Reply[Any]:
-            header = build(trip.payload)
-            start, frames, metadata = self._sent(method, header, trip)
-            return _receive(lambda: start(frames, timeout=left, metadata=metadata), trip, self._buffers)
-
-        return self._travel(send, deadline)
-
-    def _reply(self, method: Any, request: Message, timeout_s: float) -> Any:
-        return cancellation.reply_of(method, request, timeout=timeout_s, metadata=self._told)
-
-    def _sent(self, method: Any, header: Message, trip: StreamTrip) -> tuple[Any, Any, _Metadata]:
-        """What to call, with what and which metadata."""
-        tracing.note_payload(sent_bytes=trip.payload.length + trip.payload.lane_bytes)
-        frames, metadata = frames_of(header, trip.payload), self._told + trip.metadata
-        return (
-            (method.single, next(frames), metadata)
-            if trip.payload.length <= SHORT_BYTES
-            else (method, frames, metadata)
-        )
-
-    def _travel(self, send: Callable[[StreamTrip, float], T], deadline: Deadline) -> T:
-        """Makes a call whose payloads may be large; by the stream if the worker does not know the lane any more."""
-
-        def attempt(left: float, *, by_stream: bool = False) -> T:
-            trip = self._lanes.trip(deadline, by_stream=by_stream)
-            try:
-                reply = send(trip, left)
-            except BaseException:
-                trip.end(succeeded=False)
-                raise
-            trip.end(succeeded=True)
-            self._lanes.note(trip.payload.length)
-            if isinstance(reply, Reply):
-                self._lanes.note(reply.header.payload_bytes)
-            return reply
-
-        try:
-            return self._repeat(attempt, deadline)
-        except LaneLost:
-            return self._repeat(lambda left: attempt(left, by_stream=True), deadline)
+        self._check(call)
+        trips = Trips(self._lanes, call)
+        while True:
+            with trips as trip, self._rpc(call) as left:
+                start, frames, metadata = self._sent(method, build(trip.payload), trip, call)
+                began = time.perf_counter()
+                return self._received(start(frames, timeout=left, metadata=metadata), began, trip, call)
 
     @property
     def is_parents(self) -> bool:
@@ -216,63 +167,78 @@ class Connection:
         if self._is_parents:
             raise LumigradError(_FORKED)
 
-    def _check(self) -> None:
-        """Raises if there should be no other call."""
-        cancellation.check()
+    def _check(self, call: Call) -> None:
+        """Raises if there should be no other RPC."""
+        call.check()
         self.check_own()
         if self._closed:
             raise LumigradError("this client is closed; make a new one")
 
-    def _lane_offer(self, seconds: float) -> Any:
+    @contextmanager
+    def _rpc(self, call: Call) -> Iterator[float]:
+        """Has the seconds left for an RPC, and turns what gRPC raises into the client's exceptions."""
+        left = call.remaining_s()
+        call.trace.note_call(self.target)
         try:
-            return self._reply(self.worker.OpenLane, worker_pb2.OpenLaneRequest(), seconds)
-        except grpc.RpcError as error:
-            raise exception_of(error, self.target, seconds) from error
-
-    def _repeat(self, call: Callable[[float], T], deadline: Deadline) -> T:
-        """Every call here is safe to repeat: results depend on the request alone, and each Update has an id.
-
-        So nothing is ever changed twice.
-        """
-        return retry_unavailable(lambda: self._attempt(call, deadline), deadline, self._retry_s)
-
-    def _attempt(self, call: Callable[[float], T], deadline: Deadline) -> T:
-        self._check()
-        left = deadline.remaining_s()
-        tracing.note_call(self.target)
-        try:
-            return call(left)
+            yield left
         except grpc.RpcError as error:
             # Whoever stops waiting, or closes the client, has cancelled the call.
-            cancellation.check()
+            call.check()
             if self._closed:
                 raise Cancelled(f"the client was closed during a call to {self.target}") from error
-            raise exception_of(error, self.target, deadline.timeout_s) from error
+            raise exception_of(error, self.target, call.timeout_s) from error
         except ProtocolError as error:
             raise Internal(f"the worker at {self.target} broke the contract: {error}") from error
 
+    def _reply(self, method: Any, request: Any, timeout_s: float, call: Call, metadata: _Metadata | None = None) -> Any:
+        """What a method answers that gives a single reply."""
+        metadata = self._metadata + call.metadata if metadata is None else metadata
+        if call.cancellation is None:
+            # Without other threads in between.
+            return method(request, timeout=timeout_s, metadata=metadata)
+        rpc = method.future(request, timeout=timeout_s, metadata=metadata)
+        try:
+            with call.watching(rpc):
+                return rpc.result()
+        except grpc.FutureCancelledError:
+            raise nobody_waits() from None
 
-def _receive(start: Callable[[], Any], trip: StreamTrip, buffers: PayloadBuffers) -> Reply[Any]:
-    """Reads a stream into one buffer that is lent when the header says how long it is."""
-    began = time.perf_counter()
-    call = start()
-    try:
-        with cancellation.watching(call):
-            frames: Iterator[Frame[Any]] = iter(call)
-            first = next(frames, None)
-            if first is None or first.message is None:
-                raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
-            header = first.message
-            timings = timings_pb2.Timings()
-            messages: list[Any] = [header]
-            assembler = PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES, buffers.lend)
-            payload = collect(first, frames, assembler, messages.append)
-    finally:
-        # Has no effect on a call that is over; otherwise the worker need not go on.
-        call.cancel()
-    for message in messages:
-        if hasattr(message, "timings"):
-            timings.MergeFrom(message.timings)
-    reader = trip.reader(header, payload)
-    tracing.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
-    return Reply(header, reader, Timings.of(timings, (time.perf_counter() - began) * 1e3))
+    def _sent(self, method: Any, header: Message, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
+        """What to call, with what and which metadata."""
+        call.trace.note_payload(sent_bytes=trip.payload.length + trip.payload.lane_bytes)
+        frames, metadata = frames_of(header, trip.payload), self._metadata + call.metadata + trip.metadata
+        return (
+            (method.single, next(frames), metadata)
+            if trip.payload.length <= SHORT_BYTES
+            else (method, frames, metadata)
+        )
+
+    def _received(self, rpc: Any, began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
+        """Reads a stream into one buffer that is lent when the header says how long it is."""
+        try:
+            with call.watching(rpc):
+                frames: Iterator[Frame[Any]] = iter(rpc)
+                first = next(frames, None)
+                if first is None or first.message is None:
+                    raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
+                header = first.message
+                timings = timings_pb2.Timings()
+                messages: list[Any] = [header]
+                assembler = PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES, self._buffers.lend)
+                payload = collect(first, frames, assembler, messages.append)
+        finally:
+            # Has no effect on a call that is over; otherwise the worker need not go on.
+            rpc.cancel()
+        for message in messages:
+            if hasattr(message, "timings"):
+                timings.MergeFrom(message.timings)
+        reader = trip.reader(header, payload)
+        call.trace.note_payload(received_bytes=payload.nbytes + trip.received_bytes)
+        self._lanes.note(header.payload_bytes)
+        return Reply(header, reader, Timings.of(timings, (time.perf_counter() - began) * 1e3))
+
+    def _lane_offer(self, call: Call, seconds: float) -> Any:
+        try:
+            return self._reply(self.worker.OpenLane, worker_pb2.OpenLaneRequest(), seconds, call)
+        except grpc.RpcError as error:
+            raise exception_of(error, self.target, seconds) from error

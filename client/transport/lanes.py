@@ -8,16 +8,17 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 import numpy as np
 from google.protobuf.message import Message
 
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import InvalidArgument, LumigradError, Unavailable
+from lumigrad.client.errors import InvalidArgument, LaneLost, LumigradError, Unavailable
 from lumigrad.client.transport.addresses import is_loopback
+from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
-from lumigrad.client.transport.retry import Deadline
 from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
 from lumigrad.protos.lanes import address_of, pack_hello
@@ -46,10 +47,10 @@ class StreamTrip:
 class LaneTrip(StreamTrip):
     """A call whose large tensors travel by a lane."""
 
-    def __init__(self, lane: Lane, deadline: Deadline) -> None:
+    def __init__(self, lane: Lane, call: Call) -> None:
         """Begins to hold what the reply will lie in."""
         self._lane = lane
-        self._deadline = deadline
+        self._call = call
         self._reply = lane.hold()
         # Until it is known that there is nothing to give back, or who will.
         self._reply_is_open = True
@@ -69,7 +70,7 @@ class LaneTrip(StreamTrip):
 
         def find(span: tensor_pb2.RegionSpan, field: str) -> Array:
             try:
-                memory = self._lane.memory(span.region, self._deadline.remaining_s())
+                memory = self._lane.memory(span.region, self._call.remaining_s())
             except LaneFailed as error:
                 raise ProtocolError(f"{field}.region", "a region of the lane", f"{span.region}: {error}") from error
             return np.asarray(_HeldBytes(part_of(memory, span, field), hold))
@@ -89,7 +90,7 @@ class LaneTrip(StreamTrip):
         if self._upload is None:
             self._upload = self._lane.hold()
         try:
-            return self._lane.room(self._upload, nbytes, self._deadline.remaining_s())
+            return self._lane.room(self._upload, nbytes, self._call.remaining_s())
         except LaneFailed:
             return None
 
@@ -126,14 +127,14 @@ _LARGEST_PAUSE_S = 60.0
 class Lanes:
     """Opens a lane when there is use for one, and another one when the worker was started again."""
 
-    def __init__(self, mode: LaneMode, target: str, offer: Callable[[float], Any]) -> None:
+    def __init__(self, mode: LaneMode, target: str, offer: Callable[[Call, float], Any]) -> None:
         """Sets up, without connecting.
 
         Args:
             mode: "auto": for workers at loopback addresses, once a payload is large; "shared": at once, and say so if
                 that fails; "stream": never.
             target: the worker's address.
-            offer: asks the worker for an OpenLaneReply, within so many seconds.
+            offer: asks the worker for an OpenLaneReply on behalf of a call, within so many seconds.
         """
         if mode not in get_args(LaneMode):
             listed = ", ".join(f'"{name}"' for name in get_args(LaneMode))
@@ -148,15 +149,15 @@ class Lanes:
         self._pause_s = _FIRST_PAUSE_S
         self._not_before = 0.0
 
-    def kind(self, deadline: Deadline) -> str:
+    def kind(self, call: Call) -> str:
         """How the next large payload will travel: "shared" or "stream"."""
         self._has_use = True
-        return "stream" if self._current(deadline) is None else "shared"
+        return "stream" if self._current(call) is None else "shared"
 
-    def trip(self, deadline: Deadline, *, by_stream: bool = False) -> StreamTrip:
+    def trip(self, call: Call, *, by_stream: bool = False) -> StreamTrip:
         """Begins an attempt of a call."""
-        lane = self._current(deadline) if self._has_use and not by_stream else None
-        return StreamTrip() if lane is None else LaneTrip(lane, deadline)
+        lane = self._current(call) if self._has_use and not by_stream else None
+        return StreamTrip() if lane is None else LaneTrip(lane, call)
 
     def note(self, payload_bytes: int) -> None:
         """Hears how much travelled with a stream."""
@@ -170,7 +171,7 @@ class Lanes:
                 self._lane.retire()
             self._lane = None
 
-    def _current(self, deadline: Deadline) -> Lane | None:
+    def _current(self, call: Call) -> Lane | None:
         lane = self._lane
         if lane is not None and lane.is_alive:
             return lane
@@ -181,14 +182,14 @@ class Lanes:
             if self._lane is lane:
                 if lane is not None:
                     lane.retire()
-                self._lane = self._opened(deadline)
+                self._lane = self._opened(call)
             return self._lane
         finally:
             self._lock.release()
 
-    def _opened(self, deadline: Deadline) -> Lane | None:
+    def _opened(self, call: Call) -> Lane | None:
         try:
-            lane = _open(self._offer(min(PATIENCE_S, deadline.remaining_s())), deadline)
+            lane = _open(self._offer(call, min(PATIENCE_S, call.remaining_s())), call)
         except Unavailable:
             # There is no worker at all, as the call itself will hear; the next one may have a lane.
             return None
@@ -209,10 +210,34 @@ class Lanes:
             )
 
 
-def _open(offer: Any, deadline: Deadline) -> Lane:
+class Trips:
+    """The trips of one RPC, each a `with` block: the first may take the lane, the second does not."""
+
+    def __init__(self, lanes: Lanes, call: Call) -> None:
+        self._lanes = lanes
+        self._call = call
+        self._by_stream = False
+
+    def __enter__(self) -> StreamTrip:
+        self._trip = self._lanes.trip(self._call, by_stream=self._by_stream)
+        return self._trip
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._trip.end(succeeded=error is None)
+        if error is None:
+            self._lanes.note(self._trip.payload.length)
+        if not isinstance(error, LaneLost) or self._by_stream:
+            return False
+        self._by_stream = True
+        return True
+
+
+def _open(offer: Any, call: Call) -> Lane:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        link.settimeout(min(PATIENCE_S, deadline.remaining_s()))
+        link.settimeout(min(PATIENCE_S, call.remaining_s()))
         link.connect(address_of(offer.socket))
         link.send(pack_hello(offer.token))
     except BaseException:
@@ -220,7 +245,7 @@ def _open(offer: Any, deadline: Deadline) -> Lane:
         raise
     lane = Lane(link, offer.token)
     try:
-        lane.prove(offer.nonce, deadline.remaining_s())
+        lane.prove(offer.nonce, call.remaining_s())
     except BaseException:
         lane.retire()
         raise

@@ -1,4 +1,4 @@
-"""How long a call may take, and how its attempts follow each other while no worker answers or has room."""
+"""How the attempts of one call follow each other while no worker answers or has room."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from types import TracebackType
 
-from lumigrad.client.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
-from lumigrad.client.transport import cancellation, tracing
-from lumigrad.client.transport.addresses import LARGER_TIMEOUT
-
-T = TypeVar("T")
+from lumigrad.client.errors import Cancelled, ResourceExhausted, Unavailable
+from lumigrad.client.transport.call import Call
 
 _FIRST_DELAY_S = 0.05
 _LARGEST_DELAY_S = 2.0
@@ -21,34 +18,37 @@ _MOST_LOST = 3
 # What a call needs may be lost again while it is put again, with each worker that dies then.
 MOST_REPAIRS = 3
 
-
-class Deadline:
-    """A point in time that all attempts and repairs of one call share."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self._end = time.monotonic() + timeout_s
-
-    def remaining_s(self) -> float:
-        """Seconds left; raises DeadlineExceeded if there are none."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise DeadlineExceeded(f"the call took longer than its time-out of {self.timeout_s:g} s; {LARGER_TIMEOUT}")
-        return left
+Passing = Unavailable | Cancelled | ResourceExhausted
 
 
-class Repetitions:
-    """The pauses between the attempts of one call."""
+class Backoff:
+    """The pauses between the attempts of one call.
 
-    def __init__(self, deadline: Deadline, retry_s: float) -> None:
-        self._deadline = deadline
+    What may pass is Unavailable, unless it is lasting; ResourceExhausted, if the worker says when to come back; and
+    Cancelled, if neither the caller nor the worker asked for it.
+    """
+
+    def __init__(self, call: Call, retry_s: float) -> None:
+        """Before the first attempt.
+
+        Args:
+            call: a worker without room is waited for as long as it lasts.
+            retry_s: while no worker answers, no attempt starts later than this after the first one that failed; 0:
+                nothing is repeated.
+        """
+        self._call = call
         self._retry_s = retry_s
         self._give_up = math.inf
         self._delay = _FIRST_DELAY_S
         self._lost = 0
 
-    def after(self, error: Unavailable | Cancelled | ResourceExhausted, has_others: Callable[[], bool]) -> None:
-        """Waits until the next attempt may be made; raises `error` if there is to be none."""
+    def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
+        """Waits until the next attempt may be made; raises `error` if there is to be none.
+
+        Args:
+            error: what ended the last one.
+            has_others: whether the next one is made elsewhere, where nobody has failed yet: then it is made at once.
+        """
         if isinstance(error, ResourceExhausted):
             self._wait_for_room(error)
             return
@@ -60,8 +60,8 @@ class Repetitions:
         if is_lasting:
             raise error
         if has_others():
-            tracing.note_retry(0.0)
-            self._deadline.remaining_s()
+            self._call.trace.note_retry(0.0)
+            self._call.remaining_s()
             return
         # An attempt may have been under way for long when its worker was lost: only the search for another counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
@@ -79,41 +79,47 @@ class Repetitions:
         self._pause(max(error.retry_after_s, self._delay) * random.uniform(1.0, 1.5), error)
 
     def _pause(self, seconds: float, error: Exception) -> None:
-        if time.monotonic() + seconds >= self._give_up or seconds >= self._deadline.remaining_s():
+        if time.monotonic() + seconds >= self._give_up or seconds >= self._call.remaining_s():
             raise error
-        tracing.note_retry(seconds)
-        cancellation.pause(seconds)
+        self._call.trace.note_retry(seconds)
+        self._call.pause(seconds)
         self._delay = min(2 * self._delay, _LARGEST_DELAY_S)
 
 
-def retry_unavailable(
-    attempt: Callable[[], T], deadline: Deadline, retry_s: float, has_others: Callable[[], bool] = lambda: False
-) -> T:
-    """Repeats `attempt` while what it raises may pass, with delays that double and are random by half.
+class Attempts:
+    """The attempts of one call to one worker, each of which is a `with` block.
 
-    That is Unavailable, unless it is lasting; ResourceExhausted, if the worker says when to come back; and Cancelled,
-    if neither the caller nor the worker asked for it.
+        attempts = Attempts(call, retry_s)
+        while True:
+            with attempts:
+                return …
 
-    Args:
-        attempt: must be safe to repeat.
-        deadline: of the whole call. A worker without room is waited for until then.
-        retry_s: while no worker answers, no attempt starts later than this after the first one that failed; 0: nothing
-            is repeated here.
-        has_others: whether the next attempt is made elsewhere, where nobody has failed yet: then it is made at once.
+    An error that may pass ends the attempt and not the loop: the block is left without it, after a pause. What is done
+    in the block must be safe to repeat.
+
+    Attributes:
+        number: how many have begun.
     """
-    repetitions = Repetitions(deadline, retry_s)
-    while True:
-        try:
-            return attempt()
-        except (Unavailable, Cancelled, ResourceExhausted) as error:
-            repetitions.after(error, has_others)
 
+    def __init__(self, call: Call, retry_s: float, *, waits_for_room_only: bool = False) -> None:
+        """Before the first attempt; see `Backoff`.
 
-def wait_for_room(attempt: Callable[[], T], deadline: Deadline, retry_s: float) -> T:
-    """Repeats `attempt` only while the worker has no room, for calls to one of several workers that may be away."""
-    repetitions = Repetitions(deadline, retry_s)
-    while True:
-        try:
-            return attempt()
-        except ResourceExhausted as error:
-            repetitions.after(error, lambda: False)
+        Args:
+            call: of which they are.
+            retry_s: how long it is repeated.
+            waits_for_room_only: a worker that is away is not waited for.
+        """
+        self.number = 0
+        self._backoff = Backoff(call, retry_s)
+        self._waits_for_room_only = waits_for_room_only
+
+    def __enter__(self) -> None:
+        self.number += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, ResourceExhausted if self._waits_for_room_only else Passing):
+            return False
+        self._backoff.after(error)
+        return True

@@ -35,7 +35,7 @@ class SceneHandle:
         nbytes: bytes on the worker; of a mesh with its search structure, of a world without its meshes.
         scene: the client's own copy, if it has one. With it a worker that lost the scene gets it again unnoticed.
         report: what the worker found out about a mesh; None for other kinds.
-        affinity: the name that its calls go by, see `lumigrad.client.transport.affinity`; empty: its scene_id.
+        affinity: the key that its calls are routed by, see `affinity_key`; empty: its scene_id.
         address: the worker that this handle came from.
         replicas: of several workers, how many share its calls.
         content: the fingerprints of the arrays of `scene` as the worker got them, so that nothing else is put under its
@@ -56,8 +56,8 @@ class SceneHandle:
     content: Mapping[str, int] | None = field(default=None, repr=False, compare=False)
 
     @property
-    def goes_by(self) -> str:
-        """The name by which its calls find the worker that has it."""
+    def affinity_key(self) -> str:
+        """The key that its calls are routed by, so that they find the worker that has it."""
         return self.affinity or self.scene_id
 
     @staticmethod
@@ -69,7 +69,7 @@ class SceneHandle:
         affinity: str = "",
         content: Mapping[str, int] | None = None,
     ) -> SceneHandle:
-        """Reads a worker's message; its calls go by `affinity`, or else by its content."""
+        """Reads a worker's message; its calls are routed by `affinity`, or else by its content."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
         where = affinity or info.content_hash
         return SceneHandle(

@@ -13,6 +13,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
+from lumigrad.client.transport.cancellation import Cancellation
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
@@ -55,15 +56,15 @@ class Painter:
         self._is_gaussians = isinstance(scene, Gaussians)
         self.modes = {mode.label: mode for mode in modes_of(scene)}
 
-    def paint(self, view: View, order: Order) -> Picture:
-        """Renders a view at the size of the order."""
+    def paint(self, view: View, order: Order, cancellation: Cancellation) -> Picture:
+        """Renders a view at the size of the order, unless it is cancelled."""
         mode = self.modes[view.mode]
         depth = "expected_depth" if self._is_gaussians else "depth"
         solid = (depth, "alpha") if view.is_solid else ()
         formats: ImageFormats = {**mode.formats, **({depth: "float16", "alpha": "uint8"} if solid else {})}
         quality = SHARP_QUALITY if order.is_sharp else COARSE_QUALITY
         settings = {**self._settings, **({"n_track": 1} if "sphere_ids" in mode.outputs else {})}
-        frame = self._client.render(
+        frame = self._client._cancelled_by(cancellation).render(
             self._stored,
             view.lens.camera(order.width, order.height),
             **{**settings, "background": view.look.background},

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -220,7 +219,7 @@ class Stream(Generic[W, P]):
 
     def __init__(
         self,
-        render: Callable[[W, Order], P],
+        render: Callable[[W, Order, Cancellation], P],
         deliver: Callable[[P], None],
         pace: Pace,
         *,
@@ -230,7 +229,7 @@ class Stream(Generic[W, P]):
         """Starts the threads, which wait for the first request.
 
         Args:
-            render: renders an image; may raise LumigradError.
+            render: renders an image, which may be cancelled; may raise LumigradError.
             deliver: returns when the browser has the image.
             pace: chooses the sizes of coarse images.
             note: called with each delivered image.
@@ -272,14 +271,13 @@ class Stream(Generic[W, P]):
     def _render_all(self) -> None:
         while (job := self._next_job()) is not None:
             request, order = job
-            call, context, began = Cancellation(), copy_context(), time.monotonic()
-            call.enter(context)
+            call, began = Cancellation(), time.monotonic()
             with self._changed:
                 self._sharp_call = call if order.is_sharp else None
                 if order.is_sharp and self._has_news:
                     call.cancel()
             try:
-                picture = context.run(self._render, request, order)
+                picture = self._render(request, order, call)
             except LumigradError as error:
                 if not (isinstance(error, Cancelled) and call.wait(0.0)):
                     self._after_failure(error)

@@ -5,137 +5,30 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from lumigrad.client.base import forks
-from lumigrad.client.errors import ContextLost, DeadlineExceeded, LumigradError, ResourceExhausted, Unavailable
-from lumigrad.client.transport import affinity
+from lumigrad.client.errors import LumigradError, Unavailable
+from lumigrad.client.transport import tracing
 from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address, Targets
-from lumigrad.client.transport.retry import Deadline
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.retry import Attempts
+from lumigrad.client.transport.tracing import Facts
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.changes import SceneChanges
-from lumigrad.client.workers.contexts import Kept
+from lumigrad.client.workers.attempts import RoutedAttempts
+from lumigrad.client.workers.contexts import Context
 from lumigrad.client.workers.health import Standing
-from lumigrad.client.workers.routing import Keys, Search, Subject, Wish, in_order
+from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
 from lumigrad.client.workers.worker import Worker
 
-T = TypeVar("T")
 _NAME_BYTES = 8
-
-
-class Workers(Protocol):
-    """Who answers the calls of a client. Safe to use from several threads."""
-
-    @property
-    def target(self) -> str:
-        """What the user named."""
-
-    @property
-    def retry_s(self) -> float:
-        """How long a call is repeated while no worker answers, seconds."""
-
-    def deadline(self, timeout_s: float | None) -> Deadline:
-        """Starts the clock of a call; None: the client's time-out."""
-
-    def key(self, scene: Scene) -> str:
-        """What a scene's worker is chosen by; empty where there is no choice."""
-
-    def call(self, subject: Subject, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the worker that a call about `subject` is for; another one, if there is one, where it cannot answer."""
-
-    def call_holder(self, kept: Kept, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the worker that has a forward state; ContextLost if it cannot answer and others may."""
-
-    def each(self, deadline: Deadline) -> Sequence[Worker]:
-        """All that seem to be there."""
-
-    def spread(self, subject: Subject, most: int) -> Sequence[Wish]:
-        """For parts of a call about `subject`, up to so many: a wish each, for different workers."""
-
-    def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Has copies of a scene, wherever they are, change as it did on the worker that it belongs to."""
-
-    def close(self) -> None:
-        """Ends all connections; calls under way are cancelled."""
-
-
-class LoneWorker:
-    """One worker at one address: its connection repeats calls while it is away."""
-
-    def __init__(self, address: Address, access: Access) -> None:
-        self.target = address.target
-        self.retry_s = access.retry_s
-        self._address = address
-        self._access = access
-        self._is_closed = False
-        self._lock = threading.Lock()
-        self._worker: Worker | None = Worker(address, access)
-        forks.follow(self)
-
-    @property
-    def worker(self) -> Worker:
-        """The one that there is."""
-        if self._worker is None:
-            with self._lock:
-                self._worker = self._worker or Worker(self._address, self._access)
-        return self._worker
-
-    def after_fork(self, is_sound: bool) -> None:
-        """Has another connection opened when it is needed, if that can be."""
-        self._lock = threading.Lock()
-        if self._worker is not None and not self._is_closed:
-            self._worker.abandon()
-            self._worker = None if is_sound else self._worker
-
-    def deadline(self, timeout_s: float | None) -> Deadline:
-        """Starts the clock of a call."""
-        return Deadline(self._access.timeout_s if timeout_s is None else timeout_s)
-
-    def key(self, scene: Scene) -> str:
-        """Empty: there is no choice."""
-        return ""
-
-    def call(self, subject: Subject, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the one that there is; if that is a balancer, the worker that it keeps for such calls."""
-        with affinity.to(self._name(subject)):
-            return ask(self.worker)
-
-    def call_holder(self, kept: Kept, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the one that there is."""
-        with affinity.to(kept.goes_by):
-            return ask(self.worker)
-
-    def each(self, deadline: Deadline) -> Sequence[Worker]:
-        """The one that there is."""
-        return (self.worker,)
-
-    def spread(self, subject: Subject, most: int) -> Sequence[Wish]:
-        """There are no parts."""
-        return (Wish(),)
-
-    def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """There are no copies."""
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._is_closed = True
-        self.worker.close()
-
-    def _name(self, subject: Subject) -> str:
-        if isinstance(subject, SceneHandle):
-            return subject.goes_by
-        if isinstance(subject, World | Mesh):
-            return self.worker.store.worlds
-        # Of its own, by which the forward state is found of what travels with its call.
-        return "" if isinstance(subject, Wish) else secrets.token_hex(_NAME_BYTES)
-
-
 # Between two looks at who the workers are, where that may change; and after a call that found nobody, at the least.
 _LOOK_S = 5.0
 _KEEPALIVE_S = 10.0
@@ -143,15 +36,19 @@ _SOON_S = 0.5
 
 
 class Pool:
-    """Sends each call to the worker that its scene belongs to, and to the next one if that one is away."""
+    """The workers of a client, one or many. Safe to use from several threads.
+
+    Each call goes to the worker that its scene belongs to, and to the next one if that one is away. A lone worker is
+    not watched between calls: a client that has none under way survives a fork.
+    """
 
     def __init__(self, targets: Targets, access: Access) -> None:
         """Sets up, without connecting."""
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
-        # Another worker is asked before the same one is again, and sooner than one who has nobody else would.
-        self._access = replace(access, retry_s=0.0, keepalive_s=_KEEPALIVE_S)
+        # Another worker is asked sooner than one who has nobody else would be given up.
+        self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
@@ -160,66 +57,104 @@ class Pool:
         self._is_missed = threading.Event()
         self._is_closed = False
         self._is_looking = False
-        self._finalizer = weakref.finalize(self, _close_all, self._workers)
+        if not targets.is_lone:
+            # Nobody else ends the threads that watch them.
+            weakref.finalize(self, _close_all, self._workers)
         if targets.is_fixed:
             self._adopt(targets.addresses())
         forks.follow(self)
 
-    def deadline(self, timeout_s: float | None) -> Deadline:
-        """Starts the clock of a call."""
-        return Deadline(self._access.timeout_s if timeout_s is None else timeout_s)
+    def begin(
+        self,
+        timeout_s: float | None,
+        method: str,
+        facts: Callable[[], Facts] | None = None,
+        cancellation: Cancellation | None = None,
+    ) -> Call:
+        """Begins a call of the user, to be used as a `with` block.
+
+        Args:
+            timeout_s: of all of it; None: the client's time-out.
+            method: what it mainly calls, which its trace is named by.
+            facts: returns what its trace tells of it.
+            cancellation: ends it from another thread.
+        """
+        return Call(self.timeout_of(timeout_s), cancellation=cancellation, trace=tracing.begin(method, facts))
+
+    def timeout_of(self, timeout_s: float | None) -> float:
+        """What a caller gave, or the client's time-out."""
+        return self._access.timeout_s if timeout_s is None else timeout_s
 
     def key(self, scene: Scene) -> str:
-        """The hash of its content."""
-        return self._keys.of(scene)
+        """What a scene's worker is chosen by, the hash of its content; empty where there is no choice."""
+        return "" if self._targets.is_lone else self._keys.of(scene)
 
-    def call(self, subject: Subject, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the worker that `subject` belongs to, or the next one."""
-        wish = self._keys.wish(subject)
-        with affinity.to(wish.key):
-            return Search(self._members, wish).run(ask, deadline, self.retry_s)
+    def route(self, subject: Subject) -> Route:
+        """Where a call about something should go. A lone worker may be a balancer, which needs keys to route by."""
+        if not self._targets.is_lone or isinstance(subject, Route | SceneHandle):
+            return self._keys.route(subject)
+        if isinstance(subject, World | Mesh):
+            return Route(self.members()[0].store.worlds)
+        # Of its own, by which the forward state is found of what travels with its call.
+        return Route(secrets.token_hex(_NAME_BYTES))
 
-    def call_holder(self, kept: Kept, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        """Asks the worker that has a forward state; what it cannot answer is computed again by whoever can."""
-        worker = kept.worker
-        try:
-            with worker.busy():
-                return ask(worker)
-        except DeadlineExceeded:
-            worker.health.suspect()
-            raise
-        except Unavailable as error:
-            worker.health.doubt()
-            self._is_missed.set()
-            cause: LumigradError = error
-        except ResourceExhausted as error:
-            if error.retry_after_s is None:
-                raise
-            cause = error
-        kept.discards.add(kept)
-        raise ContextLost(f"the forward state cannot be reached: {cause}", kept.context_id) from cause
+    def attempts(
+        self,
+        subject: Subject,
+        call: Call,
+        *,
+        route: Route | None = None,
+        context: Context | None = None,
+        to_release: bool = False,
+        any_version: bool = False,
+    ) -> RoutedAttempts:
+        """The attempts of a call about `subject`, by its own route if `route` is None; see `RoutedAttempts`."""
+        return RoutedAttempts(
+            self, subject, route or self.route(subject), call, context=context, to_release=to_release,
+            any_version=any_version,
+        )  # fmt: skip
 
-    def each(self, deadline: Deadline) -> Sequence[Worker]:
+    def present(self) -> Sequence[Worker]:
         """All but those that are known to be away; all, if that is everybody."""
-        members = self._members()
-        return tuple(worker for worker in members if worker.health.standing is not Standing.GONE) or members
+        members = self.members()
+        return [worker for worker in members if worker.health.standing is not Standing.GONE] or members
 
-    def spread(self, subject: Subject, most: int) -> Sequence[Wish]:
-        """Wishes for the workers that the key prefers, or those with least to do."""
-        wish = self._keys.wish(subject)
-        if not wish.is_movable:
-            return (wish,)
-        ready = [worker for worker in in_order(wish, self._members()) if worker.health.standing is Standing.READY]
-        return [replace(wish, address=worker.target) for worker in ready[:most]] or (wish,)
+    def attempts_at_each(self, call: Call) -> Iterator[tuple[Worker, Attempts]]:
+        """Each worker that is present, and the attempts to ask it; only a lone one is waited for while it is away."""
+        is_one_of_many = len(self.members()) > 1
+        for worker in self.present():
+            yield worker, Attempts(call, self.retry_s, waits_for_room_only=is_one_of_many)
+
+    def note_missing(self) -> None:
+        """Has it asked soon who the workers are: one of them was not there."""
+        self._is_missed.set()
+
+    def put(self, scene: Scene, call: Call, *, route: Route | None = None) -> SceneHandle:
+        """Stores a scene on the worker that it belongs to, or where `route` leads."""
+        # A world's hash depends on what the worker calls its meshes.
+        digest = None if isinstance(scene, World) else self.key(scene)
+        route = route or Route(self.key(scene) if digest is None else digest)
+        attempts = self.attempts(route, call)
+        while True:
+            with attempts as worker:
+                return worker.store.put(scene, attempts.call, digest=digest)
+
+    def spread(self, subject: Subject, most: int) -> Sequence[Route]:
+        """For parts of a call, up to so many: routes to different workers, by its key or to those with least to do."""
+        route = self.route(subject)
+        if not route.is_movable:
+            return (route,)
+        ready = [worker for worker in in_order(route, self.members()) if worker.health.standing is Standing.READY]
+        return [replace(route, address=worker.target) for worker in ready[:most]] or (route,)
 
     def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Tells the other workers at once, or those that are away when they are asked next."""
-        for worker in self._members():
+        """Changes copies of a scene on other workers at once, or on those that are away when they are asked next."""
+        for worker in self.members():
             if worker is not leader:
-                worker.store.owe(before, after, changes)
+                worker.store.note_change(before, after, changes)
                 if worker.health.standing is not Standing.GONE:
                     with suppress(LumigradError):
-                        worker.store.catch_up(self.deadline(None))
+                        worker.store.catch_up(Call(self.timeout_of(None)))
 
     def close(self) -> None:
         """Ends all connections."""
@@ -228,7 +163,7 @@ class Pool:
             self._is_missed.set()
             for worker in tuple(self._retired):
                 worker.close()
-        self._finalizer()
+        _close_all(self._workers)
 
     def after_fork(self, is_sound: bool) -> None:
         """Has other connections opened when they are needed, if that can be."""
@@ -252,7 +187,8 @@ class Pool:
             if not self._workers:
                 raise
 
-    def _members(self) -> tuple[Worker, ...]:
+    def members(self) -> tuple[Worker, ...]:
+        """The workers that there are now."""
         if self._is_closed:
             raise LumigradError("this client is closed; make a new one")
         if not self._workers:
@@ -274,7 +210,8 @@ class Pool:
             for target, address in told.items():
                 if target not in self._workers:
                     worker = self._workers[target] = Worker(address, self._access)
-                    worker.health.start()
+                    if not self._targets.is_lone:
+                        worker.health.start()
 
     def _keep_looking(self) -> None:
         with self._lock:

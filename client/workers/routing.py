@@ -1,15 +1,13 @@
-"""Which worker a scene belongs to: rendezvous hashing, and the search for workers that answer."""
+"""Which worker a scene belongs to, by rendezvous hashing."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-from lumigrad.client.errors import Cancelled, DeadlineExceeded, ResourceExhausted, SceneNotFound, Unavailable
-from lumigrad.client.transport.retry import Deadline, retry_unavailable
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
@@ -33,11 +31,12 @@ def _weight(key: str, name: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a call asks of the choice of its worker.
+class Route:
+    """Where a call should go.
 
     Attributes:
-        key: of the scene; the same key prefers the same workers in the same order. Empty: there is none, any will do.
+        key: of the scene, which its RPCs are routed by too; the same key prefers the same workers in the same order.
+            Empty: there is none, any will do.
         address: the worker that has the scene, if that is not for the key to say; empty: nobody knows.
         is_movable: whether the call can be made anywhere, since what a worker lacks can be sent there.
         copies: how many of the workers that the key prefers share the calls.
@@ -50,7 +49,7 @@ class Wish:
 
 
 # What is asked about: a stored scene, what travels with the call and needs its meshes stored, or nothing stored at all.
-Subject: TypeAlias = SceneHandle | World | Mesh | Wish | None
+Subject: TypeAlias = SceneHandle | World | Mesh | Route | None
 
 
 class Keys:
@@ -66,22 +65,22 @@ class Keys:
             return self._of_mesh(scene)
         return scene_hash(scene, self._references(scene) if isinstance(scene, World) else ())
 
-    def wish(self, subject: Subject) -> Wish:
+    def route(self, subject: Subject) -> Route:
         """Where a call about something should go."""
         if subject is None:
-            return Wish()
-        if isinstance(subject, Wish):
+            return Route()
+        if isinstance(subject, Route):
             return subject
         if isinstance(subject, Mesh):
-            return Wish(self._of_mesh(subject))
+            return Route(self._of_mesh(subject))
         if isinstance(subject, World):
             # The poses that it is asked about change all the time; its meshes stay where they are.
             meshes = {reference.scene_id for reference in self._references(subject) if reference is not None}
-            return Wish(hashlib.sha256(" ".join(sorted(meshes)).encode()).hexdigest() if meshes else "")
-        key = subject.goes_by
+            return Route(hashlib.sha256(" ".join(sorted(meshes)).encode()).hexdigest() if meshes else "")
+        key = subject.affinity_key
         # One that was found by its name alone is where it was found.
         is_found = subject.scene is None or key == subject.scene_id
-        return Wish(key, subject.address if is_found else "", subject.scene is not None, subject.replicas)
+        return Route(key, subject.address if is_found else "", subject.scene is not None, subject.replicas)
 
     def _references(self, world: World) -> list[scene_pb2.SceneRef | None]:
         """Each obstacle's mesh, by its key: what workers call it differs."""
@@ -94,110 +93,25 @@ class Keys:
 
     def _of_mesh(self, mesh: Mesh | SceneHandle) -> str:
         if isinstance(mesh, SceneHandle):
-            return mesh.goes_by
+            return mesh.affinity_key
         key = self._of_meshes.get(mesh)
         if key is None:
             key = self._of_meshes[mesh] = scene_hash(mesh)
         return key
 
 
-T = TypeVar("T")
-# A crowd that finds a worker full must not carry its scene to all others.
-_MOST_SPILLS = 2
-
-
-class Search:
-    """Asks workers in the order in which a wish prefers them, until one has answered."""
-
-    def __init__(self, members: Callable[[], Sequence[Worker]], wish: Wish) -> None:
-        """`members` tells the workers that there are, each time anew."""
-        self._members = members
-        self._wish = wish
-        # In this round; another one begins, after a pause, when everybody has been asked.
-        self._asked: set[Worker] = set()
-        self._missed: Unavailable | Cancelled | None = None
-        self._failures: dict[str, Unavailable] = {}
-        self._busy: ResourceExhausted | None = None
-        self._spills = 0
-
-    def run(self, ask: Callable[[Worker], T], deadline: Deadline, retry_s: float) -> T:
-        """The answer of the first worker that gives one.
-
-        Raises:
-            Unavailable: none did, for `retry_s` and the time of the last attempt; the text names all of them.
-        """
-        try:
-            return retry_unavailable(lambda: self._attempt(ask, deadline), deadline, retry_s, self._has_others)
-        except Unavailable as error:
-            if len(self._failures) < 2 or error.is_lasting:
-                raise
-            told = "; ".join(f"{target}: {failure}" for target, failure in self._failures.items())
-            text = f"none of {len(self._failures)} workers answered: {told}"
-            raise Unavailable(text, was_begun=error.was_begun) from error
-
-    def _attempt(self, ask: Callable[[Worker], T], deadline: Deadline) -> T:
-        while True:
-            worker = self._next()
-            try:
-                with worker.busy():
-                    worker.store.catch_up(deadline)
-                    return ask(worker)
-            except Unavailable as error:
-                worker.health.doubt()
-                self._failures[worker.target] = self._missed = error
-                raise
-            except DeadlineExceeded:
-                worker.health.suspect()
-                raise
-            except Cancelled as error:
-                self._missed = error
-                raise
-            except ResourceExhausted as error:
-                self._busy = self._busy or error
-                if error.retry_after_s is None or not self._may_spill():
-                    busy, self._busy = self._busy, None
-                    # After a pause another round begins, with the worker that the call prefers.
-                    self._asked.clear()
-                    self._spills = 0
-                    raise busy from None
-                self._spills += 1
-            except SceneNotFound:
-                # There is no copy of it here that could be put: it may be on another worker.
-                if not self._has_others():
-                    # One that did not answer may have it.
-                    if self._missed is not None:
-                        raise self._missed from None
-                    raise
-
-    def _may_spill(self) -> bool:
-        return self._wish.is_movable and self._spills < _MOST_SPILLS and self._has_others()
-
-    def _has_others(self) -> bool:
-        return any(worker not in self._asked for worker in self._members())
-
-    def _next(self) -> Worker:
-        members = in_order(self._wish, self._members())
-        worker = next((worker for worker in members if worker not in self._asked), None)
-        if worker is None:
-            self._asked.clear()
-            self._missed = None
-            worker = members[0]
-        self._asked.add(worker)
-        return worker
-
-
-def in_order(wish: Wish, members: Sequence[Worker]) -> list[Worker]:
+def in_order(route: Route, members: Sequence[Worker]) -> list[Worker]:
     """Whom to ask first, second, ...: who has it if nobody here does, then by the key or by load; away last."""
-    if wish.key:
+    if route.key:
         by_target = {worker.target: worker for worker in members}
-        ordered = [by_target[target] for target in ranked(wish.key, by_target)]
-        shared = sorted(ordered[: wish.copies], key=lambda worker: worker.under_way)
-        ordered[: wish.copies] = shared
+        ordered = [by_target[target] for target in ranked(route.key, by_target)]
+        shared = sorted(ordered[: route.copies], key=lambda worker: worker.under_way)
+        ordered[: route.copies] = shared
     else:
         ordered = sorted(members, key=lambda worker: (worker.under_way, worker.asked))
-    return sorted(ordered, key=lambda worker: _rank(wish, worker))
+    return sorted(ordered, key=lambda worker: _rank(route, worker))
 
 
-def _rank(wish: Wish, worker: Worker) -> tuple[bool, int, bool]:
-    is_there = worker.target == wish.address
-    return (not is_there and not wish.is_movable, worker.health.standing, not is_there)
+def _rank(route: Route, worker: Worker) -> tuple[bool, int, bool]:
+    is_there = worker.target == route.address
+    return (not is_there and not route.is_movable, worker.health.standing, not is_there)

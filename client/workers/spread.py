@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
@@ -25,10 +24,8 @@ def portions(count: int, parts: int) -> list[slice]:
 
 def together(asks: Sequence[Callable[[], T]]) -> list[T]:
     """What all of them return; the first error, when none goes on any more."""
-    # A context each: one cannot be entered by two threads at a time. Whoever stops waiting ends all of them.
-    contexts = [copy_context() for _ in asks]
     with ThreadPoolExecutor(len(asks), "lumigrad part") as pool:
-        return [future.result() for future in [pool.submit(c.run, ask) for c, ask in zip(contexts, asks, strict=True)]]
+        return [future.result() for future in [pool.submit(ask) for ask in asks]]
 
 
 def slowest(timings: Sequence[Timings]) -> Timings:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.connection import Connection
-from lumigrad.client.workers.contexts import Discards
 from lumigrad.client.workers.health import Health
+from lumigrad.client.workers.releases import Releases
 from lumigrad.client.workers.scene_store import SceneStore
 
 
@@ -20,7 +17,7 @@ class Worker:
         target: its address.
         connection: calls to it.
         store: its scenes.
-        discards: forward states that nobody needs any more.
+        releases: forward states that nobody needs any more.
         health: what it says of itself, once somebody watches.
         under_way: calls of this client.
         asked: how many there have been.
@@ -31,7 +28,7 @@ class Worker:
         self.target = address.target
         self.connection = Connection(address, access)
         self.store = SceneStore(self.connection)
-        self.discards = Discards(self.connection)
+        self.releases = Releases(self.connection)
         self.health = Health(self.connection.channel)
         self.under_way = 0
         self.asked = 0
@@ -39,24 +36,23 @@ class Worker:
     def __repr__(self) -> str:
         return f"Worker({self.target!r})"
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """For the length of a `with` block, a call is under way."""
+    def enter(self) -> None:
+        """Notes that a call is under way."""
         # Not exact between threads, and need not be: it only helps to choose.
         self.under_way += 1
         self.asked += 1
-        try:
-            yield
-        finally:
-            self.under_way -= 1
+
+    def leave(self) -> None:
+        """Notes that a call is not under way any more."""
+        self.under_way -= 1
 
     def close(self) -> None:
         """Ends the connection; calls under way are cancelled."""
-        self.discards.close()
+        self.releases.close()
         self.health.close()
         self.connection.close()
 
     def abandon(self) -> None:
         """In a child of a fork: leaves everything to the parent."""
-        self.discards.abandon()
+        self.releases.abandon()
         self.connection.abandon()

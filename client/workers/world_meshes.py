@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from lumigrad.client.errors import SceneNotFound, VersionMismatch
-from lumigrad.client.transport import tracing
-from lumigrad.client.transport.retry import MOST_REPAIRS, Deadline
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.retry import MOST_REPAIRS
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.worlds import References
 from lumigrad.v1 import scene_pb2
 
-T = TypeVar("T")
-
 
 class MeshStore(Protocol):
     """What is needed of the store of scenes."""
 
-    def put(self, scene: Mesh, deadline: Deadline) -> SceneHandle:
+    def put(self, scene: Mesh, call: Call) -> SceneHandle:
         """Stores a mesh."""
 
-    def get(self, scene_id: str, with_tensors: bool, deadline: Deadline) -> SceneHandle:
+    def get(self, scene_id: str, with_tensors: bool, call: Call) -> SceneHandle:
         """The handle of what is stored under a name."""
 
     def current(self, handle: SceneHandle) -> SceneHandle:
         """What a handle names now."""
 
-    def with_reference(
-        self,
-        handle: SceneHandle,
-        attempt: Callable[[scene_pb2.SceneRef], SceneHandle],
-        deadline: Deadline,
-        *,
-        any_version: bool = False,
-    ) -> SceneHandle:
-        """Calls with a scene's name, again if it was lost and could be put again."""
+    def repair(self, handle: SceneHandle, lost: SceneHandle, call: Call) -> None:
+        """Puts a scene again that the worker has lost."""
+
+
+def is_repairable(handle: SceneHandle, error: Exception | None, any_version: bool) -> bool:
+    """Whether what went wrong is made good by putting the scene again.
+
+    Args:
+        handle: names the scene.
+        error: what the worker said of it.
+        any_version: also where somebody updated the scene meanwhile.
+    """
+    is_lost = isinstance(error, SceneNotFound) or (any_version and isinstance(error, VersionMismatch))
+    return is_lost and handle.scene is not None
 
 
 class WorldMeshes:
@@ -52,12 +54,12 @@ class WorldMeshes:
         self._updated: dict[str, SceneHandle] = {}
         self._lock = threading.Lock()
 
-    def resident(self, mesh: Mesh, deadline: Deadline, *, anew: bool = False) -> SceneHandle:
+    def resident(self, mesh: Mesh, call: Call, *, anew: bool = False) -> SceneHandle:
         """The handle of a mesh that is stored when it is first needed; `anew`: look whether it is still there."""
         with self._lock:
             handle = self._residents.get(mesh)
         if handle is None or anew:
-            handle = self._store.put(mesh, deadline)
+            handle = self._store.put(mesh, call)
             with self._lock:
                 self._residents[mesh] = handle
         return handle
@@ -68,13 +70,13 @@ class WorldMeshes:
             self._updated[handle.scene_id] = handle
 
     def references(
-        self, world: World, deadline: Deadline, *, anew: bool, newest: bool = False, any_version: bool = False
+        self, world: World, call: Call, *, anew: bool, newest: bool = False, any_version: bool = False
     ) -> References:
         """The name and version of each obstacle's mesh.
 
         Args:
             world: the obstacles.
-            deadline: of the calls that this takes.
+            call: of the calls that this takes.
             anew: look whether all that was stored is still there, and put again what is not.
             newest: of meshes that this client updated meanwhile, the last version.
             any_version: put the client's copy again where somebody updated a mesh meanwhile.
@@ -84,14 +86,14 @@ class WorldMeshes:
             if isinstance(shape, Mesh) and id(shape) not in found:
                 moved = self._moved(shape) if newest else None
                 found[id(shape)] = (
-                    self.resident(shape, deadline, anew=anew)
+                    self.resident(shape, call, anew=anew)
                     if moved is None
-                    else self._found(moved, deadline, newest, any_version)
+                    else self._found(moved, call, newest, any_version)
                 )
             elif isinstance(shape, SceneHandle) and id(shape) not in found:
                 handle = self._newest(shape) if newest else shape
                 found[id(shape)] = (
-                    self._found(handle, deadline, newest, any_version) if anew else self._store.current(handle)
+                    self._found(handle, call, newest, any_version) if anew else self._store.current(handle)
                 )
         handles = [found.get(id(obstacle.shape)) for obstacle in world.obstacles]
         return [
@@ -99,33 +101,23 @@ class WorldMeshes:
             for handle in handles
         ]
 
-    def call(
-        self, world: World, attempt: Callable[[References], T], deadline: Deadline, *, any_version: bool = False
-    ) -> T:
-        """Calls `attempt`, and again after a repair if the worker does not have a mesh as it was meant."""
-        references, repairs = self.references(world, deadline, anew=False), 0
+    def _found(self, handle: SceneHandle, call: Call, newest: bool, any_version: bool) -> SceneHandle:
+        call, repairs = call.to(handle.affinity_key), 0
         while True:
+            now = self._store.current(handle)
             try:
-                return attempt(references)
+                stored = self._store.get(now.scene_id, False, call)
+                if newest or stored.version == now.version:
+                    return stored
+                text = f"mesh {stored.scene_id} has version {stored.version}, not {now.version}: it was updated"
+                raise VersionMismatch(
+                    f"{text} meanwhile; place its new handle", stored.scene_id, now.version, stored.version
+                )
             except (SceneNotFound, VersionMismatch) as error:
-                mine = {reference.scene_id for reference in references if reference is not None}
-                if error.scene_id not in mine or repairs == MOST_REPAIRS:
+                if repairs == MOST_REPAIRS or not is_repairable(handle, error, any_version):
                     raise
             repairs += 1
-            tracing.note_repair("mesh")
-            references = self.references(world, deadline, anew=True, any_version=any_version)
-
-    def _found(self, handle: SceneHandle, deadline: Deadline, newest: bool, any_version: bool) -> SceneHandle:
-        def look(reference: scene_pb2.SceneRef) -> SceneHandle:
-            stored = self._store.get(reference.scene_id, False, deadline)
-            if stored.version != reference.version and not newest:
-                text = f"mesh {stored.scene_id} has version {stored.version}, not {reference.version}: it was updated"
-                raise VersionMismatch(
-                    f"{text} meanwhile; place its new handle", stored.scene_id, reference.version, stored.version
-                )
-            return stored
-
-        return self._store.with_reference(handle, look, deadline, any_version=any_version)
+            self._store.repair(handle, now, call)
 
     def _moved(self, mesh: Mesh) -> SceneHandle | None:
         """What this client made of a mesh in a world by updates; None: nothing."""

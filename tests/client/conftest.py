@@ -32,7 +32,7 @@ def client(worker_process: WorkerProcess) -> Iterator[Client]:
 def payload_lengths(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes that `client` sends with each exchange from now on."""
     lengths: list[int] = []
-    original = client._workers.worker.connection.exchange
+    original = client._workers.members()[0].connection.exchange
 
     def spy(method, build, deadline):
         def measured(payload):
@@ -42,7 +42,7 @@ def payload_lengths(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int
 
         return original(method, measured, deadline)
 
-    monkeypatch.setattr(client._workers.worker.connection, "exchange", spy)
+    monkeypatch.setattr(client._workers.members()[0].connection, "exchange", spy)
     return lengths
 
 

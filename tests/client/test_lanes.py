@@ -196,7 +196,7 @@ def test_a_call_whose_lane_was_lost_is_made_again_with_the_stream(
     frame, expected = (client.render(SMALL, CAMERA, retain=True) for client in (shared, stream))
     assert shared.lane == "shared"
     before = worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost")
-    shared._workers.worker.connection._lanes._lane._token = bytes(16)
+    shared._workers.members()[0].connection._lanes._lane._token = bytes(16)
     got = frame.backward(gradient)
     assert np.array_equal(got.positions, expected.backward(gradient).positions)
     assert worker_process.metric("lumigrad_lane_fallbacks_total", reason="lost") == before + 1

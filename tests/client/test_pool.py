@@ -153,16 +153,12 @@ def test_when_nobody_answers_the_error_names_all_of_them() -> None:
 
 def test_replicas_share_the_calls_of_a_hot_scene(client: Client, workers: list[WorkerProcess]) -> None:
     handle = client.put(cloud(700), replicas=2)
-    kept, asked = [], []
-    for _ in range(4):
-        # Each has a call under way while the next one looks for a worker.
-        kept.append(client._workers.call(handle, lambda worker: worker, client._workers.deadline(None)))
     first, second = ranked(handle.content_hash, targets(workers))[:2]
-    assert {worker.target for worker in kept} <= {first, second}
-    busy = next(worker for worker in client._workers.each(client._workers.deadline(None)) if worker.target == first)
-    with busy.busy():
-        asked += homes(client, [handle])
-    assert asked == [second]
+    assert set(homes(client, [handle] * 4)) <= {first, second}
+    busy = next(worker for worker in client._workers.members() if worker.target == first)
+    busy.enter()
+    assert homes(client, [handle]) == [second]
+    busy.leave()
     updated = client.update(handle, radii=cloud(700).radii * 2)
     assert updated.replicas == 2
     expected = client.render(updated.scene, CAMERA, **SETTINGS).color

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, Unavailable
-from lumigrad.client.transport import cancellation
+from lumigrad.client.transport.cancellation import Cancellation
 from lumigrad.client.viewer.stream import Order, Pace, Shown, Stream
 
 pytestmark = pytest.mark.alone
@@ -36,18 +36,16 @@ class Worker:
     may_sharpen: threading.Event = field(default_factory=threading.Event)
     may_take: threading.Event = field(default_factory=threading.Event)
 
-    def render(self, request: Request, order: Order) -> tuple[int, Order]:
+    def render(self, request: Request, order: Order, cancellation: Cancellation) -> tuple[int, Order]:
         self.orders.append((request.number, order))
         if self.errors:
             raise self.errors.pop(0)
         until = time.monotonic() + SECONDS
         allowed = self.may_sharpen if order.is_sharp else self.may_render
         while not allowed.wait(0.01) and time.monotonic() < until:
-            try:
-                cancellation.check()
-            except Cancelled:
+            if cancellation.wait(0.0):
                 self.cancelled.append(request.number)
-                raise
+                raise Cancelled("nobody waits for the call any more")
         return request.number, order
 
     def deliver(self, picture: tuple[int, Order]) -> None:
@@ -199,7 +197,7 @@ def test_closing_cancels_what_is_rendered(fake: Worker) -> None:
 def test_pictures_of_a_slow_worker_are_smaller_while_the_camera_moves(fake: Worker, shown: list[Shown]) -> None:
     """One that takes 0.3 s for all pixels."""
 
-    def render(request: Request, order: Order) -> tuple[int, Order]:
+    def render(request: Request, order: Order, cancellation: Cancellation) -> tuple[int, Order]:
         time.sleep(0.3 * order.width * order.height / (640 * 480))
         return request.number, order
 

@@ -51,7 +51,7 @@ def test_a_mesh_is_uploaded_once_and_reported(client, monkeypatch):
     assert report.degenerate_faces == report.duplicate_faces == report.boundary_edges == 0
     np.testing.assert_allclose((report.low, report.high), mesh.bounds, atol=1e-6)
     with monkeypatch.context() as patched:
-        patched.delattr(type(client._workers.worker.connection), "upload")
+        patched.delattr(type(client._workers.members()[0].connection), "upload")
         assert client.put(Mesh(**mesh.tensors)) == handle
     open_box = mesh_shapes.open_box()
     assert not client.put(Mesh(open_box.vertices, open_box.faces)).report.closed

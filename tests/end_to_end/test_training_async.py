@@ -19,7 +19,7 @@ from support.workers.worker import WorkerProcess
 LESSON: Lesson = gaussian_lesson()
 RATES = {"means": 2e-3, "quats": 1e-3, "scales": 5e-3, "opacities": 2e-2, "sh0": 5e-3, "sh_rest": 2e-4}
 # What only those need who build on a trainer.
-INTERNAL = {"apply", "receive_step", "send_step"}
+INTERNAL = {"apply", "receive_step", "send_step", "settle"}
 
 
 def run(process: WorkerProcess, main: Callable[[AsyncClient], Awaitable[None]]) -> None:

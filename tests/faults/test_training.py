@@ -7,6 +7,8 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,7 +112,7 @@ def test_a_step_that_ends_its_worker_each_time_is_given_up(monkeypatch: pytest.M
         def send(self, *_: object) -> None:
             pass
 
-        def receive(self) -> TrainReply:
+        def receive(self, *_: object) -> TrainReply:
             if self._is_started:
                 raise Unavailable("the worker was lost")
             self._is_started = True
@@ -120,7 +122,8 @@ def test_a_step_that_ends_its_worker_each_time_is_given_up(monkeypatch: pytest.M
             pass
 
     monkeypatch.setattr(stream, "Exchange", Breaking)
-    found = stream.TrainingStream(None, 60.0, 10.0, lambda: None)  # type: ignore[arg-type]
+    connection: Any = SimpleNamespace(check_own=lambda: None, is_parents=False)
+    found = stream.TrainingStream(connection, "", 60.0, 10.0, lambda call: None)
     found.start(training_pb2.TrainingStart())
     found.send(training_pb2.TrainRequest(step=training_pb2.Step()), PayloadWriter(), number=0)
     with pytest.raises(Unavailable, match="the worker was lost"):

@@ -25,7 +25,7 @@ import numpy as np
 
 from lumigrad.client import Camera, Client, SceneHandle
 from lumigrad.client.transport import connection
-from lumigrad.client.transport.affinity import METADATA_KEY
+from lumigrad.client.transport.call import AFFINITY_METADATA
 from support.workers.fleet import CAMERA, SETTINGS, cloud, fleet, puts, targets
 from support.workers.load import Load
 from support.workers.worker import WorkerProcess
@@ -140,7 +140,7 @@ def _loss(event: str, way: str, number: signal.Signals) -> Loss:
 @contextmanager
 def _ring(addresses: Sequence[str]) -> Iterator[Client]:
     """A client of one channel, in which gRPC chooses by the header that says which calls belong together."""
-    policy = {"ring_hash_experimental": {"minRingSize": 1024, "requestHashHeader": METADATA_KEY}}
+    policy = {"ring_hash_experimental": {"minRingSize": 1024, "requestHashHeader": AFFINITY_METADATA}}
     config = {"loadBalancingConfig": [policy], "healthCheckConfig": {"serviceName": ""}}
     original = connection.open_channel
 

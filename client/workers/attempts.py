@@ -1,0 +1,291 @@
+"""The attempts of one call: which worker each is made at, and what is put there again before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, TypeAlias
+
+from lumigrad.client.errors import (
+    Cancelled,
+    ContextLost,
+    DeadlineExceeded,
+    ResourceExhausted,
+    SceneNotFound,
+    Unavailable,
+    VersionMismatch,
+)
+from lumigrad.client.transport.call import Call
+from lumigrad.client.transport.retry import MOST_REPAIRS, Backoff, Passing
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.world import World
+from lumigrad.client.wire.worlds import References
+from lumigrad.client.workers.contexts import Context, Kept
+from lumigrad.client.workers.routing import Route, Subject, in_order
+from lumigrad.client.workers.worker import Worker
+from lumigrad.client.workers.world_meshes import is_repairable
+from lumigrad.v1 import scene_pb2
+
+# A crowd that finds a worker full must not carry its scene to all others.
+_MOST_SPILLS = 2
+
+
+@dataclass(frozen=True)
+class InlineWorld:
+    """A world that travels with a call, and what the worker calls its meshes."""
+
+    world: World
+    meshes: References
+
+
+# What a worker calls the scene that a call is about.
+Source: TypeAlias = "scene_pb2.SceneRef | InlineWorld"
+
+
+class Members(Protocol):
+    """Of a pool, what attempts need."""
+
+    retry_s: float
+
+    def members(self) -> Sequence[Worker]:
+        """The workers that there are now."""
+
+    def note_missing(self) -> None:
+        """Notes that a worker was not there."""
+
+
+class RoutedAttempts:
+    """The attempts of one call: each is a `with` block, and has the worker that it is to be made at.
+
+        attempts = pool.attempts(handle, call)
+        while True:
+            with attempts as worker:
+                return worker.connection.unary(…, attempts.call)
+
+    An error that may pass, or that can be made good, ends the attempt and not the loop; see `Backoff`. What is done in
+    the block must be safe to repeat.
+
+    Workers are asked in the order in which the route prefers them. Before an attempt the worker gets what it lost of
+    the call's scene, if there is a copy of it here.
+
+    Attributes:
+        call: routed; for the RPCs of the attempts.
+        kept: the forward state that this attempt has; None: it has to compute everything.
+        source: what the worker of this attempt calls the scene; None: the call is not about a stored scene.
+    """
+
+    def __init__(
+        self,
+        pool: Members,
+        subject: Subject,
+        route: Route,
+        call: Call,
+        *,
+        context: Context | None = None,
+        to_release: bool = False,
+        any_version: bool = False,
+    ) -> None:
+        """Before the first attempt.
+
+        Args:
+            pool: the workers.
+            subject: what the call is about.
+            route: which of them it prefers.
+            call: of the user.
+            context: the forward state to use for as long as its worker has it.
+            to_release: the call lets the worker forget that state.
+            any_version: also put a copy again if somebody updated the scene meanwhile.
+        """
+        self.kept: Kept | None = None if context is None else context.take(to_release=to_release)
+        self.call = call.to(route.key if self.kept is None else self.kept.affinity)
+        self.source: Source | None = None
+        self._pool = pool
+        self._backoff = Backoff(call, pool.retry_s)
+        self._subject = subject
+        self._route = route
+        self._unrouted = call
+        self._context = context
+        self._to_release = to_release
+        # The mesh as it is here, whatever became of the one that was stored.
+        self._any_version = any_version or isinstance(subject, Mesh)
+        self._worker: Worker | None = None
+        # Of this worker: whether to ask it again, whether it lost the scene, and how often it did.
+        self._stays = False
+        self._is_lost = False
+        self._repairs = 0
+        # The stored scene, and what it is called there before this attempt.
+        self._handle: SceneHandle | None = None
+        self._named: SceneHandle | None = None
+        # In this round; another one begins, after a pause, when everybody has been asked.
+        self._asked: set[Worker] = set()
+        self._missed: Unavailable | Cancelled | None = None
+        self._failures: dict[str, Unavailable] = {}
+        self._busy: ResourceExhausted | None = None
+        self._spills = 0
+
+    def __enter__(self) -> Worker:
+        while True:
+            try:
+                worker = self._next()
+            except Unavailable as error:
+                # Nobody could tell who the workers are.
+                self._backoff.after(error)
+                continue
+            worker.enter()
+            try:
+                if self.kept is None:
+                    worker.store.catch_up(self.call)
+                    self.source = self._prepared(worker)
+                return worker
+            except BaseException as error:
+                worker.leave()
+                if not self._is_handled(worker, error, is_begun=False):
+                    raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        worker = self._worker
+        assert worker is not None
+        worker.leave()
+        if error is not None:
+            return self._is_handled(worker, error, is_begun=True)
+        if self.kept is not None and self._context is not None and self._to_release:
+            self._context.forget(self.kept)
+        return False
+
+    @property
+    def reference(self) -> scene_pb2.SceneRef | None:
+        """What the worker of this attempt calls the stored scene."""
+        return None if isinstance(self.source, InlineWorld) else self.source
+
+    def _next(self) -> Worker:
+        if self._stays and self._worker is not None:
+            self._stays = False
+            return self._worker
+        if self.kept is not None:
+            self._worker = self.kept.worker
+            return self._worker
+        members = in_order(self._route, self._pool.members())
+        worker = next((worker for worker in members if worker not in self._asked), None)
+        if worker is None:
+            self._asked.clear()
+            self._missed = None
+            worker = members[0]
+        self._asked.add(worker)
+        if worker is not self._worker:
+            self._worker, self._is_lost, self._repairs = worker, False, 0
+        return worker
+
+    def _prepared(self, worker: Worker) -> Source | None:
+        """Has the worker store what it lacks; what it calls the scene then."""
+        subject, store = self._subject, worker.store
+        is_lost = self._is_lost
+        if isinstance(subject, World):
+            any_version = is_lost and self._any_version
+            meshes = store.meshes.references(subject, self.call, anew=is_lost, any_version=any_version)
+            self._is_lost = False
+            return InlineWorld(subject, meshes)
+        if isinstance(subject, Mesh):
+            subject = store.meshes.resident(subject, self.call)
+        if not isinstance(subject, SceneHandle):
+            return None
+        self._handle = subject
+        if is_lost and self._named is not None:
+            store.repair(self._handle, self._named, self.call)
+            self._is_lost = False
+        self._named = store.current(self._handle)
+        return scene_pb2.SceneRef(scene_id=self._named.scene_id, version=self._named.version)
+
+    def _is_handled(self, worker: Worker, error: BaseException, *, is_begun: bool) -> bool:
+        """Whether there is to be another attempt; it may be made at once. Raises if `error` should be another one."""
+        if isinstance(error, DeadlineExceeded):
+            worker.health.suspect()
+            return False
+        if self.kept is not None:
+            return self._is_state_given_up(worker, self.kept, error)
+        if is_begun and isinstance(error, SceneNotFound | VersionMismatch) and self._may_repair(error):
+            return True
+        if isinstance(error, SceneNotFound):
+            # There is no copy of it here that could be put: it may be on another worker, or on one that did not answer.
+            return self._has_others() or (self._missed is not None and self._goes_on(self._missed))
+        if isinstance(error, ResourceExhausted):
+            return self._spills_over(error)
+        return isinstance(error, Unavailable | Cancelled) and self._is_missed(worker, error)
+
+    def _is_missed(self, worker: Worker, error: Unavailable | Cancelled) -> bool:
+        """Whether to go on, elsewhere or after a pause: a worker did not answer."""
+        self._missed = error
+        if isinstance(error, Unavailable):
+            worker.health.doubt()
+            self._failures[worker.target] = error
+        return self._goes_on(error)
+
+    def _is_state_given_up(self, worker: Worker, kept: Kept, error: BaseException) -> bool:
+        """Whether to go on: without the forward state where it is lost or cannot be reached, and others may answer."""
+        assert self._context is not None
+        if isinstance(error, Unavailable):
+            worker.health.doubt()
+            self._pool.note_missing()
+        if not isinstance(error, ContextLost):
+            if not isinstance(error, Passing):
+                return False
+            if isinstance(error, Cancelled) or not any(member is not worker for member in self._pool.members()):
+                return self._goes_on(error)
+            if isinstance(error, ResourceExhausted) and error.retry_after_s is None:
+                return False
+            worker.releases.add(kept)
+        self.call.trace.note_repair("context")
+        self._context.forget(kept)
+        self.kept, self._worker = None, None
+        self.call = self._unrouted.to(self._route.key)
+        return True
+
+    def _may_repair(self, error: SceneNotFound | VersionMismatch) -> bool:
+        """Whether the worker has lost what is here; then it gets it before the next attempt."""
+        if self._repairs == MOST_REPAIRS:
+            return False
+        if isinstance(self.source, InlineWorld):
+            if error.scene_id not in {mesh.scene_id for mesh in self.source.meshes if mesh is not None}:
+                return False
+            self.call.trace.note_repair("mesh")
+        elif self._handle is None or not is_repairable(self._handle, error, self._any_version):
+            return False
+        self._repairs += 1
+        self._is_lost = self._stays = True
+        return True
+
+    def _spills_over(self, error: ResourceExhausted) -> bool:
+        """Whether to go on, elsewhere or after a pause."""
+        self._busy = self._busy or error
+        may_spill = self._route.is_movable and self._spills < _MOST_SPILLS and self._has_others()
+        if error.retry_after_s is not None and may_spill:
+            self._spills += 1
+            return True
+        busy, self._busy = self._busy, None
+        # After a pause another round begins, with the worker that the call prefers.
+        self._asked.clear()
+        self._spills = 0
+        return self._goes_on(busy)
+
+    def _goes_on(self, error: Passing) -> bool:
+        """Waits for the next attempt; raises if there is none.
+
+        Raises:
+            Unavailable: nobody answered, for `retry_s` and the time of the last attempt; the text names all of them.
+        """
+        try:
+            self._backoff.after(error, self._has_others)
+        except Unavailable as last:
+            if len(self._failures) < 2 or last.is_lasting:
+                raise
+            told = "; ".join(f"{target}: {failure}" for target, failure in self._failures.items())
+            text = f"none of {len(self._failures)} workers answered: {told}"
+            raise Unavailable(text, was_begun=last.was_begun) from last
+        return True
+
+    def _has_others(self) -> bool:
+        # A forward state is on one worker only.
+        return self.kept is None and any(worker not in self._asked for worker in self._pool.members())

@@ -1,0 +1,73 @@
+"""How far it is from a line of the user's to gRPC: the Python frames of the client on the stack of an RPC."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import grpc
+import numpy as np
+import pytest
+
+import lumigrad.client
+from lumigrad.client import Camera, Client, Spheres
+from support.workers.worker import WorkerProcess, worker
+
+MOST = 8
+CLOUD = Spheres([[0, 0, 0]], [[1, 1, 1]], [1])
+CLIENT = str(Path(lumigrad.client.__file__).parent)
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Of each RPC from now on, the client's functions that were on the stack when gRPC was called."""
+    found: list[list[str]] = []
+    for kind in (grpc.UnaryUnaryMultiCallable, grpc.UnaryStreamMultiCallable, grpc.StreamStreamMultiCallable):
+        for made in kind.__subclasses__():
+
+            def call(self, *arguments, _original=made.__call__, **options):
+                frame: FrameType | None = sys._getframe(1)
+                names = []
+                while frame is not None:
+                    if frame.f_code.co_filename.startswith(CLIENT):
+                        names.append(frame.f_code.co_name)
+                    frame = frame.f_back
+                if names:
+                    found.append(names)
+                return _original(self, *arguments, **options)
+
+            monkeypatch.setattr(made, "__call__", call)
+    return found
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[WorkerProcess]:
+    with worker("--device", "cpu") as process:
+        yield process
+
+
+def deepest(stacks: list[list[str]]) -> list[str]:
+    """Of the RPCs since this was asked last."""
+    assert stacks, "no RPC was seen"
+    found = max(stacks, key=len)
+    stacks.clear()
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("width", [32, 640])
+def test_a_call_walks_few_frames(
+    worker_process: WorkerProcess, second: WorkerProcess, stacks: list[list[str]], count: int, width: int
+) -> None:
+    camera = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=width, height=width)
+    with Client([worker_process.target, second.target][:count], lane="stream") as client:
+        for scene in (CLOUD, client.put(CLOUD)):
+            stacks.clear()
+            frame = client.render(scene, camera, retain=True)
+            walked = deepest(stacks)
+            assert walked[-1] == "render" and len(walked) <= MOST, walked
+            frame.backward(np.ones_like(frame.color))
+            walked = deepest(stacks)
+            assert walked[-1] == "backward" and len(walked) <= MOST, walked

@@ -75,8 +75,8 @@ def test_a_connection_that_ends_anywhere_costs_no_call(setup: Setup, name: str) 
                     getattr(proxy, way).cut(1 + place * setup.lengths[name, way] // PLACES, end)
                     assert same(call(), setup.expected[name]), (way, place, end)
                     cuts += len(proxy.arrivals) - 1
-    # A call may take a few bytes less than it did before.
-    assert cuts >= 2 * 2 * (PLACES - 1)
+    # A call may take fewer bytes than when they were counted (frames of flow control): the last cuts may come too late.
+    assert cuts >= 2 * 2 * (PLACES - 2)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,8 +7,8 @@ from google.protobuf.message import Message
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.distances.answer import Distances
-from lumigrad.client.distances.messages import field_message, settings_message
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings
 from lumigrad.client.transport.call import Call
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.worlds import world_message
@@ -17,7 +17,14 @@ from lumigrad.client.workers.contexts import Context, Kept
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import distance_pb2, tensor_pb2
+from lumigrad.v1 import distance_pb2, scene_pb2, tensor_pb2, world_pb2
+
+_SEMANTICS: dict[DistanceSemantics, distance_pb2.DistanceSemantics] = {
+    "exact": distance_pb2.DISTANCE_SEMANTICS_EXACT,
+    "curobo": distance_pb2.DISTANCE_SEMANTICS_CUROBO,
+    "curobo_field": distance_pb2.DISTANCE_SEMANTICS_CUROBO_FIELD,
+}
+_REDUCTIONS = {"sum": distance_pb2.REDUCTION_SUM, "max": distance_pb2.REDUCTION_MAX}
 
 
 class RemoteDistances:
@@ -106,3 +113,23 @@ def _spec(query: DistanceQuery, source: Source | None, payload: PayloadWriter) -
     elif source is not None:
         spec.scene_ref.CopyFrom(source)
     return spec
+
+
+def settings_message(settings: DistanceSettings) -> distance_pb2.DistanceSettings:
+    """What a cost is; what is None stays absent."""
+    values = dict(vars(settings))
+    values |= {"semantics": _SEMANTICS[settings.semantics], "reduction": _REDUCTIONS[settings.reduction]}
+    return distance_pb2.DistanceSettings(time_step=values.pop("time_step_s"), **values)
+
+
+def field_message(query: FieldQuery, reference: scene_pb2.SceneRef) -> distance_pb2.FieldRequest:
+    """Asks for the distances in a box near what is stored."""
+    return distance_pb2.FieldRequest(
+        scene_ref=reference,
+        pose=world_pb2.Pose(values=query.pose.tolist()),
+        size=query.size.tolist(),
+        voxel_size=query.voxel_size,
+        environment=query.environment,
+        max_distance=query.max_distance,
+        semantics=_SEMANTICS[query.semantics],
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ class LruCache(Generic[V]):
                     self._forget(hidden)
 
 
-class LruStore(Generic[V]):
+class LruStore(ABC, Generic[V]):
     """A cache of one tenant with a lock of its own, which counts in a budget of all tenants."""
 
     def __init__(self, limit_bytes: int, limit_count: int, budget: Budget) -> None:
@@ -191,6 +192,6 @@ class LruStore(Generic[V]):
         with self._lock:
             self._cache.clear()
 
+    @abstractmethod
     def _dropped(self, name: str, value: V, reason: str) -> None:
         """Note what the cache has dropped; `reason` is "room" or "idle". The lock is held."""
-        raise NotImplementedError

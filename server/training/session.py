@@ -15,20 +15,22 @@ from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Reservation
-from lumigrad.server.core.errors import BusyError, DeviceMemoryError, StepMismatchError
+from lumigrad.server.core.call import Call
+from lumigrad.server.core.errors import BusyError, DeviceMemoryError, SceneNotFoundError, StepMismatchError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.requests import checked_gradients
+from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
+from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.trainings import Training
 from lumigrad.server.training import replies, snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
-from lumigrad.server.training.publication import publish
 from lumigrad.server.training.requests import Request
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, apply, step
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import scene_pb2, training_pb2
 
 T = TypeVar("T")
 Replies = Iterator[Frame[training_pb2.TrainReply]]
@@ -157,7 +159,7 @@ class Session:
 
     def _publish(self, request: Request) -> Replies:
         self._require_none_pending("publish")
-        info = publish(self._state, self._runtime, request.part)
+        info = _published(self._state, self._runtime, request.part)
         reply = training_pb2.TrainReply(published=training_pb2.Published(scene=info, step=self._state.step))
         yield replies.framed(reply, request)
 
@@ -270,3 +272,24 @@ def _gradient_shapes(rendered: Rendered) -> Shapes:
     """The shapes of the gradients that a client may send for a step."""
     known = rendered.planned.plan.upstream_shapes
     return {name: shape for name, shape in shapes_of(rendered.outputs).items() if name in known}
+
+
+def _published(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.SceneInfo:
+    """Copy the values into a new version of the scene; VersionMismatchError if another caller has updated it."""
+    old = stored_scene(runtime, call, state.scene_id, state.version)
+    if not isinstance(old.content, CloudContent):
+        raise SceneNotFoundError(state.scene_id)
+    rules = old.content.rules
+
+    def copy() -> KeptTensors:
+        copies = {name: tensor.clone() for name, tensor in state.parameters.values.items()}
+        rules.check_values(copies, "start.scene")
+        runtime.transfer.finish()
+        return KeptTensors.of(copies)
+
+    cost = Cost(bytes=sum(tensor.nbytes for tensor in state.parameters.values.values()), is_repeatable=True)
+    runtime.memory.check(cost)
+    kept = runtime.executor.run(copy, call, cost)
+    info = runtime.scenes.replace(state.scene_id, state.version, CloudContent.of(rules, kept))
+    state.version = info.version
+    return info

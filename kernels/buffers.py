@@ -1,4 +1,4 @@
-"""Memory for results, from a pool that keeps what was freed: a steady stream of calls allocates nothing."""
+"""Memory for results, from a pool that reuses freed blocks, so that repeated calls of one size allocate nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SMALL = 2**14  # Bytes.
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """An uninitialised tensor; on the CPU its memory returns to the pool when the last user is gone.
+    """An uninitialised tensor; on the CPU its memory returns to the pool when the last reference is dropped.
 
-    torch's CPU allocator asks the system for each large tensor anew, and the system then clears every page: for an
-    image that costs more than rendering it. On CUDA torch keeps memory itself, and for little the system is not asked.
+    torch's CPU allocator requests each large tensor from the operating system, which zeroes every page: for an image
+    that takes longer than rendering it. torch caches CUDA memory itself, and malloc caches small blocks.
     """
     count = math.prod(shape)
     if device.type != "cpu" or count * dtype.itemsize <= _SMALL:
@@ -26,13 +26,13 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> tor
     return memory[: count * dtype.itemsize].view(dtype).view(tuple(shape))
 
 
-def room(
+def output_buffer(
     name: str, into: Mapping[str, torch.Tensor] | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """The tensor that `into` has for an output, or one of its own if that has none.
+    """The tensor that `into` holds for an output, or a new one if it holds none.
 
     Raises:
-        ArgumentError: The tensor does not fit.
+        ArgumentError: The tensor in `into` has another shape, type or device, or is not contiguous.
     """
     given = None if into is None else into.get(name)
     if given is None:

@@ -1,4 +1,4 @@
-"""Checks of arguments that the engines share."""
+"""Argument checks that all engines share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(ok: bool, argument: str, expected: str, actual: object) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a single number; text is not."""
+    """Whether `value` is a single number; a string is not one."""
     try:
         float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -33,7 +33,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number."""
+    """Whether `value` is an integer, of Python or of another library."""
     try:
         operator.index(value)
     except TypeError:
@@ -42,10 +42,10 @@ def is_whole(value: Any) -> bool:
 
 
 def check_size(width: int, height: int) -> None:
-    """The size of a film, pixels.
+    """Checks the size of an image, pixels.
 
     Raises:
-        ArgumentError: It has no pixels or too many.
+        ArgumentError: An edge is not an integer from 1 to `MAX_EXTENT`.
     """
     for name, value in (("width", width), ("height", height)):
         if not is_whole(value) or not 1 <= value <= MAX_EXTENT:
@@ -53,10 +53,10 @@ def check_size(width: int, height: int) -> None:
 
 
 def finite_range(name: str, tensor: torch.Tensor) -> tuple[float, float]:
-    """The smallest and the largest value of a tensor that has some; one pass, which NaN does not escape.
+    """The smallest and the largest value of a tensor that is not empty, in one pass.
 
     Raises:
-        ArgumentError: One is not finite.
+        ArgumentError: A value is NaN or infinite.
     """
     low, high = (float(value) for value in torch.aminmax(tensor))
     if not (-math.inf < low and high < math.inf):
@@ -67,10 +67,10 @@ def finite_range(name: str, tensor: torch.Tensor) -> tuple[float, float]:
 def check_tensor(
     name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], device: torch.device, leader: str
 ) -> None:
-    """A float32 tensor of this shape (None: any extent) on `device`, where the tensors called `leader` are.
+    """Checks that `tensor` is float32, of this shape (None: any extent) and on `device`, the device of `leader`.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: It is not.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(name, f"a float32 tensor of shape {_written(shape)}", type(tensor).__name__)

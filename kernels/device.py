@@ -1,4 +1,4 @@
-"""The devices that the engines can run on."""
+"""The devices on which the engines can run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 
 from lumigrad.kernels import _native
 
-# The least of LUMIGRAD_CUDA_ARCHITECTURES in cmake/kernels.cmake; newer GPUs run the code of older ones, or compile it.
+# The lowest of LUMIGRAD_CUDA_ARCHITECTURES in cmake/kernels.cmake. Newer GPUs run its binary code or compile its PTX.
 _LEAST_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device and the build that drives it.
+    """A device, and how the extension was built.
 
     Attributes:
         name: "cpu" or "cuda:N".
         device_name: The product, e.g. "AMD EPYC" or "NVIDIA H200".
-        instruction_set: Of the CPU loops in use: "avx512", "avx2" or "portable".
+        instruction_set: The instruction set of the CPU loops in use: "avx512", "avx2" or "portable".
         cuda_built: Whether the extension contains CUDA kernels.
-        threads: That the CPU loops are split over.
-        memory_bytes: Of the device.
-        memory_free_bytes: Of the device, now.
+        threads: The number of threads that the CPU loops use.
+        memory_bytes: The total memory of the device.
+        memory_free_bytes: The free memory of the device at the time of the call.
     """
 
     name: str
@@ -43,11 +43,11 @@ def cuda_built() -> bool:
 
 
 def cuda_lack(index: int = 0) -> str:
-    """Why a CUDA device cannot be used; empty: it can."""
+    """The reason why a CUDA device cannot be used; "" if it can."""
     if not cuda_built():
         return "this build has no CUDA kernels; install with nvcc present"
     if not torch.cuda.is_available():
-        return f"torch sees no CUDA device (torch {torch.__version__})"
+        return f"torch finds no CUDA device (torch {torch.__version__})"
     if index >= torch.cuda.device_count():
         return f"there are {torch.cuda.device_count()} CUDA devices"
     capability, least = torch.cuda.get_device_capability(index), _LEAST_CAPABILITY
@@ -61,10 +61,10 @@ def cuda_lack(index: int = 0) -> str:
 def resolve(name: str) -> torch.device:
     """Turns "auto", "cpu" or "cuda:N" into a device.
 
-    "auto" is the first CUDA device where kernels, torch, driver and the device itself allow it, else the CPU.
+    "auto" is the first CUDA device if this build, torch, the driver and the device support it, otherwise the CPU.
 
     Raises:
-        ValueError: The name is unknown or names a device that is not usable; the text says why.
+        ValueError: The name is unknown or the device cannot be used; the message gives the reason.
     """
     if name == "auto":
         return torch.device("cpu" if cuda_lack() else "cuda:0")
@@ -84,7 +84,7 @@ def resolve(name: str) -> torch.device:
 
 
 def describe(device: torch.device) -> DeviceInfo:
-    """What there is to know about a device."""
+    """The properties of a device."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         product = torch.cuda.get_device_name(device)

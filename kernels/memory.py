@@ -1,4 +1,4 @@
-"""Memory that the engines and torch keep for later calls."""
+"""Memory that the engines and torch cache for later calls."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.per_device import forget_engines
+from lumigrad.kernels.per_device import drop_engines
 
 
 def trim(device: torch.device) -> None:
-    """Returns to the system, or to the device, what is kept and in no use; of workspaces, the calling thread's own.
+    """Frees cached memory that is not in use; of the workspaces, only those of the calling thread.
 
-    The next calls have to ask for memory again, and a backward pass of spheres prepares its views anew.
+    The next calls allocate again, and the next backward pass of spheres prepares its views again.
     """
     if device.type == "cpu":
-        forget_engines(device)
+        drop_engines(device)
     else:
         native: Any = _native
         torch.cuda.empty_cache()

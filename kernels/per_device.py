@@ -12,11 +12,11 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.errors import ArgumentError
 
 E = TypeVar("E")
-CurrentStream = Callable[[], int]  # The handle of the stream that work is queued on.
+CurrentStream = Callable[[], int]  # Returns the handle of the CUDA stream on which work is queued.
 
 
 class _OfThread(threading.local):
-    """The engines of all kinds that the calling thread has, by device."""
+    """The engines of the calling thread: for each kind of engine a dictionary by device."""
 
     def __init__(self) -> None:
         self.engines: list[dict[torch.device, Any]] = []
@@ -25,17 +25,17 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
-def forget_engines(device: torch.device) -> None:
-    """Drops this thread's engines for a device, with their workspaces; the next calls make others."""
+def drop_engines(device: torch.device) -> None:
+    """Drops the calling thread's engines for a device, with their workspaces; the next calls create new ones."""
     for engines in _of_thread.engines:
         engines.pop(device, None)
 
 
 class PerDevice(threading.local, Generic[E]):
-    """Engines of one kind, of the calling thread: engines belong to a thread, because their workspaces do."""
+    """The calling thread's engines of one kind, by device. Threads share no engines, since they share no workspaces."""
 
     def __init__(self, argument: str, cpu: Callable[[], E], cuda: Callable[[int, CurrentStream], E]) -> None:
-        """Engines come from `cpu()` and `cuda(device index, current stream)`; errors name `argument`."""
+        """Creates engines with `cpu()` and `cuda(device index, current stream)`; errors name `argument`."""
         self._argument = argument
         self._cpu = cpu
         self._cuda = cuda
@@ -43,10 +43,10 @@ class PerDevice(threading.local, Generic[E]):
         _of_thread.engines.append(self._engines)
 
     def __call__(self, device: torch.device) -> E:
-        """This thread's engine for a device.
+        """The calling thread's engine for a device.
 
         Raises:
-            ArgumentError: There is none for this kind of device, or none in this build.
+            ArgumentError: No engine exists for this kind of device, or this build lacks it.
         """
         engine = self._engines.get(device)
         if engine is None:

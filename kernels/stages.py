@@ -1,4 +1,4 @@
-"""How long the stages of a call took on the device."""
+"""Times of the kernel stages of a call."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ StageTimes = Callable[[], Mapping[str, float]]
 
 @dataclass
 class Stages:
-    """Milliseconds per kernel stage, summed over the parts of a call; read when asked for, not before."""
+    """Milliseconds per kernel stage, summed over the launches of a call; read from the device on request only."""
 
     views: list[StageTimes] = field(default_factory=list)
 
     def milliseconds(self) -> dict[str, float]:
-        """By stage; empty while a CUDA device is still at work on the call."""
+        """Milliseconds by stage; empty while a CUDA device is still working on the call."""
         total: dict[str, float] = {}
         for view in self.views:
             for stage, time in view().items():

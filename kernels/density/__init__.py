@@ -1,4 +1,4 @@
-"""Density control: where a scene under training gets more primitives, and where it loses some."""
+"""Density control: cloning, splitting, pruning and relocation of primitives during training."""
 
 from lumigrad.kernels.density.apply import Applied, apply, reset_opacities
 from lumigrad.kernels.density.noise import add_noise, prepare_noise

@@ -1,4 +1,4 @@
-"""From one generation of rows to the next, and opacities that are reset."""
+"""Execution of a densification plan, and resets of opacities."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lumigrad.kernels.stages import Stages, StageTimes
 
 
 def gather(parameters: Parameters, sources: torch.Tensor, kept: int) -> tuple[Parameters, StageTimes]:
-    """The next generation, of copies.
+    """Copies rows into new parameters.
 
     Args:
-        parameters: Of this one; nothing is changed.
-        sources: i32 [M], of which row each of the next is a copy.
-        kept: Rows of the next that are old; moments of those behind them are 0.
+        parameters: The current parameters; not changed.
+        sources: i32 [M], for each new row the index of the row to copy.
+        kept: The number of leading new rows that keep their moments; moments of the others are 0.
 
     Returns:
-        New tensors, and how long it took.
+        The new parameters, and the time of the kernel.
     """
     count, device = sources.shape[0], sources.device
 
@@ -45,11 +45,11 @@ def gather(parameters: Parameters, sources: torch.Tensor, kept: int) -> tuple[Pa
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """The next generation.
+    """The result of `apply`.
 
     Attributes:
-        parameters: New tensors; moments of new rows are 0.
-        times: Of the kernel stages.
+        parameters: New tensors; moments of added rows are 0.
+        times: Time of each kernel stage.
     """
 
     parameters: Parameters
@@ -57,21 +57,22 @@ class Applied:
 
 
 def apply(plan: Plan, parameters: Parameters, draw: Draw) -> Applied:
-    """Does what a plan says, to all tensors and moments in one pass.
+    """Executes a plan on all tensors and moments in one pass.
 
-    Clones are copies. Children of a Gaussian are drawn from it and have its scales divided by 1.6; those of a sphere
-    lie half its radius to either side of its centre, in a direction that is drawn, and have its radius divided by 1.6.
+    Clones are copies. The two children of a Gaussian have means that are sampled from it, and its scales divided by
+    1.6; those of a sphere are half its radius to either side of its centre, in a random direction, and have its radius
+    divided by 1.6.
 
     Args:
-        plan: Of these parameters.
-        parameters: What is under training; nothing is changed.
-        draw: Whose numbers.
+        plan: A plan for these parameters.
+        parameters: The parameters in training; not changed.
+        draw: The random numbers to use.
 
     Returns:
-        The next generation.
+        The new parameters.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     check_parameters(parameters)
     check_draw(draw)
@@ -92,19 +93,19 @@ def apply(plan: Plan, parameters: Parameters, draw: Draw) -> Applied:
 
 
 def reset_opacities(parameters: Parameters, maximum: float = 0.01) -> None:
-    """Lowers opacities to at most `maximum`, in place, and starts their moments from 0 (Kerbl et al., SIGGRAPH 2023).
+    """Clamps opacities to at most `maximum`, in place, and sets their moments to 0 (Kerbl et al., SIGGRAPH 2023).
 
     Args:
-        parameters: What is under training.
-        maximum: In (0, 1); gsplat takes twice the opacity below which it prunes.
+        parameters: The parameters in training.
+        maximum: In (0, 1); gsplat uses twice its pruning threshold.
 
     Raises:
-        ArgumentError: An argument does not fit, or these are spheres without opacities.
+        ArgumentError: An argument is invalid, or the parameters are spheres without opacities.
     """
     check_parameters(parameters)
     check(is_number(maximum) and 0.0 < float(maximum) < 1.0, "maximum", "a value in (0, 1)", maximum)
     if "opacities" not in parameters.tensors:
-        raise ArgumentError("parameters", "some with 'opacities'", f"{sorted(parameters.tensors)}")
+        raise ArgumentError("parameters", "a tensor 'opacities'", f"{sorted(parameters.tensors)}")
     limit = logit(float(maximum)) if parameters.gaussians else float(maximum)
     with torch.no_grad():
         parameters.tensors["opacities"].clamp_(max=limit)

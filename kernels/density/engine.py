@@ -1,4 +1,4 @@
-"""Which compiled engine serves a device."""
+"""The engines for the CPU and for CUDA."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from lumigrad.kernels.stages import StageTimes
 
 
 class Engine(Protocol):
-    """Runs the extension's functions for density control on one kind of device; belongs to one thread."""
+    """Runs the extension's functions for density control on one kind of device; used by one thread only."""
 
     def run(self, function: str, *arguments: Any, **arrays: Any) -> StageTimes:
-        """Calls one of them.
+        """Calls a function of the extension.
 
         Args:
-            function: Its name without what says where it runs: "add_noise" for `density_add_noise`.
-            arguments: What is no array.
-            arrays: Tensors by name, or None where there is none.
+            function: Its name without the prefix for the device: "add_noise" for `density_add_noise`.
+            arguments: Its arguments that are not arrays.
+            arrays: Tensors by name; None for an absent one.
 
         Returns:
-            How long it took.
+            The times of its stages.
         """
 
 
 class CpuEngine:
-    """The loops for the CPU."""
+    """Runs the CPU loops."""
 
     def run(self, function: str, *arguments: Any, **arrays: Any) -> StageTimes:
-        """Calls one of them."""
+        """Calls a function of the extension."""
         spent = {function: getattr(_native, f"density_{function}")(*arguments, **arrays)}
         return lambda: spent
 
 
 class CudaEngine:
-    """The kernels for a CUDA device; they run on the stream that is current when they are called."""
+    """Launches the CUDA kernels, on the stream that is current at the time of the call."""
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
-        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
         self._native = native
         self._device = device
         self._current_stream = current_stream
 
     def run(self, function: str, *arguments: Any, **arrays: Any) -> StageTimes:
-        """Queues one of them."""
+        """Queues the kernels of a function of the extension."""
         place = self._native.DensityCudaPlace(self._device, self._current_stream())
         stages = getattr(self._native, f"density_cuda_{function}")(place, *arguments, **arrays)
 

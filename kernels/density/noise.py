@@ -1,4 +1,4 @@
-"""Noise that lets Gaussians explore."""
+"""Random motion of Gaussians, as in 3DGS as MCMC."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _MAX_RATE = 1e12
 
 
 def add_noise(parameters: Parameters, draw: Draw, *, learning_rate: float, noise_rate: float = 5e5) -> Stages:
-    """Moves the means of Gaussians at random, in place, as in 3DGS as MCMC (Kheradmand et al., NeurIPS 2024).
+    """Adds Gaussian noise to the means, in place, as in 3DGS as MCMC (Kheradmand et al., NeurIPS 2024).
 
     means += learning_rate * noise_rate * gate * covariance * normal, where gate = 1 / (1 + exp(-100 (1 - opacity -
-    0.995))): those that are nearly transparent move, within their own ellipsoid.
+    0.995))), so that only nearly transparent Gaussians move, mostly along their longest axes.
 
     Args:
         parameters: Gaussians; their means are changed.
-        draw: Whose numbers.
-        learning_rate: Of the means in this step, scene units.
-        noise_rate: Times that.
+        draw: The random numbers to use.
+        learning_rate: The learning rate of the means in this step, scene units.
+        noise_rate: The factor of the noise.
 
     Returns:
-        How long it took.
+        The times of the stages.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     return prepare_noise(parameters, draw, learning_rate=learning_rate, noise_rate=noise_rate)()
 
@@ -37,7 +37,7 @@ def add_noise(parameters: Parameters, draw: Draw, *, learning_rate: float, noise
 def prepare_noise(
     parameters: Parameters, draw: Draw, *, learning_rate: float, noise_rate: float = 5e5
 ) -> Callable[[], Stages]:
-    """Checks all that `add_noise` needs, and changes nothing; what it returns adds the noise, once.
+    """Checks the arguments of `add_noise` without changing any; the returned function adds the noise, once.
 
     Args:
         parameters: See `add_noise`.
@@ -46,7 +46,7 @@ def prepare_noise(
         noise_rate: See `add_noise`.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     check_parameters(parameters)
     parameters.require_gaussians("noise")

@@ -12,28 +12,28 @@ from lumigrad.kernels.errors import ArgumentError
 
 _GAUSSIANS = {"means": 3, "quats": 4, "scales": 3, "opacities": None}
 _SPHERES = {"positions": 3, "radii": None}
-# Each may become two.
+# A plan may double the number of rows, which must fit in 31 bits.
 _MAX_ROWS = 2**30 - 1
 Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """N Gaussians or N spheres under training; contiguous float32 tensors on one device, a row for each primitive.
+    """N Gaussians or N spheres in training; contiguous float32 tensors on one device, one row per primitive.
 
-    Density control changes some rows in place (relocation, noise, resets) and returns new tensors where the number of
-    rows changes; `requires_grad` does not matter to it, and results have none.
+    Density control changes rows in place (relocation, noise, resets), and returns new tensors where the number of rows
+    changes. It ignores `requires_grad`; new tensors do not require gradients.
 
     Attributes:
-        tensors: By name. Of Gaussians "means" [N, 3], "quats" [N, 4] w, x, y, z of any length, "scales" [N, 3], natural
-            logarithms of standard deviations in scene units, and "opacities" [N], logits. Of spheres "positions" [N,
-            3], "radii" [N], scene units, and perhaps "opacities" [N] in [0, 1], neither transformed. Any others, such
-            as "sh" [N, K, D] or "colors" [N, D], go with their rows.
-        moments: What the optimiser keeps of a parameter, by its name: tensors of the same shape, for Adam the first and
-            the second moments. Rows that are new or made over start from 0. None for parameters without.
+        tensors: By name. Gaussians: "means" [N, 3], "quats" [N, 4] w, x, y, z of any length, "scales" [N, 3], natural
+            logarithms of standard deviations in scene units, and "opacities" [N], logits. Spheres: "positions" [N,
+            3], "radii" [N], scene units, and optionally "opacities" [N] in [0, 1], both without an activation. Further
+            tensors, such as "sh" [N, K, D] or "colors" [N, D], are copied row by row.
+        moments: Optimiser state by parameter name: tensors of the parameter's shape, for Adam the first and the second
+            moments. It is 0 for rows that are added or replaced. Parameters without state have no entry.
 
     Raises:
-        ArgumentError: A tensor does not fit or is missing.
+        ArgumentError: A tensor is missing or has the wrong shape, type or device.
     """
 
     tensors: Tensors
@@ -55,7 +55,7 @@ class Parameters:
         self._check_moments()
 
     def _kind(self) -> tuple[str, dict[str, int | None]]:
-        """The tensor that the others are compared with, and how wide the rows of those that must be there are."""
+        """The name of the tensor that sets N and the device, and the row lengths of the required tensors."""
         for leader, widths in (("means", _GAUSSIANS), ("positions", _SPHERES)):
             if leader in self.tensors:
                 return leader, {**widths, **({"opacities": None} if "opacities" in self.tensors else {})}
@@ -86,12 +86,12 @@ class Parameters:
 
     @property
     def leader(self) -> str:
-        """The tensor of places: "means" of Gaussians, "positions" of spheres."""
+        """The name of the tensor of centres: "means" of Gaussians, "positions" of spheres."""
         return "means" if self.gaussians else "positions"
 
     @property
     def gaussians(self) -> bool:
-        """Whether these are Gaussians and not spheres."""
+        """Whether these are Gaussians (False: spheres)."""
         return "means" in self.tensors
 
     @property
@@ -106,11 +106,11 @@ class Parameters:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.tensors[self.leader].device
 
     def require_gaussians(self, what: str) -> None:
-        """Raises an ArgumentError for spheres, for functions of Gaussians only.
+        """Raises an ArgumentError if these are spheres; `what` names the operation.
 
         Raises:
             ArgumentError: These are spheres.
@@ -119,7 +119,7 @@ class Parameters:
             raise ArgumentError("parameters", f"Gaussians: {what} is for them", "spheres")
 
     def arrays(self, *names: str) -> dict[str, torch.Tensor | None]:
-        """By name, detached; None for those that are not there."""
+        """Detached tensors by name; None for absent ones."""
         return {name: self.tensors[name].detach() if name in self.tensors else None for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Which rows grow and which go."""
+"""The decision which rows are cloned, split and pruned."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lumigrad.kernels.stages import Stages
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The rows of the next generation: those that stay in their order, clones, first children, second children.
+    """The new rows: rows that are kept, in their order, then clones, first children and second children.
 
-    A row that grows and would be pruned, or whose children would be, is pruned.
+    A row is pruned, not cloned or split, if it or its children meet a pruning threshold.
 
     Attributes:
-        before: How many rows there are.
-        sources: i32 [count], of which row each of the next generation is a copy or a child; on their device.
-        kept: How many stay; those behind them are new.
-        cloned: How many of those are there once more.
-        split: How many are replaced by two children each.
-        pruned: How many go.
+        before: The current number of rows.
+        sources: i32 [count], for each new row the index of the row of which it is a copy or a child; on the device.
+        kept: The number of rows that are kept, cloned ones included; they come first.
+        cloned: The number of rows that are cloned.
+        split: The number of rows that are replaced by two children each.
+        pruned: The number of rows that are removed.
         revised_opacity: See `Thresholds`.
-        times: Of the kernel stages.
+        times: Time of each kernel stage.
     """
 
     before: int
@@ -45,7 +45,7 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """Rows of the next generation: before + cloned + split - pruned."""
+        """The new number of rows: before + cloned + split - pruned."""
         return self.sources.shape[0]
 
 
@@ -54,20 +54,20 @@ def plan(
 ) -> Plan:
     """Decides which Gaussians or spheres are cloned, split and pruned (Kerbl et al., SIGGRAPH 2023).
 
-    On CUDA it waits for the device, to know how many there will be.
+    On CUDA this waits for the device, since the sizes of the new tensors depend on the result.
 
     Args:
-        parameters: What is under training; nothing is changed.
-        statistics: Of these rows since the last plan.
-        thresholds: Beyond which values they grow or go.
-        extent: Of the scene, scene units, e.g. the radius of the cameras about their centre.
-        after_reset: Whether opacities were reset before: only then rows go because of their size.
+        parameters: The parameters in training; not changed.
+        statistics: Statistics of these rows since the last plan.
+        thresholds: The thresholds for cloning, splitting and pruning.
+        extent: The extent of the scene, scene units, e.g. the radius of a sphere around the cameras.
+        after_reset: Whether opacities were reset before; only then rows are pruned because of their size.
 
     Returns:
-        What `apply` is to do. The same arguments give the same plan on every machine.
+        The plan, for `apply`. The same arguments give the same plan on every machine.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     check_parameters(parameters)
     check_statistics(statistics, parameters.count, parameters.device)

@@ -1,4 +1,4 @@
-"""Random numbers by row, and which of them a call draws."""
+"""Counter-based random numbers, a function of seed, step and row."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ STREAMS: tuple[str, ...] = _native.DENSITY_STREAMS
 
 @dataclass(frozen=True)
 class Draw:
-    """Random numbers that follow from these two and a row's number alone.
+    """Random numbers that depend on nothing but seed, step and row.
 
-    A call with the same ones draws the same numbers again, on every machine, instruction set and device and with any
-    number of threads. Calls of different kinds (noise, splits, relocation, …) draw different ones of the same `Draw`.
+    They are the same on every machine, instruction set and device, with any number of threads. Operations of different
+    kinds (noise, splits, relocation, …) use independent streams of one `Draw`.
 
     Attributes:
-        seed: Of a whole training, 0 to 2**64 - 1.
-        step: Of the training, 0 to 2**64 - 1; another one draws other numbers.
+        seed: The seed of the training, 0 to 2**64 - 1.
+        step: The step of the training, 0 to 2**64 - 1; each step has other numbers.
 
     Raises:
-        ArgumentError: A value is outside its range.
+        ArgumentError: A value is out of range.
     """
 
     seed: int
@@ -40,7 +40,7 @@ class Draw:
             check(is_whole(value) and 0 <= value < _WORDS, name, "a whole number from 0 to 2**64 - 1", value)
 
     def native(self, stream: str | int) -> Any:
-        """For the extension: those of a stream, of `STREAMS` or a number."""
+        """The extension's generator for a stream, a name of `STREAMS` or a number."""
         number = STREAMS.index(stream) if isinstance(stream, str) else stream
         return _native.DensityDraw(int(self.seed), int(self.step), number)
 
@@ -61,17 +61,17 @@ def random_words(draw: Draw, count: int, device: torch.device, *, stream: int = 
     """Words of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
     Args:
-        draw: Whose numbers: the key is its seed, the counter's last two words its step, low word first.
-        count: Rows.
-        device: Where they are to be.
-        stream: The counter's second word. Those from 1 on are also used by other calls with the same `draw`.
-        first: The first row, 0 to 2**32 - 1: the counter's first word.
+        draw: Its seed is the key, its step the last two words of the counter, low word first.
+        count: The number of rows.
+        device: The device of the result.
+        stream: The counter's second word. Other functions use streams >= 1 of the same `draw`.
+        first: The number of the first row, 0 to 2**32 - 1: the counter's first word.
 
     Returns:
-        i32 [count, 4], to be read as unsigned.
+        i32 [count, 4], the bits of unsigned integers.
 
     Raises:
-        ArgumentError: A number is outside its range.
+        ArgumentError: A number is out of range.
     """
     rows = _rows(draw, count, torch.int32, device, stream, first)
     engine_for(device).run("random_words", draw.native(stream), first, rows=rows)
@@ -79,22 +79,22 @@ def random_words(draw: Draw, count: int, device: torch.device, *, stream: int = 
 
 
 def normals(draw: Draw, count: int, device: torch.device, *, stream: int = 0, first: int = 0) -> torch.Tensor:
-    """Independent normal numbers of mean 0 and deviation 1: the words of `random_words` by Box and Muller's transform.
+    """Standard normal numbers: the words of `random_words` through the Box-Muller transform.
 
-    They have the same bits everywhere.
+    They have the same bits on every machine and device.
 
     Args:
-        draw: Whose numbers.
-        count: Rows.
-        device: Where they are to be.
-        stream: See `random_words`.
-        first: See `random_words`.
+        draw: The random numbers to use.
+        count: The number of rows.
+        device: The device of the result.
+        stream: As for `random_words`.
+        first: As for `random_words`.
 
     Returns:
-        f32 [count, 4], of words 0 and 1 the first two columns, of words 2 and 3 the others.
+        f32 [count, 4]; columns 0 and 1 come from words 0 and 1, columns 2 and 3 from words 2 and 3.
 
     Raises:
-        ArgumentError: A number is outside its range.
+        ArgumentError: A number is out of range.
     """
     rows = _rows(draw, count, torch.float32, device, stream, first)
     engine_for(device).run("normals", draw.native(stream), first, rows=rows)

@@ -1,4 +1,4 @@
-"""Relocation of Gaussians (3DGS as MCMC): dead ones start again where living ones are drawn, and more are added."""
+"""Relocation of dead Gaussians to sampled living ones, and addition of new ones, as in 3DGS as MCMC."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lumigrad.kernels.density.random import Draw, check_draw
 from lumigrad.kernels.density.thresholds import logit
 from lumigrad.kernels.stages import Stages
 
-# New opacities stay below 1 by what float32 can tell from it.
+# Upper limit of new opacities: two float32 steps below 1, so that their logits are finite.
 _LARGEST = 1.0 - 2.0**-23
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Of N Gaussians, by their opacities.
+    """Sampling weights of N Gaussians, in proportion to their opacities.
 
     Attributes:
-        sums: i64 [N + 1], of the weights of those before, to be read as unsigned.
-        excluded: i32 [E], Gaussians without a weight, in their order.
+        sums: i64 [N + 1], the exclusive prefix sums of the weights, the bits of unsigned integers.
+        excluded: i32 [E], ascending indices of Gaussians of weight 0.
     """
 
     sums: torch.Tensor
@@ -33,7 +33,7 @@ class Weights:
 
 
 def weigh(engine: Engine, parameters: Parameters, minimum: float, times: Stages) -> Weights:
-    """Weights of Gaussians whose raw opacities are above a minimum; on CUDA it waits for the device."""
+    """Computes the weights of Gaussians; 0 where the logit of the opacity is not above `minimum`. Waits for CUDA."""
     count, device = parameters.count, parameters.device
     sums, excluded = empty((count + 1,), torch.int64, device), empty((count,), torch.int32, device)
     number = torch.zeros(1, dtype=torch.int32, device=device)
@@ -45,7 +45,10 @@ def weigh(engine: Engine, parameters: Parameters, minimum: float, times: Stages)
 def sample(
     engine: Engine, weights: Weights, number: int, draw: Draw, stream: str, times: Stages
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """So many draws, of which there is at least one to draw: i32 [number] Gaussians, and i32 [N], how often each."""
+    """Samples `number` Gaussians with replacement: i32 [number] indices, and i32 [N], how often each was sampled.
+
+    At least one weight must be above 0.
+    """
     device = weights.sums.device
     rows = empty((number,), torch.int32, device)
     shares = torch.zeros(weights.sums.shape[0] - 1, dtype=torch.int32, device=device)
@@ -54,7 +57,7 @@ def sample(
 
 
 def share(engine: Engine, parameters: Parameters, shares: torch.Tensor, min_opacity: float, times: Stages) -> None:
-    """Gives Gaussians that were drawn the opacities and scales of their shares, and moments of 0; in place."""
+    """Sets the opacities and scales of sampled Gaussians to those of one of their copies, and their moments to 0."""
     limits = logit(min_opacity), logit(_LARGEST)
     moments = [moment for several in parameters.moments.values() for moment in several]
     arrays = parameters.arrays("opacities", "scales")
@@ -63,12 +66,12 @@ def share(engine: Engine, parameters: Parameters, shares: torch.Tensor, min_opac
 
 @dataclass(frozen=True)
 class Relocation:
-    """What `relocate` did.
+    """The result of `relocate`.
 
     Attributes:
-        dead: How many Gaussians were.
-        relocated: How many of them are alive again: all, or none where none was alive.
-        times: Of the kernel stages.
+        dead: The number of dead Gaussians.
+        relocated: How many of them were relocated: all, or 0 if no Gaussian was alive.
+        times: Time of each kernel stage.
     """
 
     dead: int
@@ -78,12 +81,12 @@ class Relocation:
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """What `add_gaussians` did.
+    """The result of `add_gaussians`.
 
     Attributes:
-        parameters: New tensors, those that were added behind the others.
-        added: How many were.
-        times: Of the kernel stages.
+        parameters: New tensors; added rows are last.
+        added: The number of added rows.
+        times: Time of each kernel stage.
     """
 
     parameters: Parameters
@@ -92,23 +95,24 @@ class Addition:
 
 
 def relocate(parameters: Parameters, draw: Draw, *, min_opacity: float = 0.005) -> Relocation:
-    """Makes dead Gaussians into shares of living ones, in place.
+    """Replaces dead Gaussians by copies of living ones, in place.
 
-    Each of the dead becomes a copy of a living one that is drawn with a probability in proportion to its opacity. The n
-    that then lie upon each other get the opacity 1 - (1 - o)^(1/n) and the scales for which they look as the one did:
-    equation 9 of Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo", NeurIPS 2024; from 51 on, as
-    for 51. The moments of all of them start from 0. On CUDA it waits for the device, to know how many are dead.
+    Each dead Gaussian becomes a copy of a living one, which is sampled in proportion to its opacity o. The n Gaussians
+    that then coincide, the sampled one included, get the opacity 1 - (1 - o)^(1/n), and scales such that together they
+    look like the one before: equation 9 of Kheradmand et al., "3D Gaussian splatting as Markov chain Monte Carlo",
+    NeurIPS 2024, with n limited to 51. The moments of all of them are set to 0. On CUDA this waits for the device,
+    since the number of dead ones is needed.
 
     Args:
-        parameters: Gaussians, and moments, which are changed.
-        draw: Whose numbers.
-        min_opacity: Those whose opacity is at most this, or no number, are dead. Nor does a share have less.
+        parameters: Gaussians with their moments; changed in place.
+        draw: The random numbers to use.
+        min_opacity: Gaussians of at most this opacity, or of opacity NaN, are dead. Also the minimum of new opacities.
 
     Returns:
-        How many.
+        The number of dead and of relocated Gaussians.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     minimum = _checked(parameters, draw, min_opacity)
     engine, times = engine_for(parameters.device), Stages()
@@ -129,20 +133,20 @@ def relocate(parameters: Parameters, draw: Draw, *, min_opacity: float = 0.005) 
 def add_gaussians(
     parameters: Parameters, draw: Draw, *, cap: int, growth: float = 0.05, min_opacity: float = 0.005
 ) -> Addition:
-    """Adds shares of living Gaussians, as `relocate` makes them of dead ones.
+    """Adds copies of sampled Gaussians, with opacities and scales as in `relocate`.
 
     Args:
-        parameters: Gaussians; nothing is changed.
-        draw: Whose numbers; the same as for `relocate` will do.
-        cap: No more than so many in all.
-        growth: How many are added, as a part of those that there are, rounded down.
-        min_opacity: A share has no less.
+        parameters: Gaussians; not changed.
+        draw: The random numbers to use; may be that of `relocate`, which uses another stream.
+        cap: The maximum number of Gaussians after the call.
+        growth: The number to add, as a fraction of the current number; rounded down.
+        min_opacity: The minimum of new opacities.
 
     Returns:
-        All of them.
+        The new parameters.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     _checked(parameters, draw, min_opacity)
     check(is_whole(cap) and cap >= 0, "cap", "a whole number >= 0", cap)
@@ -166,7 +170,7 @@ def add_gaussians(
 
 
 def _checked(parameters: Parameters, draw: Draw, min_opacity: float) -> float:
-    """The raw value of `min_opacity`."""
+    """Checks arguments; returns the logit of `min_opacity`."""
     check_parameters(parameters)
     parameters.require_gaussians("sharing")
     check_draw(draw)

@@ -1,4 +1,4 @@
-"""What the views of a training tell of each row: the grounds on which it grows."""
+"""Statistics of the views of a training for each row, from which a plan is made."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lumigrad.kernels.stages import Stages
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Sums over the views since they were last zero, contiguous, on the device of the parameters.
+    """Statistics over the views since the last plan; contiguous tensors on the device of the parameters.
 
     Attributes:
-        gradient: f32 [N], lengths of gradients: of Gaussians those of the projected means in units of half the film,
-            times the number of views in a step, of spheres those of the positions.
-        views: i32 [N], in which a row was seen.
-        radii: f32 [N], the largest, as a part of the longer side of the film; of spheres 0.
+        gradient: f32 [N], sums of norms of gradients. Gaussians: with respect to the projected means in units of half
+            the image's size, times the number of views in a step. Spheres: with respect to the positions.
+        views: i32 [N], the number of views in which the row was visible.
+        radii: f32 [N], the largest projected radius, as a fraction of the longer side of the image; 0 for spheres.
 
     Raises:
-        ArgumentError: A tensor does not fit the others.
+        ArgumentError: A tensor differs from the others in its shape or device, has the wrong type or is not contiguous.
     """
 
     gradient: torch.Tensor
@@ -44,7 +44,7 @@ class Statistics:
 
     @staticmethod
     def zeros(parameters: Parameters) -> Statistics:
-        """Of nothing so far."""
+        """Statistics of no views, for the rows of `parameters`."""
         check_parameters(parameters)
         count, device = parameters.count, parameters.device
         return Statistics(
@@ -59,28 +59,28 @@ class Statistics:
         return self.gradient.shape[0]
 
     def arrays(self) -> dict[str, torch.Tensor]:
-        """By the names that the extension uses."""
+        """Keyed by the names of the extension's arguments."""
         return {"to_gradient": self.gradient, "to_views": self.views, "to_radii": self.radii}
 
 
 def accumulate(
     statistics: Statistics, means2d_gradient: torch.Tensor, radii: torch.Tensor, *, width: int, height: int
 ) -> Stages:
-    """Adds what a step's views tell of Gaussians, as gsplat's default strategy does.
+    """Adds the statistics of one step's views of Gaussians, as gsplat's default strategy does.
 
     Args:
-        statistics: To add to, in place.
-        means2d_gradient: f32 [C, N, 2], of the loss by the projected means, pixels: `backward`'s "means2d", or
-            "means2d_abs" for what is called absolute gradients (Ye et al., AbsGS, 2024), which need a higher threshold.
-        radii: i32 [C, N, 2], pixels, of `forward`. A Gaussian is seen where both are above 0.
-        width: Of the film, pixels.
-        height: Of the film, pixels.
+        statistics: The statistics to update, in place.
+        means2d_gradient: f32 [C, N, 2], dL/d projected means, per pixel: `backward`'s "means2d", or "means2d_abs" for
+            absolute gradients (Ye et al., AbsGS, 2024), which need a higher threshold.
+        radii: i32 [C, N, 2], pixels, the output of `forward`. A Gaussian is visible where both are above 0.
+        width: Width of the image, pixels.
+        height: Height of the image, pixels.
 
     Returns:
-        How long it took.
+        The times of the stages.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     gradient = _checked(statistics, "means2d_gradient", means2d_gradient, 2)
     _check_counts("radii", radii, (*gradient.shape[:2], 2), gradient.device)
@@ -92,18 +92,18 @@ def accumulate(
 
 
 def accumulate_spheres(statistics: Statistics, positions_gradient: torch.Tensor, touched: torch.Tensor) -> Stages:
-    """Adds what a step tells of spheres.
+    """Adds the statistics of one step of spheres.
 
     Args:
-        statistics: To add to, in place.
-        positions_gradient: f32 [N, 3], of the loss by the positions.
-        touched: i32 [N], in how many pixels each took part: it is seen where that is above 0.
+        statistics: The statistics to update, in place.
+        positions_gradient: f32 [N, 3], dL/d positions.
+        touched: i32 [N], the number of pixels to which each sphere contributed: it is visible if that is above 0.
 
     Returns:
-        How long it took.
+        The times of the stages.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     gradient = _checked(statistics, "positions_gradient", positions_gradient, 3)
     _check_counts("touched", touched, gradient.shape[1:2], gradient.device)
@@ -112,21 +112,21 @@ def accumulate_spheres(statistics: Statistics, positions_gradient: torch.Tensor,
 
 
 def check_statistics(statistics: Statistics, count: int, device: torch.device) -> None:
-    """Statistics of so many rows on `device`.
+    """Checks that statistics have `count` rows and are on `device`.
 
     Raises:
-        ArgumentError: These are others.
+        ArgumentError: They do not, or are on another device.
     """
     if not isinstance(statistics, Statistics):
         raise ArgumentError("statistics", "Statistics, e.g. of Statistics.zeros", type(statistics).__name__)
     if statistics.count != count:
-        raise ArgumentError("statistics", f"those of {count} rows", f"of {statistics.count}")
+        raise ArgumentError("statistics", f"statistics of {count} rows", f"{statistics.count} rows")
     if statistics.gradient.device != device:
-        raise ArgumentError("statistics", f"those on {device}", f"on {statistics.gradient.device}")
+        raise ArgumentError("statistics", f"statistics on {device}", f"statistics on {statistics.gradient.device}")
 
 
 def _checked(statistics: Statistics, name: str, gradient: torch.Tensor, axes: int) -> torch.Tensor:
-    """[views, N, axes], contiguous."""
+    """The checked gradient as a contiguous tensor [views, N, axes]."""
     if not isinstance(statistics, Statistics):
         raise ArgumentError("statistics", "Statistics, e.g. of Statistics.zeros", type(statistics).__name__)
     shape = (None, statistics.count, axes) if axes == 2 else (statistics.count, axes)

@@ -1,4 +1,4 @@
-"""Beyond which values a row grows or goes."""
+"""Thresholds of adaptive density control."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any
 from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number
 
-# By which children are smaller than what was split.
+# Scales of a split row are divided by this in its children.
 SHRINK = 1.6
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Those of adaptive density control (Kerbl et al., SIGGRAPH 2023); defaults are those of gsplat's default strategy.
+    """Thresholds of adaptive density control (Kerbl et al., SIGGRAPH 2023), by default gsplat's.
 
-    Sizes are parts of the scene's extent, radii parts of the longer side of the film.
+    Sizes are fractions of the scene's extent, radii fractions of the longer side of the image.
 
     Attributes:
-        grow_gradient: Rows grow whose mean gradient (`Statistics`) is above; infinity: none.
-        clone_size: What grows is cloned if its largest scale is at most this, and split otherwise.
-        split_radius: Rows whose largest radius is above are split in any case, and not cloned; None: none.
-        prune_opacity: Rows go whose opacity is below.
-        prune_size: Rows go whose largest scale is above, once opacities were reset; None: none.
-        prune_radius: Rows go whose largest radius was above, once opacities were reset; None: none.
-        revised_opacity: Children of a Gaussian are so transparent that two of them upon each other are as opaque as it
-            was (Bulò et al., "Revising densification in Gaussian splatting", ECCV 2024). Spheres: no effect.
+        grow_gradient: Rows whose mean gradient (`Statistics`) is above this are cloned or split; infinity: none.
+        clone_size: Of these, rows whose largest scale is at most this are cloned, the others split.
+        split_radius: Rows whose largest projected radius is above this are always split, never cloned; None: none.
+        prune_opacity: Rows whose opacity is below this are pruned.
+        prune_size: After a reset of opacities, rows whose largest scale is above this are pruned; None: none.
+        prune_radius: After a reset of opacities, rows whose largest projected radius is above this are pruned; None:
+            none.
+        revised_opacity: The two children of a Gaussian get the opacity at which both together are as opaque as it was
+            (Bulò et al., "Revising densification in Gaussian splatting", ECCV 2024). No effect on spheres.
 
     Raises:
-        ArgumentError: A value is outside its range.
+        ArgumentError: A value is out of range.
     """
 
     grow_gradient: float = 2e-4
@@ -51,11 +52,11 @@ class Thresholds:
         check(isinstance(self.revised_opacity, bool), "revised_opacity", "True or False", self.revised_opacity)
 
     def native(self, gaussians: bool, extent: float, after_reset: bool) -> Any:
-        """For the extension: raw values, of Gaussians or of spheres.
+        """The extension's parameters, as values before the activations.
 
         Args:
-            gaussians: Whether scales are logarithms and opacities logits.
-            extent: Of the scene, scene units.
+            gaussians: Whether scales are logarithms and opacities logits, as those of Gaussians.
+            extent: The extent of the scene, scene units.
             after_reset: Whether opacities were reset before.
         """
         size = _log if gaussians else float
@@ -76,7 +77,7 @@ class Thresholds:
 
 
 def logit(opacity: float) -> float:
-    """The raw value of an opacity in [0, 1]."""
+    """The logit of an opacity in [0, 1]; infinite for 0 and 1."""
     if opacity <= 0.0:
         return -math.inf
     return math.inf if opacity >= 1.0 else math.log(opacity) - math.log1p(-opacity)

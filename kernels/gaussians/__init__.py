@@ -1,4 +1,4 @@
-"""3D Gaussian splatting: gsplat's or diff-gaussian-rasterization's image formation, with true derivatives or theirs."""
+"""3D Gaussian splatting: images as of gsplat or diff-gaussian-rasterization, with true gradients or theirs."""
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward

@@ -29,17 +29,17 @@ class Backward:
     """What a backward pass returns.
 
     Attributes:
-        gradients: By name, float32. Shaped as the scene's tensors: "means", "quats", "scales", "covariances" (an
-            off-diagonal entry stands for both of its places), "opacities", "sh", "colors", summed over the cameras that
-            see a scene. "background" shaped as given, [D] without one. "means2d" [C, N, 2], of the projected means,
-            pixels; "means2d_abs" [C, N, 2], the same with absolute values summed over the pixels. On the CPU, for
-            "cameras": "camera_rotation" [C, 3, 3] and "camera_translation" [C, 3] (free entries of the view matrix,
-            with the eye at -R^T t), "camera_intrinsics" [C, 4] (fx, fy, cx, cy) and "camera_pose" [C, 6] (left
+        gradients: By name, float32. Shaped as the scene's tensors and summed over the cameras of a scene: "means",
+            "quats", "scales", "covariances" (an off-diagonal entry of the six counts for both entries of the matrix),
+            "opacities", "sh", "colors". "background", shaped as given, [D] if none was given. "means2d" [C, N, 2], per
+            pixel; "means2d_abs" [C, N, 2], the same with absolute values summed over the pixels. On the CPU, for
+            "cameras": "camera_rotation" [C, 3, 3] and "camera_translation" [C, 3] (independent entries of the view
+            matrix, with the eye at -R^T t), "camera_intrinsics" [C, 4] (fx, fy, cx, cy) and "camera_pose" [C, 6] (left
             perturbation exp(xi) V; rho x y z, phi x y z) for OpenCV's; "camera_view" [C, 4, 4], "camera_projection"
             [C, 4, 4] and "camera_position" [C, 3], laid out as given, for Inria's. On the CPU, for "transforms":
-            "transforms" [T, 4, 4], of 12 free entries, the last row 0.
-        touched: i32 [N] or [S, N]: 1 where a Gaussian took part in a pixel, else 0: its gradients are 0.
-        times: Of the kernel stages.
+            "transforms" [T, 4, 4], with 12 independent entries and the last row 0.
+        touched: i32 [N] or [S, N]: 1 if a Gaussian contributed to a pixel; 0 if not: its gradients are 0.
+        times: Time of each kernel stage.
     """
 
     gradients: dict[str, torch.Tensor]
@@ -57,23 +57,23 @@ def backward(
     wanted: Sequence[str] | None = None,
     before_view: Callable[[], object] | None = None,
 ) -> Backward:
-    """Differentiates what was rendered.
+    """Differentiates rendered images.
 
-    True derivatives, or by convention of an original: see `Settings.semantics`.
+    The gradients are true derivatives, or those of the original: see `Settings.semantics`.
 
     Args:
-        state: Of a `forward` with `retain`.
-        output_gradients: dL/d output by name: "color" [C, H, W, D]; "alpha" and "transmittance" [C, H, W]; if a depth
-            was rendered "depth" and "expected_depth", if it was rendered "inverse_depth", all [C, H, W]; "means2d" [C,
-            N, 2], added to what the images send back to the projected means.
-        wanted: Which gradients, of `GRADIENTS`; None: of all tensors of the scene.
-        before_view: Called before each camera (on CUDA: at least once); what it raises ends the call.
+        state: The state of a `forward` with `retain`.
+        output_gradients: dL/d output by name: "color" [C, H, W, D]; "alpha" and "transmittance" [C, H, W]; "depth" and
+            "expected_depth", if either was rendered, and "inverse_depth", if it was, all [C, H, W]; "means2d" [C, N,
+            2], added to the gradient of the projected means that follows from the images.
+        wanted: Names of the gradients to compute, from `GRADIENTS`; None: those of all tensors of the scene.
+        before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
 
     Returns:
         The gradients.
 
     Raises:
-        ArgumentError: A name or a tensor does not fit.
+        ArgumentError: A name is unknown, or a tensor has the wrong shape, type or device.
     """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of a forward with retain=True", type(state).__name__)
@@ -115,7 +115,7 @@ def _native_shape(state: State, name: str, tensor: torch.Tensor) -> torch.Tensor
 
 
 def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict[str, torch.Tensor]:
-    """Where the engine is to write what the gradients of cameras and transforms follow from."""
+    """Allocates the sums from which the gradients of cameras and transforms follow."""
     views = len(state.cameras)
     shapes: dict[str, tuple[int, ...]] = {}
     if any(name in names for name in _POSES):

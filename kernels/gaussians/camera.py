@@ -1,4 +1,4 @@
-"""Cameras of the Gaussian engine: OpenCV's K, R, t, or the matrices of diff-gaussian-rasterization."""
+"""Cameras of the Gaussian engine, with OpenCV's K, R, t or with the matrices of diff-gaussian-rasterization."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
 
 Array = np.ndarray
 MODELS = ("pinhole", "orthographic", "fisheye")
-# Of the film's width, how far beyond its edge a pinhole's Jacobian follows the mean.
+# A pinhole's Jacobian is evaluated at the mean, clamped to this fraction of the image's size beyond its edges.
 _MARGIN = 0.15
 _CLIP_COLUMNS = [0, 1, 3]
 
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A view: +z forward, +x right, +y down. Build it with `opencv` or `inria`.
+    """A camera: +z forward, +x right, +y down. Create it with `opencv` or `inria`.
 
     Attributes:
-        width, height: Film, pixels.
-        model: Of `MODELS`.
-        source: What the camera was built from.
+        width, height: Size of the image, pixels.
+        model: The projection, one of `MODELS`.
+        source: The parameters from which the camera was created.
     """
 
     width: int
@@ -57,10 +57,10 @@ class Camera:
             fy: Focal length, pixels (orthographic: pixels per scene unit).
             cx: Principal point, pixels; the centre of pixel (0, 0) is at `Settings.pixel_center`.
             cy: Principal point, pixels.
-            rotation: R [3, 3], world to camera; it need not be orthonormal.
+            rotation: R [3, 3], world to camera; need not be orthonormal.
             translation: t [3], scene units.
-            width: Film, pixels.
-            height: Film, pixels.
+            width: Width of the image, pixels.
+            height: Height of the image, pixels.
             model: "pinhole", "orthographic" or "fisheye" (equidistant).
             distortion: For the pinhole: k1 k2 p1 p2 [k3 [k4 k5 k6]] (Brown-Conrady, OpenCV's order).
 
@@ -101,11 +101,11 @@ class Camera:
         Args:
             view_matrix: [4, 4], world to camera, for row vectors: [m, 1] @ view_matrix.
             full_projection: [4, 4], world to clip space, for row vectors.
-            position: [3] from where colours are seen, world.
-            tan_fov_x: Of half the horizontal field of view.
-            tan_fov_y: Of half the vertical field of view.
-            width: Film, pixels.
-            height: Film, pixels.
+            position: [3], the viewpoint for spherical harmonics, world frame.
+            tan_fov_x: Tangent of half the horizontal field of view.
+            tan_fov_y: Tangent of half the vertical field of view.
+            width: Width of the image, pixels.
+            height: Height of the image, pixels.
 
         Raises:
             ArgumentError: A value is out of range.
@@ -126,7 +126,7 @@ class Camera:
 
     @property
     def projected(self) -> bool:
-        """Whether it is Inria's: means are projected by a matrix of their own."""
+        """Whether this is Inria's camera, with a separate projection matrix for means."""
         return isinstance(self.source, InriaSource)
 
     @property
@@ -135,7 +135,7 @@ class Camera:
         return isinstance(self.source, OpenCVSource) and any(self.source.distortion)
 
     def native(self, scene: int, pixel_center: float) -> _native.GaussianView:
-        """For the extension: a view of scene `scene`."""
+        """The extension's view of scene number `scene`."""
         distortion = self.source.distortion if isinstance(self.source, OpenCVSource) else (0.0,) * lens.COEFFICIENTS
         projection: list[float] = [0.0] * 12
         if isinstance(self.source, InriaSource):
@@ -163,7 +163,7 @@ class Camera:
         return half_width / tan_x, half_height / tan_y, half_width + shift, half_height + shift
 
     def limits(self) -> tuple[float, float, float, float]:
-        """Between which X/Z (min, max) and Y/Z (min, max) are clamped in the Jacobian."""
+        """The limits to which the Jacobian clamps X/Z (min, max) and Y/Z (min, max)."""
         if isinstance(self.source, InriaSource):
             tan_x, tan_y = self.source.tan_fov
             wide_x, wide_y = (1 + 2 * _MARGIN) * tan_x, (1 + 2 * _MARGIN) * tan_y
@@ -177,10 +177,10 @@ class Camera:
 
 
 def _array(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Array, shape: tuple[int, ...]) -> Array:
-    """A float64 array of finite values in this shape (or flat, in the order of rows).
+    """Converts to a float64 array of this shape, from the same shape or flat (row-major).
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The shape is another, or a value is not finite.
     """
     expected = f"finite values of shape {list(shape)}"
     try:

@@ -1,4 +1,4 @@
-"""What cameras of Gaussians are built from."""
+"""Parameters from which cameras of Gaussians are created."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class OpenCVSource:
 
     @property
     def eye(self) -> Array:
-        """[3] where colours are seen from: -R^T t."""
+        """The viewpoint for spherical harmonics, [3]: -R^T t."""
         result: Array = -self.rotation.T @ self.translation
         return result
 
 
 @dataclass(frozen=True, eq=False)
 class InriaSource:
-    """The matrices of diff-gaussian-rasterization, [m, 1] @ matrix; each is an input of its own. Float64.
+    """The matrices of diff-gaussian-rasterization, for row vectors ([m, 1] @ matrix); independent inputs. Float64.
 
     Attributes:
         view: [4, 4] world to camera.
         projection: [4, 4] world to clip space.
-        position: [3] where colours are seen from.
-        tan_fov: Of half the field of view, (x, y).
+        position: [3], the viewpoint for spherical harmonics.
+        tan_fov: Tangents of half the field of view, (x, y).
     """
 
     view: Array
@@ -61,5 +61,5 @@ class InriaSource:
 
     @property
     def eye(self) -> Array:
-        """[3] where colours are seen from."""
+        """The viewpoint for spherical harmonics, [3]."""
         return self.position

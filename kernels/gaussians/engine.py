@@ -1,4 +1,4 @@
-"""Which compiled engine serves a device, and what it keeps from call to call."""
+"""The engines for the CPU and for CUDA, with the workspaces that they reuse between calls."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import Stages, StageTimes
 
-Arrays = Mapping[str, Any]  # Tensors by name, or None where there is none.
+Arrays = Mapping[str, Any]  # Tensors by name; None for an absent one.
 BeforeView = Callable[[], object]
 
 
 class Kept(Protocol):
-    """What an engine keeps of a forward pass."""
+    """The state of a forward pass that an engine retains for `backward`."""
 
     @property
     def bytes(self) -> int:
-        """Memory it holds."""
+        """Memory in use."""
 
 
 class Engine(Protocol):
-    """Renders and differentiates the views of a call; belongs to one thread."""
+    """Renders and differentiates the views of a call; used by one thread only."""
 
     def forward(
         self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
     ) -> tuple[Kept | None, Stages]:
-        """Renders the views into the given arrays; with `retain` keeps what `backward` needs."""
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
-        """Differentiates the views into the given arrays."""
+        """Writes the gradients of the views to the given arrays."""
 
 
 class CpuEngine:
-    """The loops for the CPU, and their workspace."""
+    """Runs the CPU loops, with a workspace that it reuses."""
 
     def __init__(self) -> None:
         self._workspace = _native.GaussianWorkspace()
@@ -43,7 +43,7 @@ class CpuEngine:
     def forward(
         self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
     ) -> tuple[Kept | None, Stages]:
-        """Renders the views into the given arrays; with `retain` keeps what `backward` needs."""
+        """Renders the views into the given arrays; with `retain` returns the state for `backward`."""
         kept = _native.GaussianPass() if retain else self._scratch
         kept.prepare(len(views), retain)
         stages = Stages()
@@ -54,7 +54,7 @@ class CpuEngine:
         return kept if retain else None, stages
 
     def backward(self, kept: Any, views: Any, settings: Any, arrays: Arrays, before_view: BeforeView) -> Stages:
-        """Differentiates the views into the given arrays."""
+        """Writes the gradients of the views to the given arrays."""
         stages = Stages()
         for view in range(len(views)):
             before_view()
@@ -71,10 +71,10 @@ class CpuEngine:
 
 
 class CudaEngine:
-    """The kernels for a CUDA device; they run on the stream that is current when they are called, all views at once."""
+    """Launches the CUDA kernels for all views at once, on the stream that is current at the time of the call."""
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
-        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
         self._native = native
         self._current_stream = current_stream
         self.session = native.GaussianCudaSession(device)
@@ -82,7 +82,7 @@ class CudaEngine:
     def forward(
         self, views: Any, settings: Any, arrays: Arrays, retain: bool, before_view: BeforeView
     ) -> tuple[Kept | None, Stages]:
-        """Queues the rendering of the views; with `retain` keeps what `backward` needs."""
+        """Queues the rendering of the views; with `retain` returns the state for `backward`."""
         before_view()
         kept = self._native.GaussianCudaPass()
         run = self._native.gaussian_cuda_forward

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import _native
-from lumigrad.kernels.buffers import room
+from lumigrad.kernels.buffers import output_buffer
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.engine import engine_for
@@ -34,13 +34,13 @@ class Forward:
     Attributes:
         outputs: By name, float32 unless said otherwise, stacked over the C cameras:
             "color" [C, H, W, D]; "alpha" [C, H, W], 1 - transmittance; "transmittance" [C, H, W], the background's
-            share; "depth" [C, H, W], depths accumulated like a colour, scene units; "expected_depth" [C, H, W], depth /
+            weight; "depth" [C, H, W], depths blended like a colour, scene units; "expected_depth" [C, H, W], depth /
             max(alpha, 1e-10); "inverse_depth" [C, H, W], accumulated 1 / depth; "contributors" i32 [C, H, W], Gaussians
             blended; and per Gaussian, 0 where it was culled: "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels,
             "depths" [C, N] along the camera's z axis, scene units, "conics" [C, N, 3], the inverse of the blurred
             covariance (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`.
-        state: For `backward`, if it was to be retained.
-        times: Of the kernel stages.
+        state: For `backward`; None without `retain`.
+        times: Time of each kernel stage.
     """
 
     outputs: dict[str, torch.Tensor]
@@ -68,20 +68,20 @@ def forward(
 
     Args:
         gaussians: One scene or several.
-        cameras: One or many, of one size; with S scenes S * C cameras, those of a scene one after another.
+        cameras: One or more, all of the same size; with S scenes S * C cameras, those of one scene consecutive.
         settings: How to project and blend.
         background: f32 [D], or per camera [C, D]; None: 0.
-        transforms: Motions of disjoint slices of each scene.
-        outputs: What to return, of `OUTPUTS`.
-        retain: Keep what `backward` needs.
-        into: Tensors for outputs to be written to, by name; the others get memory of their own.
-        before_view: Called before each camera (on CUDA: at least once); what it raises ends the call.
+        transforms: Rigid motions of disjoint slices of each scene.
+        outputs: Names of the outputs to return, from `OUTPUTS`.
+        retain: Keep the state that `backward` needs.
+        into: Tensors to write outputs to, by name; the other outputs are allocated.
+        before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
 
     Returns:
         The outputs.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     check_cameras(gaussians, cameras, settings)
     unknown = [name for name in outputs if name not in OUTPUTS]
@@ -117,7 +117,7 @@ def _nothing() -> None:
 
 
 def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequence[Transform]) -> Slices:
-    # Means on Inria's film come from the full projection, which starts in the world and not in a slice's frame.
+    # Inria's full projection maps world coordinates to the film, and a slice's means are not in the world frame.
     if transforms and any(camera.projected for camera in cameras):
         raise ArgumentError("transforms", "none with Inria's cameras; use OpenCV's", f"{len(transforms)}")
     return cut(transforms, gaussians.count)
@@ -149,4 +149,4 @@ def _allocate(
         shape = (views, cameras[0].height, cameras[0].width)
         last = (gaussians.channels,) if name == "color" else ()
     dtype = torch.int32 if name in _INTEGER else torch.float32
-    return room(name, into, (*shape, *last), dtype, gaussians.device)
+    return output_buffer(name, into, (*shape, *last), dtype, gaussians.device)

@@ -1,4 +1,4 @@
-"""The scene that a call works on, checked."""
+"""The scene of a call, and checks of its inputs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _COEFFICIENTS = (1, 4, 9, 16, 25)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gaussians:
-    """N Gaussians, or S scenes of N Gaussians each; float32 tensors on one device, kept detached and contiguous.
+    """N Gaussians, or S scenes of N Gaussians each; float32 tensors on one device, stored detached and contiguous.
 
-    With a leading S there are S * C cameras: scene s is seen by cameras s * C .. s * C + C - 1.
+    With a leading S a call has S * C cameras: cameras s * C to s * C + C - 1 show scene s.
 
     Attributes:
         means: [N, 3] or [S, N, 3], world frame, scene units. N may be 0.
         opacities: [N] or [S, N], in [0, 1] (see `check_values`).
-        quats: [.., N, 4] w, x, y, z. They are normalised (in Inria's image formation: taken as they are).
+        quats: [.., N, 4] w, x, y, z. The engine normalises them (not with Inria's semantics).
         scales: [.., N, 3] standard deviations along the axes, scene units.
-        covariances: [.., N, 6] xx xy xz yy yz zz, square scene units, instead of quats and scales.
+        covariances: [.., N, 6] xx xy xz yy yz zz, squared scene units, instead of quats and scales.
         sh: [.., N, K, D] spherical harmonics, K = 1, 4, 9, 16 or 25 coefficients for each of D channels.
         colors: Instead of sh: [.., N, D], or per camera [V, N, D] (one scene) or [S, V / S, N, D].
 
     Raises:
-        ArgumentError: The first attribute that does not fit.
+        ArgumentError: An attribute has the wrong shape, type or device; names the first one.
     """
 
     means: torch.Tensor
@@ -107,29 +107,29 @@ class Gaussians:
 
     @property
     def per_camera(self) -> bool:
-        """Whether each camera sees colours of its own."""
+        """Whether colours are given for each camera."""
         return self.colors is not None and self.colors.dim() == self.means.dim() + 1
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.means.device
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """By name, those that there are, shaped as given."""
+        """The tensors that are given, by name."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def arrays(self) -> dict[str, torch.Tensor]:
-        """By the names that the extension uses, with a leading S (colours per camera: V) in any case."""
+        """The tensors by the names of the extension's arguments, always with a leading S (colours per camera: V)."""
         arrays = {name: native_shape(self, name, tensor) for name, tensor in self.tensors().items()}
         return arrays
 
     def degree(self, settings: Settings) -> int:
-        """The degree of the spherical harmonics in use; -1: colours are given.
+        """The degree of the spherical harmonics in use; -1 if colours are given instead.
 
         Raises:
-            ArgumentError: The settings ask for more than is stored.
+            ArgumentError: `settings.sh_degree` is above the stored degree, or set although colours are given.
         """
         if self.sh is None:
             if settings.sh_degree is not None:
@@ -144,19 +144,19 @@ class Gaussians:
 
 
 def native_shape(gaussians: Gaussians, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor shaped as this attribute, as the extension takes it: [S, N, ..] or for colours per camera [V, N, D]."""
+    """Reshapes a tensor of this attribute's shape for the extension: [S, N, ..], colours per camera [V, N, D]."""
     if name == "colors" and gaussians.per_camera:
         return tensor.flatten(0, 1) if gaussians.batched else tensor
     return tensor if gaussians.batched else tensor[None]
 
 
 def check_values(gaussians: Gaussians) -> None:
-    """Checks the values of a scene, which takes a pass over them; `forward` does not.
+    """Checks the values of a scene in a pass over them, which `forward` omits.
 
-    Quaternions may have any length, 0 included.
+    Quaternions may have any length, including 0.
 
     Raises:
-        ArgumentError: A value is not finite, an opacity outside [0, 1], a scale or a variance negative.
+        ArgumentError: A value is not finite, an opacity is outside [0, 1], or a scale or a variance is negative.
     """
     ranges = {name: finite_range(name, tensor) for name, tensor in gaussians.tensors().items() if tensor.numel()}
     if gaussians.count == 0:
@@ -173,10 +173,10 @@ def check_values(gaussians: Gaussians) -> None:
 
 
 def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings) -> None:
-    """The cameras of a call fit the scene, the settings and each other.
+    """Checks the cameras of a call against the scene, the settings and each other.
 
     Raises:
-        ArgumentError: They do not.
+        ArgumentError: They are inconsistent.
     """
     if not isinstance(cameras, Sequence):
         raise ArgumentError("cameras", "a sequence of cameras", type(cameras).__name__)
@@ -186,7 +186,7 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
     if len(sizes) > 1:
         raise ArgumentError("cameras", "one size (width, height) for all of a call", f"{sorted(sizes)}")
     if len(cameras) % gaussians.scenes != 0:
-        raise ArgumentError("cameras", f"as many for each of {gaussians.scenes} scenes", f"{len(cameras)} in all")
+        raise ArgumentError("cameras", f"a multiple of {gaussians.scenes}, the number of scenes", f"{len(cameras)}")
     if settings.inria and any(camera.model != "pinhole" or camera.distorted for camera in cameras):
         expected = f"pinhole cameras without distortion with semantics '{settings.semantics}'"
         raise ArgumentError("cameras", expected, f"{sorted({camera.model for camera in cameras})}")
@@ -200,10 +200,10 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
 
 
 def check_background(background: torch.Tensor | None, gaussians: Gaussians, views: int) -> torch.Tensor | None:
-    """[V, D], contiguous, from [D] or [V, D]; None stays: 0.
+    """Expands a background [D] or [V, D] to [V, D], contiguous; None, which means 0, is returned as it is.
 
     Raises:
-        ArgumentError: It has another shape.
+        ArgumentError: It has the wrong shape, type or device.
     """
     if background is None:
         return None

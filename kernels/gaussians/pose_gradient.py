@@ -1,4 +1,4 @@
-"""From the engine's sums per view and slice to gradients of cameras and transforms."""
+"""Gradients of cameras and transforms from the engine's sums per view and slice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CLIP_COLUMNS = (0, 1, 3)
 
 @dataclass(frozen=True, eq=False)
 class PoseSums:
-    """What the engine summed, each as if the others were fixed; float64.
+    """The engine's sums: partial derivatives with the other two fixed; float64.
 
     Attributes:
         rotation: [V, G, 3, 3] dL/d rotation of a pose.
-        translation: [V, G, 3] dL/d its translation.
-        eye: [V, G, 3] dL/d its eye.
+        translation: [V, G, 3] dL/d translation of a pose.
+        eye: [V, G, 3] dL/d eye of a pose.
     """
 
     rotation: Array
@@ -31,24 +31,24 @@ class PoseSums:
 
     @staticmethod
     def of(sums: Array) -> PoseSums:
-        """From [V, G, 15], as `Gradients::poses` lays it out."""
+        """Splits an array [V, G, 15] in the layout of `Gradients::poses`."""
         shape = sums.shape[:2]
         return PoseSums(sums[..., :9].reshape(*shape, 3, 3), sums[..., 9:12], sums[..., 12:15])
 
 
 def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: Array) -> dict[str, Array]:
-    """Gradients of the cameras, which are of one kind.
+    """Gradients of the cameras, which must be all OpenCV's or all Inria's.
 
     Args:
         cameras: V views.
-        slices: Of the scene.
-        sums: Of the backward pass.
+        slices: The slices of the scene.
+        sums: The sums of the backward pass.
         film: [V, 4] dL/d fx, fy, cx, cy for OpenCV's cameras; [V, 12] dL/d View::projection for Inria's.
 
     Returns:
-        By name, float64. For OpenCV's cameras "camera_rotation" [V, 3, 3], "camera_translation" [V, 3] (16 free entries
-        of the view matrix, the eye moving with them), "camera_intrinsics" [V, 4] and "camera_pose" [V, 6]; for Inria's
-        "camera_view" [V, 4, 4], "camera_projection" [V, 4, 4] and "camera_position" [V, 3], each on its own.
+        By name, float64. For OpenCV's cameras "camera_rotation" [V, 3, 3], "camera_translation" [V, 3] (12 independent
+        entries of the view matrix, on which the eye depends), "camera_intrinsics" [V, 4] and "camera_pose" [V, 6]; for
+        Inria's "camera_view" [V, 4, 4], "camera_projection" [V, 4, 4] and "camera_position" [V, 3], independently.
     """
     # pose rotation = R Rg, pose translation = R tg + t, pose eye = Rg^T (eye - tg).
     d_rotation = np.sum(sums.rotation @ slices.rotations.swapaxes(-1, -2), axis=1)
@@ -81,7 +81,7 @@ def _inria(d_rotation: Array, d_translation: Array, d_eye: Array, projection: Ar
 
 
 def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation: Array) -> Array:
-    """[V, 6] for V <- exp(xi) V at xi = 0: rho x y z, then phi x y z."""
+    """The gradient [V, 6] with respect to xi at 0, for the pose exp(xi) V: rho x y z, then phi x y z."""
     # d rotation = [phi] R and d translation = [phi] t + rho.
     turn = d_rotation @ rotation.swapaxes(-1, -2) + d_translation[:, :, None] * translation[:, None, :]
     phi = [turn[:, 2, 1] - turn[:, 1, 2], turn[:, 0, 2] - turn[:, 2, 0], turn[:, 1, 0] - turn[:, 0, 1]]
@@ -89,7 +89,7 @@ def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation:
 
 
 def of_transforms(cameras: Sequence[Camera], slices: Slices, sums: PoseSums) -> Array:
-    """[T, 4, 4] float64 in the order in which the transforms were given: 12 free entries, the last row 0."""
+    """Gradients of the transforms, [T, 4, 4] float64, in the order given: 12 independent entries, the last row 0."""
     rotation = np.stack([camera.source.rotation for camera in cameras])
     eye = np.stack([camera.source.eye for camera in cameras])
     from_eye = eye[:, None] - slices.translations

@@ -17,24 +17,24 @@ class Settings:
     """Settings of a render call.
 
     Attributes:
-        semantics: "exact" (gsplat's image formation, true derivatives), "gsplat" (the same images, gradients by
-            gsplat's convention), "inria_depth" (the image formation of diff-gaussian-rasterization, gradients as its
-            depth fork computes them) or "inria_exact" (that image formation, true derivatives).
-        sh_degree: Of the spherical harmonics in use, 0 to 4; None: all that are stored.
-        antialiased: Opacities shrink by what the blur adds to a Gaussian's area.
-        eps2d: Blur, added to the diagonal of the projected covariance, square pixels.
-        near: Gaussians whose depth is below are left out, scene units.
-        far: Gaussians whose depth is above are left out, scene units.
-        radius_clip: Gaussians whose radii are at most this are left out, pixels (not in Inria's image formation).
-        alpha_min: A Gaussian is left out of pixels in which its alpha is below.
+        semantics: "exact" (gsplat's images, true derivatives), "gsplat" (gsplat's images and gradients), "inria_depth"
+            (the images of diff-gaussian-rasterization and the gradients of its depth fork) or "inria_exact" (those
+            images, true derivatives).
+        sh_degree: Degree of the spherical harmonics in use, 0 to 4; None: the stored degree.
+        antialiased: Multiplies opacities by the ratio of a Gaussian's projected area without and with the blur.
+        eps2d: Blur, added to the diagonal of the projected covariance, squared pixels.
+        near: Gaussians of a smaller depth are culled, scene units.
+        far: Gaussians of a larger depth are culled, scene units.
+        radius_clip: Gaussians whose radii are at most this are culled, pixels (not with Inria's semantics).
+        alpha_min: A Gaussian does not contribute to pixels in which its alpha is below this.
         alpha_max: Alphas are clamped to this.
-        transmittance_min: A pixel ends before the Gaussian that would leave less of the background than this.
-        pixel_center: Where the centre of pixel (0, 0) is: 0.5 or 0.
-        scale_modifier: Scales are multiplied by this.
-        deterministic: Gradients have the same bits each time, also on CUDA (the CPU's always do).
+        transmittance_min: Blending stops before the Gaussian that would reduce the transmittance below this.
+        pixel_center: Coordinate of the centre of pixel (0, 0): 0.5 or 0.
+        scale_modifier: Factor of the scales.
+        deterministic: Gradients are the same bit for bit in each run, also on CUDA (on the CPU they always are).
 
     Raises:
-        ArgumentError: A value is outside its range.
+        ArgumentError: A value is out of range.
     """
 
     semantics: str = "exact"
@@ -74,11 +74,11 @@ class Settings:
 
     @property
     def inria(self) -> bool:
-        """Whether images are formed as diff-gaussian-rasterization forms them."""
+        """Whether images are those of diff-gaussian-rasterization."""
         return self.semantics in ("inria_depth", "inria_exact")
 
     def native(self, sh_degree: int) -> _native.GaussianSettings:
-        """For the extension; `sh_degree` is the one in force, -1: colours are given."""
+        """The extension's settings; `sh_degree` is the degree in use, -1 if colours are given."""
         return _native.make_gaussian_settings(
             inria=self.inria,
             fork_gradients=self.semantics == "inria_depth",

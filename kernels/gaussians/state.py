@@ -1,4 +1,4 @@
-"""What the backward pass needs of a forward pass."""
+"""The state of a forward pass that the backward pass needs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lumigrad.kernels.gaussians.transforms import Slices
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Of a `forward` with `retain`.
+    """What `backward` needs of a `forward` with `retain`.
 
     Attributes:
         gaussians: The scene.
         cameras: The views.
         settings: The settings.
-        slices: Of the scene, where transforms begin and end.
-        background: [V, D] or None: 0.
-        background_per_camera: Whether the background was given as [V, D] and not [D].
-        images: Rendered images by name, those that backward looks at: "color", "transmittance", and "depth" and
-            "inverse_depth" where they were asked for.
-        views, native_settings: For the extension.
-        kept: What the engine keeps.
+        slices: The slices of the scene, one per transform and between them.
+        background: [V, D], or None for 0.
+        background_per_camera: Whether the background was given as [V, D], not [D].
+        images: The rendered images that backward needs, by name: "color", "transmittance", and "depth" and
+            "inverse_depth" if they were outputs.
+        views, native_settings: Arguments of the extension.
+        kept: The engine's state.
     """
 
     gaussians: Gaussians
@@ -45,7 +45,7 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """Memory it holds, the scene included."""
+        """Memory in use, the scene included."""
         tensors = [*self.gaussians.tensors().values(), *self.images.values()]
         if self.background is not None:
             tensors.append(self.background)

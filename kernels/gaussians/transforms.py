@@ -1,4 +1,4 @@
-"""Rigid motions of slices of a scene, and from them and the cameras to the poses that the engine works with."""
+"""Rigid transforms of slices of a scene, and the poses of slices relative to cameras."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """Gaussians [begin, end) of each scene are given in a frame of their own and seen where `matrix` moves them.
+    """Transforms Gaussians [begin, end) of each scene from an object frame to the world.
 
-    Means, orientations and spherical harmonics move with it.
+    It applies to means, orientations and spherical harmonics.
 
     Attributes:
         begin, end: The slice.
-        matrix: [4, 4], object to world, rigid, for column vectors; kept as float64.
+        matrix: [4, 4], object to world, rigid, for column vectors; stored as float64.
 
     Raises:
         ArgumentError: The slice is empty or the matrix is not rigid.
@@ -47,13 +47,13 @@ class Transform:
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """A scene's Gaussians, cut where transforms begin and end.
+    """The partition of a scene's Gaussians at the ends of all transforms.
 
     Attributes:
         begins: [G + 1]; slice g is [begins[g], begins[g + 1]).
         rotations: [G, 3, 3] object to world, float64.
         translations: [G, 3] float64.
-        of_transform: For each transform, in the order given, its slice.
+        of_transform: For each transform, in the order given, the index of its slice.
     """
 
     begins: tuple[int, ...]
@@ -68,10 +68,10 @@ class Slices:
 
 
 def cut(transforms: Sequence[Transform], count: int) -> Slices:
-    """Slices that cover all `count` Gaussians; between the transforms' slices nothing moves.
+    """Partitions `count` Gaussians; slices between those of the transforms get the identity.
 
     Raises:
-        ArgumentError: Slices overlap or go beyond the end.
+        ArgumentError: The transforms' slices overlap or end after `count`.
     """
     begins, matrices, at = [0], [], 0
     order = sorted(range(len(transforms)), key=lambda i: transforms[i].begin)
@@ -97,10 +97,10 @@ def cut(transforms: Sequence[Transform], count: int) -> Slices:
 
 
 def poses(cameras: Sequence[Camera], slices: Slices) -> Array:
-    """[V, G, 15] float64: from each slice to each camera, p = rotation @ m + translation, and the eye.
+    """For each view and slice, [V, G, 15] float64: rotation and translation to the camera frame, and the eye.
 
-    The eye is where colours are seen from, in the slice's frame. Composed in float64, since a scene may be far from its
-    origin.
+    p = rotation @ m + translation. The eye is the viewpoint for spherical harmonics in the slice's frame. Computed in
+    float64, since a scene may be far from its origin.
     """
     rotation = np.stack([camera.source.rotation for camera in cameras])[:, None]
     translation = np.stack([camera.source.translation for camera in cameras])[:, None]

@@ -23,9 +23,9 @@ class Backward:
     """What a backward pass returns.
 
     Attributes:
-        gradients: By name, float32: "spheres" [B, H, S, 4], centres and radii; "poses" [I, 7], on the CPU, through the
-            normalisation of the quaternions, 0 for instances that are not enabled; "weight" [].
-        times: Of the kernel stages.
+        gradients: By name, float32: "spheres" [B, H, S, 4], centres and radii; "poses" [I, 7], on the CPU, with the
+            derivative of the quaternions' normalisation, 0 for disabled instances; "weight" [].
+        times: Time of each kernel stage.
     """
 
     gradients: dict[str, torch.Tensor]
@@ -44,22 +44,23 @@ def backward(
 ) -> Backward:
     """Differentiates costs and distances.
 
-    In exact these are the true derivatives, also with respect to the time steps before and after. With cuRobo's
-    semantics those of costs with respect to spheres are cuRobo's: of the own centre only.
+    With "exact" semantics these are the true derivatives, also those with respect to the spheres of adjacent time
+    steps. With cuRobo's semantics the gradients of costs with respect to spheres are cuRobo's: a cost depends on the
+    centre of its own time step only.
 
     Args:
-        state: Of an `evaluate` with `retain`.
-        output_gradients: dL/d output by name, f32: "cost" [B, H, S] if "cost" or "gradient" were asked for, "distance"
-            [B, H, S], or [B, H, S, I] with `per_instance`, if "distance" was. Where nothing was found dL/d distance
-            does not matter.
-        wanted: Which gradients, of `GRADIENTS`. Those of poses need another pass over the meshes.
-        before_launch: Called before each piece of that pass; what it raises ends the call.
+        state: The state of an `evaluate` with `retain`.
+        output_gradients: dL/d output by name, f32: "cost" [B, H, S] if "cost" or "gradient" was an output, "distance"
+            [B, H, S], or [B, H, S, I] with `per_instance`, if "distance" was. dL/d distance is ignored where the query
+            found nothing.
+        wanted: Names of the gradients to compute, from `GRADIENTS`. "poses" takes another pass over the meshes.
+        before_launch: Called before each launch of that pass; an exception that it raises ends the call.
 
     Returns:
         The gradients.
 
     Raises:
-        ArgumentError: A name or a tensor does not fit.
+        ArgumentError: A name is unknown, or a tensor has the wrong shape, type or device.
     """
     if not isinstance(state, State):
         raise ArgumentError("state", "the state of an evaluate with retain=True", type(state).__name__)

@@ -1,4 +1,4 @@
-"""Which compiled engine serves a device, and what it keeps from call to call."""
+"""The engines for the CPU and for CUDA, with the workspaces that they reuse between calls."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import StageTimes
 
-Arrays = Mapping[str, Any]  # Tensors by name, or None where there is none.
+Arrays = Mapping[str, Any]  # Tensors by name; None for an absent one.
 
 
 class Engine(Protocol):
-    """Searches meshes for the spheres of a call; belongs to one thread."""
+    """Runs distance queries on one device; used by one thread only."""
 
     @property
     def key(self) -> str:
-        """Names the machine: trees and solids serve all engines of one key."""
+        """Identifies the device; engines with equal keys can share trees and solids."""
 
     def tree(self, host: Any, like: Any | None) -> Any:
-        """The hierarchy that this machine searches, of a mesh in host memory.
+        """The bounding volume hierarchy on this device, for a mesh in host memory.
 
-        `like` is the tree of the same faces before vertices moved, if its order is to be kept.
+        With `like`, the tree of the same faces before vertices moved, its order is kept and only boxes are refitted.
         """
 
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:
-        """A tree of this machine as an obstacle that is not yet placed."""
+        """A tree of this device as an obstacle without a pose."""
 
     def evaluate(self, world: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Answers the query into the given arrays."""
+        """Runs the query and writes its results to the given arrays."""
 
 
 class CpuEngine:
-    """The loops for the CPU, and their workspace."""
+    """Runs the CPU loops, with a workspace that it reuses."""
 
     key = "cpu"
 
@@ -41,39 +41,39 @@ class CpuEngine:
         self._workspace = _native.MeshWorkspace()
 
     def tree(self, host: Any, like: Any | None) -> Any:
-        """The host's own."""
+        """Returns `host`: the CPU loops search it directly."""
         return host
 
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:
-        """A tree in host memory as an obstacle that is not yet placed."""
+        """A tree in host memory as an obstacle without a pose."""
         return _native.mesh_solid(tree, sign, turned)
 
     def evaluate(self, world: Any, settings: Any, arrays: Arrays) -> StageTimes:
-        """Answers the query into the given arrays."""
+        """Runs the query and writes its results to the given arrays."""
         _native.mesh_evaluate(self._workspace, world, settings, **arrays)
         times = dict(zip(_native.MESH_STAGES, self._workspace.milliseconds, strict=True))
         return lambda: times
 
 
 class CudaEngine:
-    """The kernels for a CUDA device; they run on the stream that is current when they are called."""
+    """Launches the CUDA kernels, on the stream that is current at the time of the call."""
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
-        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
         self._native = native
         self._current_stream = current_stream
         self.key = f"{native.__name__}:{device}"
         self.session = native.MeshCudaSession(device)
 
     def tree(self, host: Any, like: Any | None) -> Any:
-        """Queues the building of a hierarchy on the device, or its fitting in the order of `like`."""
+        """Queues the construction of a hierarchy on the device, or the refit of `like`."""
         stream = self._current_stream()
         if like is None:
             return self._native.MeshCudaTree.build(self.session, stream, host)
         return like.moved(self.session, stream, host)
 
     def solid(self, tree: Any, sign: int, turned: bool) -> Any:
-        """A tree on the device as an obstacle that is not yet placed."""
+        """A tree on the device as an obstacle without a pose."""
         return self._native.mesh_cuda_solid(tree, sign, turned)
 
     def evaluate(self, world: Any, settings: Any, arrays: Arrays) -> StageTimes:

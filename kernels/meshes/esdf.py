@@ -1,4 +1,4 @@
-"""Distances on a grid of voxels."""
+"""Signed distances on a grid of voxels (ESDF)."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def esdf(
 
     Args:
         world: The shapes.
-        box_pose: Of the box: x y z qw qx qy qz, box to world.
+        box_pose: Pose of the box: x y z (metres) qw qx qy qz, box to world.
         dims: Edges of the box, metres; see `voxel_counts`.
         voxel_size: Edge of a voxel, metres.
-        environment: Of the world.
+        environment: Index of the environment of `world`.
         max_distance: As in `Settings`.
         semantics: "exact": positive outside, the voxels symmetric about the box's centre, as in `Grid`.
-            "curobo_field": positive inside, cut off at -max_distance, and with an odd number of voxels half a voxel
-            off, all as cuRobo.
-        device: Of a world of nothing but cuboids; None: the CPU.
-        before_launch: Called before each piece of the work; what it raises ends the call.
+            "curobo_field": as in cuRobo, positive inside, clamped at -max_distance, and shifted by half a voxel along
+            axes with an odd number of voxels.
+        device: The device for a world of cuboids only; None: the CPU.
+        before_launch: Called before each launch; an exception that it raises ends the call.
 
     Returns:
         f32 [nx, ny, nz] metres, on the world's device.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)
@@ -85,19 +85,19 @@ def esdf(
 
 
 def voxel_counts(dims: Sequence[float], voxel_size: float) -> tuple[int, int, int]:
-    """How many voxels `esdf` has along x, y and z: round(edge / voxel_size), to even, but at least 1.
+    """The numbers of voxels of `esdf` along x, y and z: round(edge / voxel_size), ties to even, but at least 1.
 
     Args:
         dims: Edges of the box, metres.
         voxel_size: Edge of a voxel, metres.
 
     Raises:
-        ArgumentError: An edge is none, or there are too many voxels.
+        ArgumentError: An edge is not a finite value above 0, or there are more than `MAX_VOXELS` voxels.
     """
     ok = is_number(voxel_size) and 0.0 < float(voxel_size) <= MAX_COORDINATE
     check(ok, "voxel_size", "a finite value above 0, metres", voxel_size)
     edges = checked_size(dims, "dims")
-    # Of an axis that is too long by itself one more tells as much as all, and a quotient may be infinite.
+    # A quotient may be infinite, which round() refuses; MAX_VOXELS + 1 fails the check as well.
     x, y, z = (max(1, round(min(edge / float(voxel_size), MAX_VOXELS + 1.0))) for edge in edges)
     check(x * y * z <= MAX_VOXELS, "voxel_size", f"at most {MAX_VOXELS} voxels in {edges} m", voxel_size)
     return x, y, z
@@ -105,7 +105,7 @@ def voxel_counts(dims: Sequence[float], voxel_size: float) -> tuple[int, int, in
 
 @dataclass(frozen=True, eq=False)
 class _Voxels:
-    """Of a box; `origin` is where its centre lies, in voxels, seen from the first voxel's centre."""
+    """The voxels of a box; `origin` is the box's centre in units of voxels, relative to the first voxel's centre."""
 
     counts: tuple[int, ...]
     origin: tuple[float, ...]
@@ -121,7 +121,7 @@ class _Voxels:
         return _Voxels(counts, tuple(round(0.5 * edge / size) - 0.5 for edge in edges), size, pose)
 
     def centres(self, numbers: torch.Tensor) -> torch.Tensor:
-        """[n, 3] float64 in the world, of voxels by number: z runs fastest."""
+        """Centres of voxels by index (z varies fastest): [n, 3] float64, world frame, metres."""
         ny, nz = self.counts[1:]
         cells = torch.stack([numbers // (ny * nz), numbers // nz % ny, numbers % nz], dim=-1).double()
         origin, rotation, translation = (

@@ -1,4 +1,4 @@
-"""Queries: distances, costs and what they come of."""
+"""Distance and cost queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages
 
 BeforeLaunch = Callable[[], object]
-# Rows times instances: about a second's work of one thread at the worst.
+# Upper limit of rows times instances in a launch: at most about a second on one thread.
 _WORK_AT_ONCE = 2**22
 
 
@@ -26,7 +26,7 @@ def nothing() -> None:
 
 
 def launches(spheres: torch.Tensor, world: World, before_launch: BeforeLaunch) -> Iterator[slice]:
-    """The trajectories of each launch, of spheres [B, H, S, 4]; sweeps tie the steps of one together."""
+    """Splits spheres [B, H, S, 4] into launches along B; a trajectory is never split, since sweeps link its steps."""
     trajectories, horizon, count = spheres.shape[:3]
     if spheres.numel() == 0:
         return
@@ -38,7 +38,7 @@ def launches(spheres: torch.Tensor, world: World, before_launch: BeforeLaunch) -
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Of an `evaluate` with `retain`.
+    """What `backward` needs of an `evaluate` with `retain`.
 
     Attributes:
         spheres: f32 [B, H, S, 4].
@@ -46,10 +46,11 @@ class State:
         settings: The settings.
         environments: i32 [B] or None.
         per_instance: Whether distances have a last axis I.
-        cost: f32 [B, H, S] without the weight; None: it was not asked for.
-        jacobian: f32 [B, H, S, 10], with it: d cost / d centre before (3), own centre (3), centre after (3), radius.
-        normal: f32 [B, H, S, 3] or [B, H, S, I, 3], d distance / d centre; None: distances were not asked for.
-        instance: i32 [B, H, S] or [B, H, S, I], with it: whose distance it is, -1: nobody's.
+        cost: f32 [B, H, S] without the weight; None: costs were not an output.
+        jacobian: f32 [B, H, S, 10], if `cost` is set: d cost / d (centre before (3), own centre (3), centre after (3),
+            radius).
+        normal: f32 [B, H, S, 3] or [B, H, S, I, 3], d distance / d centre; None: distances were not an output.
+        instance: i32 [B, H, S] or [B, H, S, I], if `normal` is set: the closest instance, -1: none.
     """
 
     spheres: torch.Tensor
@@ -64,7 +65,7 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """Memory it holds, without that of the world."""
+        """Memory in use, without that of the world."""
         tensors = (self.spheres, self.environments, self.cost, self.jacobian, self.normal, self.instance)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
@@ -83,15 +84,16 @@ class Evaluation:
     Attributes:
         outputs: By name, for each sphere, float32 unless said otherwise.
             "cost" [B, H, S], with the weight; "gradient" [B, H, S, 4], of the sum of all costs (with cuRobo's semantics
-            of the own centre only, and 0 for the radius); "exhausted" bool [B, H, S], where half of a sweep touched
-            nothing, but was out of samples to know that it is free.
-            Of the closest instance: "distance" [B, H, S], metres, of the sphere's centre, positive outside; "normal"
-            [B, H, S, 3], its gradient; "closest" [B, H, S, 3], the point of the surface; "face" i32 [B, H, S], of a
-            mesh; "instance" i32 [B, H, S]; "beyond" bool [B, H, S], where nothing is within `max_distance`. There, and
-            of spheres that are off, distance is `max_distance` or infinity, normal 0, closest the centre, face and
-            instance -1. With `per_instance` each has an axis I behind S.
-        state: For `backward`, if it was to be retained.
-        times: Of the kernel stages.
+            with respect to the own centre only, and 0 for the radius); "exhausted" bool [B, H, S], true where half of a
+            sweep found no contact but used up its samples before it could exclude one.
+            For the closest instance: "distance" [B, H, S], metres, from the sphere's centre, positive outside; "normal"
+            [B, H, S, 3], its gradient; "closest" [B, H, S, 3], the closest point of the surface, world frame; "face"
+            i32 [B, H, S], the face of a mesh, otherwise -1; "instance" i32 [B, H, S]; "beyond" bool [B, H, S], true
+            where nothing is within `max_distance`. There, and for spheres that are off, distance is `max_distance` or
+            infinity, normal is 0, closest is the centre, face and instance are -1. With `per_instance` each has an axis
+            I after S.
+        state: For `backward`; None without `retain`.
+        times: Time of each kernel stage.
     """
 
     outputs: dict[str, torch.Tensor]
@@ -115,27 +117,27 @@ def evaluate(
     checked: bool = False,
     before_launch: BeforeLaunch | None = None,
 ) -> Evaluation:
-    """Asks how far spheres are from the shapes of a world, and what that costs.
+    """Computes signed distances and collision costs of spheres to the shapes of a world.
 
     Args:
         spheres: f32 [B, H, S, 4] centre and radius, metres, in the world's frame: sphere s of time step h of trajectory
-            b. A negative radius switches a sphere off.
+            b. A sphere of negative radius is off.
         world: The shapes.
-        settings: What is asked.
+        settings: The settings of the query.
         environments: i32 [B], the environment of each trajectory; None: 0.
-        outputs: What to return, of `OUTPUTS`.
-        per_instance: Distances to each instance and not to the closest; costs cannot be asked for then.
-        retain: Keep what `backward` needs for the outputs that are asked for.
-        checked: The values of spheres and environments are known to be good (`check_values`). Spheres that are not
-            finite are off then.
-        before_launch: Called before each piece of the work: some trajectories, or one instance with `per_instance`.
-            What it raises ends the call.
+        outputs: Names of the outputs to return, from `OUTPUTS`.
+        per_instance: Return distances to every instance instead of the closest; excludes costs.
+        retain: Keep the state that `backward` needs for these outputs.
+        checked: The caller has checked the values of spheres and environments (`check_values`); spheres that are not
+            finite are then off.
+        before_launch: Called before each launch, which covers some trajectories, or one instance with `per_instance`.
+            An exception that it raises ends the call.
 
     Returns:
         The outputs.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     if not isinstance(world, World):
         raise ArgumentError("world", "a World", type(world).__name__)
@@ -170,7 +172,7 @@ def _check_outputs(outputs: Sequence[str], per_instance: bool) -> None:
 
 
 def _native_names(outputs: Sequence[str], retain: bool) -> tuple[str, ...]:
-    """What the engine is to write."""
+    """The names of the arrays that the engine writes."""
     names = {name: None for name in outputs if name != "gradient"}
     if "gradient" in outputs:
         names["jacobian"] = None
@@ -189,7 +191,7 @@ def _together(
     names: Sequence[str],
     before_launch: BeforeLaunch,
 ) -> tuple[dict[str, torch.Tensor], Stages]:
-    """All instances at once."""
+    """Queries all instances together."""
     spheres, times = inputs["spheres"], Stages()
     assert spheres is not None
     found = {name: _allocate(name, spheres.shape[:3], spheres.device) for name in names}
@@ -208,7 +210,7 @@ def _each(
     names: Sequence[str],
     before_launch: BeforeLaunch,
 ) -> tuple[dict[str, torch.Tensor], Stages]:
-    """One instance after the other; results with an axis I behind S."""
+    """Queries one instance at a time; results have an axis I after S."""
     spheres, count, times = inputs["spheres"], len(world.instances), Stages()
     assert spheres is not None
     stacked = {name: _allocate(name, (count, *spheres.shape[:3]), spheres.device) for name in names}

@@ -1,4 +1,4 @@
-"""The tensors of a query, checked."""
+"""Checks of the tensors of a query."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.meshes.pose import MAX_COORDINATE
 from lumigrad.kernels.meshes.world import World
 
-# Positions in the largest output, ten floats a row, are 32-bit numbers.
+# The largest output has ten floats per row, which 32-bit integers index.
 MAX_ROWS = 2**27
 
 
 def check_spheres(spheres: torch.Tensor, world: World) -> torch.Tensor:
-    """[B, H, S, 4], contiguous and detached, on the world's device.
+    """Checks spheres; returns them as a contiguous, detached tensor [B, H, S, 4].
 
     Raises:
-        ArgumentError: They have another shape or type, or are elsewhere.
+        ArgumentError: The tensor has the wrong shape or type, or is not on the world's device.
     """
     expected = "a float32 tensor of shape [B, H, S, 4]: centre and radius, metres"
     if not isinstance(spheres, torch.Tensor):
@@ -34,10 +34,10 @@ def check_spheres(spheres: torch.Tensor, world: World) -> torch.Tensor:
 
 
 def check_environments(environments: torch.Tensor | None, spheres: torch.Tensor) -> torch.Tensor | None:
-    """[B], on the device of the spheres; None stays: all in environment 0.
+    """Checks environments, [B], on the device of the spheres; None, which means environment 0, is returned as it is.
 
     Raises:
-        ArgumentError: The tensor has another shape or type, or is elsewhere.
+        ArgumentError: The tensor has the wrong shape or type, or is on another device.
     """
     if environments is None:
         return None
@@ -54,10 +54,10 @@ def check_environments(environments: torch.Tensor | None, spheres: torch.Tensor)
 
 
 def check_values(spheres: torch.Tensor, environments: torch.Tensor | None, world: World) -> None:
-    """Checks the values of a query, which takes a pass over them, and on CUDA waits for the device.
+    """Checks the values of a query: one pass over them, which on CUDA waits for the device.
 
     Raises:
-        ArgumentError: A sphere (also one that is off) is not finite or too far away, or an environment does not exist.
+        ArgumentError: A sphere (even one that is off) is not finite or too far away, or an environment does not exist.
     """
     if spheres.numel() > 0:
         low, high = finite_range("spheres", spheres)

@@ -19,21 +19,21 @@ from lumigrad.kernels.meshes.pose import MAX_COORDINATE
 
 @dataclass(frozen=True)
 class Report:
-    """Of a mesh as it was given; lengths in metres.
+    """Properties of a mesh as it was given; lengths in metres, object frame.
 
     Attributes:
-        vertices, faces: As given.
-        welded_vertices: Distinct positions.
-        degenerate_faces: Without an area; no query finds them.
-        duplicate_faces: With the corners of another. Repetitions of the same orientation are left out.
-        boundary_edges: Of one face.
-        nonmanifold_edges: Of more than two faces.
-        inconsistent_edges: Of two faces that run along it in the same direction.
-        closed: Every edge has two faces.
-        oriented: The faces of every edge run along it in opposite directions.
+        vertices, faces: Numbers of vertices and faces as given.
+        welded_vertices: Number of distinct vertex positions.
+        degenerate_faces: Number of faces of zero area; queries ignore them.
+        duplicate_faces: Number of faces with the corners of another face; queries ignore those of equal orientation.
+        boundary_edges: Number of edges with one face.
+        nonmanifold_edges: Number of edges with more than two faces.
+        inconsistent_edges: Number of edges that two faces traverse in the same direction.
+        closed: Whether every edge has two faces.
+        oriented: Whether the two faces of every edge traverse it in opposite directions.
         low, high: Corners of the bounding box.
-        volume: Signed, cubic metres: negative if faces turn inward. Of an open mesh it means nothing.
-        area: Square metres.
+        volume: Signed volume, cubic metres: negative if faces point inward. Meaningless for an open mesh.
+        area: Surface area, square metres.
     """
 
     vertices: int
@@ -53,28 +53,28 @@ class Report:
 
     @staticmethod
     def of(found: Mapping[str, Any]) -> Report:
-        """From the extension's."""
+        """Converts the extension's report."""
         return Report(**found)
 
 
 SIGNS = ("auto", "normals", "rays", "winding", "unsigned")
 _NATIVE_SIGNS = {"unsigned": 0, "normals": 1, "rays": 2, "winding": 3}
-# Positions in a hierarchy are 32-bit numbers; nine floats for a triangle.
+# A hierarchy stores nine floats per triangle, which 32-bit integers index.
 MAX_FACES = 2**27
-# What a tree takes beside what it counts itself, measured with 2,000 of them with 12 and with 72 faces.
+# Memory of a tree beyond what it reports, measured with 2,000 trees of 12 and of 72 faces.
 _TREE_BYTES = 54 << 10
-_Tree = tuple[str, bool]  # A machine's key, and whether winding numbers can be had of it.
+_Tree = tuple[str, bool]  # The engine's key, and whether the tree has the data for winding numbers.
 
 
 class Mesh:
-    """Triangles and the hierarchy of boxes over them; it never changes, and threads and worlds may share it.
+    """Triangles and their bounding volume hierarchy; immutable, so that threads and worlds may share it.
 
     Attributes:
-        report: What registration found.
-        device: Where it is searched.
-        rebuilt: Whether `moved` had to build it anew.
-        growth: How much larger the boxes of its leaves are, to that of the mesh, than when they were last built: 1,
-            larger after moves.
+        report: Properties of the triangles as given.
+        device: The device on which queries search it.
+        rebuilt: Whether `moved` rebuilt the hierarchy instead of refitting it.
+        growth: The size of the leaves' boxes relative to the mesh's box, divided by that of the last rebuild: 1 when
+            rebuilt, larger after moves.
     """
 
     report: Report
@@ -83,7 +83,7 @@ class Mesh:
     growth: float
 
     def __init__(self, host: Any, device: torch.device, like: dict[_Tree, Any] | None = None) -> None:
-        """Of a `MeshTree`; made by `build` and `moved`. `like` has trees whose order is to be kept."""
+        """Wraps a `MeshTree`; use `build` or `moved` instead. `like` holds trees to refit in their order."""
         self.report = Report.of(host.report)
         self.device = device
         self.rebuilt = bool(host.rebuilt)
@@ -98,38 +98,39 @@ class Mesh:
 
     @staticmethod
     def build(vertices: torch.Tensor, faces: torch.Tensor) -> Mesh:
-        """Registers a mesh, on the device of its tensors.
+        """Builds the hierarchy of a mesh, on the device of its tensors.
 
         Args:
             vertices: f32 or f64 [V, 3], metres, in the object's frame.
-            faces: i32 or i64 [F, 3] indices of vertices, counter-clockwise seen from outside.
+            faces: i32 or i64 [F, 3] indices of vertices, counter-clockwise as seen from outside.
 
         Returns:
             The mesh.
 
         Raises:
-            ArgumentError: A value is not finite or an index out of range; there is no face, or none with an area.
+            ArgumentError: A value is not finite or an index out of range, or no face has an area above 0.
         """
         positions = _checked_vertices(vertices, None)
         corners = _checked_faces(faces, positions.shape[0], vertices.device)
         try:
             host = _native.MeshTree.build(positions, corners)
         except ValueError:
-            expected = "at least one face with an area: distinct corners that are not in a line"
-            raise ArgumentError("faces", expected, f"{len(corners)} without an area") from None
+            expected = "at least one face of area above 0: distinct corners that are not in a line"
+            raise ArgumentError("faces", expected, f"{len(corners)} of zero area") from None
         return Mesh(host, vertices.device)
 
     def moved(self, vertices: torch.Tensor) -> Mesh:
-        """The same faces with other vertices: fitted, or built anew where fitting would make queries slow.
+        """The same faces with other vertices; refits the hierarchy, or rebuilds it if a refit would slow queries down.
 
         Args:
-            vertices: f32 or f64 [V, 3] as many as before, metres, on the mesh's device.
+            vertices: f32 or f64 [V, 3], as many as before, metres, on the mesh's device.
 
         Returns:
-            Another mesh; this one stays as it is.
+            A new mesh; this one is not changed.
 
         Raises:
-            ArgumentError: The tensor does not fit, a value is not finite, or no face has an area.
+            ArgumentError: The tensor has the wrong shape, type or device, a value is not finite, or no face has an
+                area above 0.
         """
         positions = _checked_vertices(vertices, self.report.vertices)
         if vertices.device != self.device:
@@ -142,7 +143,7 @@ class Mesh:
         except ValueError:
             area = 0.0
         if not area > 0.0:
-            raise ArgumentError("vertices", "at least one face with an area", "none")
+            raise ArgumentError("vertices", "at least one face of area above 0", "none")
         if host.rebuilt:
             return Mesh(host, self.device)
         there = {**self._like, **self._trees}
@@ -160,15 +161,15 @@ class Mesh:
 
     @property
     def bytes(self) -> int:
-        """Memory it holds, on the host and on the device."""
+        """Memory in use, on the host and on the device."""
         elsewhere = [tree for (key, _), tree in self._trees.items() if key != CpuEngine.key]
         return _TREE_BYTES + int(self._host.bytes) + sum(int(tree.bytes) for tree in elsewhere)
 
     def policy(self, sign: str) -> tuple[str, bool]:
-        """How inside is told from outside, and whether the answer is turned around.
+        """The method for the sign of distances, and whether to negate it.
 
-        "auto" is "normals" where the mesh is closed and oriented, turned around if its volume is negative, and
-        "winding" otherwise; all others are themselves.
+        "auto" is "normals" if the mesh is closed and oriented, negated if its volume is negative, and "winding"
+        otherwise; other values are returned as they are.
         """
         if sign != "auto":
             return sign, False
@@ -177,7 +178,7 @@ class Mesh:
         return "winding", False
 
     def solid(self, engine: Engine, sign: str) -> Any:
-        """The mesh as an obstacle of a machine that is not yet placed."""
+        """The mesh as an obstacle without a pose, for an engine."""
         solid = self._solids.get((engine.key, sign))
         if solid is None:
             with self._lock:
@@ -187,7 +188,7 @@ class Mesh:
         return solid
 
     def _tree(self, engine: Engine, winding: bool) -> Any:
-        # A tree with what winding numbers need serves every policy.
+        # A tree with the data for winding numbers can be used for every policy.
         if (engine.key, True) in self._trees:
             return self._trees[engine.key, True]
         kind = engine.key, winding
@@ -199,7 +200,7 @@ class Mesh:
 
 
 def _checked_vertices(vertices: torch.Tensor, count: int | None) -> np.ndarray:
-    """Float64 in host memory."""
+    """Checks vertices; returns them as float64 in host memory."""
     expected = f"a float32 or float64 tensor of shape [{'V' if count is None else count}, 3]"
     if not isinstance(vertices, torch.Tensor):
         raise ArgumentError("vertices", expected, type(vertices).__name__)
@@ -219,7 +220,7 @@ def _checked_vertices(vertices: torch.Tensor, count: int | None) -> np.ndarray:
 
 
 def _checked_faces(faces: torch.Tensor, vertices: int, device: torch.device) -> np.ndarray:
-    """Int32 in host memory."""
+    """Checks faces; returns them as int32 in host memory."""
     expected = "an int32 or int64 tensor of shape [F, 3]"
     if not isinstance(faces, torch.Tensor):
         raise ArgumentError("faces", expected, type(faces).__name__)

@@ -1,4 +1,4 @@
-"""Poses of objects: seven numbers, the rotations they stand for, and gradients with respect to them; float64."""
+"""Object poses as position and quaternion, their rotation matrices, and gradients with respect to them; float64."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lumigrad.kernels.errors import ArgumentError
 Array = np.ndarray
 Pose = tuple[float, float, float, float, float, float, float]
 IDENTITY: Pose = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-# Squares of coordinates, in metres, must not overflow float32, nor come near the boxes of what is missing.
+# Squares of coordinates, in metres, must not overflow float32, nor reach the coordinates of empty boxes.
 MAX_COORDINATE = 1e9
 _SHORTEST = 1e-6
 
 
 def checked_pose(pose: Any, argument: str) -> Pose:
-    """Seven numbers x y z qw qx qy qz, object to world; the quaternion may have any length from 1e-6 on.
+    """Checks a pose x y z (metres) qw qx qy qz, object to world; the quaternion may have any length >= 1e-6.
 
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: It is not one.
     """
     expected = "7 finite numbers x y z qw qx qy qz, the quaternion not shorter than 1e-6"
     try:
@@ -38,7 +38,7 @@ def checked_pose(pose: Any, argument: str) -> Pose:
 
 
 def rotations(poses: Array) -> Array:
-    """[I, 3, 3], object to world, of poses [I, 7]."""
+    """Rotation matrices [I, 3, 3], object to world, of poses [I, 7]."""
     quaternions = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
     w, x, y, z = quaternions.T
     rows = (
@@ -56,16 +56,16 @@ def rotations(poses: Array) -> Array:
 
 
 def placements(poses: Array) -> Array:
-    """[I, 12] of poses [I, 7]: from world to object, rotation (row-major) and then translation."""
+    """World-to-object transforms [I, 12] of poses [I, 7]: rotation (row-major), then translation."""
     inverse = rotations(poses).swapaxes(1, 2)
     shift = -(inverse @ poses[:, :3, None])
     return np.ascontiguousarray(np.concatenate([inverse.reshape(-1, 9), shift[:, :, 0]], axis=1))
 
 
 def pose_gradient(poses: Array, d_translation: Array, d_rotation: Array) -> Array:
-    """[I, 7] dL/d pose from dL/d translation [I, 3] and dL/d rotation [I, 3, 3], its nine entries being free.
+    """The gradient dL/d pose [I, 7] from dL/d translation [I, 3] and dL/d rotation [I, 3, 3].
 
-    Quaternions are differentiated through their normalisation, so that scaling one changes nothing.
+    The nine entries of dL/d rotation are independent. The derivative of the quaternions' normalisation is included.
     """
     lengths = np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
     unit = poses[:, 3:] / lengths

@@ -1,4 +1,4 @@
-"""What the gradients of poses follow from: sums over the rows, per instance."""
+"""Sums over all rows, per instance, from which the gradients of poses follow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from lumigrad.kernels.meshes.settings import Settings
 from lumigrad.kernels.meshes.world import World
 from lumigrad.kernels.stages import Stages
 
-# Below this speed, in m/s, costs are not scaled; as in native/meshes/math/cost.h.
+# Costs at lower speeds, m/s, are not scaled; as in native/meshes/math/cost.h.
 _LEAST = 1e-3
 
 
 def speeds(spheres: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """[B, H, S] of spheres [B, H, S, 4]: m/s, or 1 where costs are not scaled.
+    """Speeds [B, H, S] of spheres [B, H, S, 4], m/s, or 1 where costs are not scaled.
 
-    Those are the first and the last time step, spheres that hardly move and, in exact, neighbours of one that is off.
+    Costs are not scaled at the first and the last time step, at speeds below `_LEAST` and, with "exact" semantics,
+    where the sphere is off at an adjacent time step.
     """
     scale = torch.ones_like(spheres[..., 0])
     if not settings.speed_metric or spheres.shape[1] < 3:
@@ -41,11 +42,11 @@ _ROWS_AT_ONCE = 2**20  # 96 bytes each.
 
 @dataclass(frozen=True, eq=False)
 class PoseSums:
-    """Of the points p = R y + t that were looked at, y being in the object's frame; float64.
+    """Sums over the evaluated points p = R y + t of each instance, with y in the object's frame; float64.
 
     Attributes:
-        force: [I, 3] sum of dL/dy.
-        moment: [I, 3, 3] sum of y (dL/dy)^T.
+        force: [I, 3], the sum of dL/dy.
+        moment: [I, 3, 3], the sum of y (dL/dy)^T.
     """
 
     force: Array
@@ -53,28 +54,28 @@ class PoseSums:
 
     @staticmethod
     def none(count: int) -> PoseSums:
-        """Of no points."""
+        """Sums over no points."""
         return PoseSums(np.zeros((count, 3)), np.zeros((count, 3, 3)))
 
     def __add__(self, other: PoseSums) -> PoseSums:
         return PoseSums(self.force + other.force, self.moment + other.moment)
 
     def gradient(self, world: World) -> Array:
-        """[I, 7] dL/d pose."""
+        """The gradient dL/d pose, [I, 7]."""
         poses = world.poses
-        # y = R^T (p - t), and p stays.
+        # y = R^T (p - t), where p is fixed.
         rotation = rotations(poses)
         d_translation = -(rotation @ self.force[:, :, None])[:, :, 0]
         return pose_gradient(poses, d_translation, rotation @ self.moment)
 
 
 def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages, before_launch: BeforeLaunch) -> PoseSums:
-    """Of all samples of costs; `scale` is dL/d cost times the weight, [B, H, S]."""
+    """Sums over all samples of costs; `scale` is dL/d cost times the weight, [B, H, S]."""
     spheres, world = state.spheres, state.world
     count = len(world.instances)
     if spheres.numel() == 0 or count == 0:
         return PoseSums.none(count)
-    # The metric's speed is the same wherever the objects are.
+    # Speeds do not depend on the objects' poses.
     upstream = scale * speeds(spheres, state.settings) if state.settings.speed_metric else scale
     sums = torch.zeros(count, _native.MESH_MOMENT_DOUBLES, dtype=torch.float64, device=spheres.device)
     arrays = {"spheres": spheres, "environments": state.environments, "upstream": upstream}
@@ -86,7 +87,7 @@ def of_costs(state: State, scale: torch.Tensor, engine: Engine, times: Stages, b
 
 
 def _of_objects(sums: Array, world: World, engine: Engine) -> PoseSums:
-    """The engine's points are relative to the centres of meshes."""
+    """Converts the engine's sums, whose points are relative to the centres of meshes, to the objects' frames."""
     force, moment = sums[:, :3], sums[:, 3:].reshape(-1, 3, 3)
     centres = np.zeros((len(sums), 3))
     for index, one in enumerate(world.instances):
@@ -96,32 +97,32 @@ def _of_objects(sums: Array, world: World, engine: Engine) -> PoseSums:
 
 
 def of_distances(state: State, upstream: torch.Tensor) -> PoseSums:
-    """Of the centres; `upstream` is dL/d distance [B, H, S] or [B, H, S, I], 0 where nothing was found."""
+    """Sums over spheres' centres; `upstream` is dL/d distance [B, H, S] or [B, H, S, I], 0 where nothing was found."""
     assert state.normal is not None and state.instance is not None
     poses, count = state.world.poses, len(state.world.instances)
     if count == 0 or upstream.numel() == 0:
         return PoseSums.none(count)
     device = upstream.device
     origins = torch.from_numpy(poses[:, :3]).to(device)
-    places = state.spheres[..., None, :3] if state.per_instance else state.spheres[..., :3]
+    centres = state.spheres[..., None, :3] if state.per_instance else state.spheres[..., :3]
     rows = (
-        places.expand(state.normal.shape).reshape(-1, 3),
+        centres.expand(state.normal.shape).reshape(-1, 3),
         state.normal.reshape(-1, 3),
         state.instance.reshape(-1),
         upstream.reshape(-1),
     )
     sums = torch.zeros(count, 12, dtype=torch.float64, device=device)
-    for place, normal, instance, scale in zip(*(torch.split(part, _ROWS_AT_ONCE) for part in rows), strict=True):
+    for centre, normal, instance, scale in zip(*(torch.split(part, _ROWS_AT_ONCE) for part in rows), strict=True):
         number = instance.clamp(min=0).long()
         force = normal.double() * scale.double()[:, None]
-        arm = place.double() - origins[number]
+        arm = centre.double() - origins[number]
         outer = (arm[:, :, None] * force[:, None, :]).flatten(1)
         sums.index_add_(0, number, torch.cat([force, outer], dim=1))
     return _of_world(sums.cpu().numpy(), rotations(poses))
 
 
 def _of_world(sums: Array, rotation: Array) -> PoseSums:
-    """From forces and arms in the world's frame to those in the objects'."""
+    """Converts sums of forces and moments from the world's frame to the objects' frames."""
     inverse = rotation.swapaxes(1, 2)
     force = (inverse @ sums[:, :3, None])[:, :, 0]
     return PoseSums(force, inverse @ sums[:, 3:].reshape(-1, 3, 3) @ rotation)

@@ -1,4 +1,4 @@
-"""What is asked of a query, and how costs are formed."""
+"""Settings of a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lumigrad.kernels.checks import check, is_number, is_whole
 SEMANTICS = ("exact", "curobo", "curobo_field")
 REDUCTIONS = ("sum", "max")
 MAX_SAMPLES = 256
-# cuRobo's own limit of steps is that of a byte.
+# cuRobo stores the number of steps in a byte.
 MAX_CUROBO_STEPS = 255
 CUROBO_MAX_DISTANCE = 0.1
 
@@ -23,21 +23,21 @@ class Settings:
 
     Attributes:
         semantics: "exact" (true distances at any depth, conservative sweeps, true derivatives), "curobo" (costs and
-            gradients as cuRobo 0.7 forms them) or "curobo_field" (its compute_esdf; the cost is the distance then,
-            positive inside).
-        activation_distance: Costs begin this far from a sphere's surface, metres.
-        max_distance: Exact: what is outside and farther away is not looked for; None: anything is. cuRobo's: the search
-            radius; None: 0.1 m.
-        sweep: Costs also of the ways between time steps, half of each adjacent segment with either.
-        samples: Of a sweep, at most for each half segment: exact, a power of two up to 256; cuRobo's sweep_steps, 0 to
-            255.
+            gradients as cuRobo 0.7 computes them) or "curobo_field" (cuRobo's compute_esdf: the cost is the signed
+            distance, positive inside).
+        activation_distance: Distance between a sphere's surface and an obstacle below which costs are above 0, metres.
+        max_distance: Exact: the largest distance outside that is searched; None: no limit. cuRobo's: the search radius;
+            None: 0.1 m. Metres.
+        sweep: Costs also of the motion between time steps; each time step gets half of both adjacent segments.
+        samples: Maximum number of samples for each half segment of a sweep. Exact: a power of two up to 256. cuRobo's:
+            its sweep_steps, 0 to 255.
         speed_metric: Costs are multiplied by the speed, m/s.
-        time_step_s: Between time steps, seconds; needed by the speed metric.
-        reduction: "sum" or, in exact, "max" of samples and obstacles.
-        weight: Multiplies costs and their gradients.
+        time_step_s: Duration of a time step, seconds; needed by the speed metric.
+        reduction: "sum" or, with "exact" semantics, "max" over samples and obstacles.
+        weight: Factor of costs and their gradients.
 
     Raises:
-        ArgumentError: A value is outside its range.
+        ArgumentError: A value is out of range.
     """
 
     semantics: str = "exact"
@@ -87,24 +87,24 @@ class Settings:
 
     @property
     def exact(self) -> bool:
-        """Whether semantics are ours and not cuRobo's."""
+        """Whether semantics is "exact"."""
         return self.semantics == "exact"
 
     @property
     def reach(self) -> float:
-        """The largest distance that is looked for, metres; infinity: any."""
+        """The largest distance that is searched, metres; may be infinite."""
         if self.max_distance is not None:
             return float(self.max_distance)
         return math.inf if self.exact else CUROBO_MAX_DISTANCE
 
     @cached_property
     def native(self) -> _native.MeshSettings:
-        """For the extension."""
+        """The extension's settings."""
         return self._native(self.speed_metric)
 
     @cached_property
     def native_without_speed(self) -> _native.MeshSettings:
-        """For the extension where what the speed metric does is done to the upstream gradient."""
+        """The extension's settings without the speed metric, for callers that scale the upstream gradient instead."""
         return self._native(False)
 
     def _native(self, speed: bool) -> _native.MeshSettings:

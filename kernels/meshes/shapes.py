@@ -1,4 +1,4 @@
-"""Shapes beside meshes: cuboids and grids of signed distances."""
+"""Shapes other than meshes: cuboids and grids of signed distances."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lumigrad.kernels.meshes.pose import MAX_COORDINATE
 
 @dataclass(frozen=True)
 class Cuboid:
-    """A solid box around the origin of its frame.
+    """A solid box, centred at the origin of its frame.
 
     Attributes:
-        size: Full edges along x, y and z, metres.
+        size: Edges along x, y and z, metres.
 
     Raises:
         ArgumentError: An edge is not above 0, or not finite.
@@ -35,20 +35,20 @@ class Cuboid:
 
     @property
     def bytes(self) -> int:
-        """Memory it holds."""
+        """Memory in use, bytes."""
         return 0
 
     def solid(self, engine: Engine, sign: str) -> Any:
-        """The box as an obstacle of a machine that is not yet placed."""
+        """The box as an obstacle without a pose, for an engine."""
         return _native.mesh_cuboid_solid([0.5 * edge for edge in self.size])
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Signed distances at the centres of voxels, around the origin of its frame.
+    """Signed distances at the centres of voxels, on a grid that is centred at the origin of its frame.
 
-    Between centres they are interpolated linearly; outside, the distance to the nearest point of the grid is added to
-    the value there.
+    Values between centres are interpolated linearly. Outside the grid the value is that at its nearest point plus the
+    distance to that point.
 
     Attributes:
         distances: f32 [nx, ny, nz] metres, positive outside, at least 2 along each axis. The centre of voxel (i, j, k)
@@ -80,16 +80,16 @@ class Grid:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the tensor."""
         return self.distances.device
 
     @property
     def bytes(self) -> int:
-        """Memory it holds."""
+        """Memory in use, bytes."""
         return self.distances.numel() * self.distances.element_size()
 
     def solid(self, engine: Engine, sign: str) -> Any:
-        """The grid as an obstacle of a machine that is not yet placed."""
+        """The grid as an obstacle without a pose, for an engine."""
         return _native.mesh_grid_solid(self.distances, self.voxel_size)
 
 
@@ -97,10 +97,10 @@ Shape = Mesh | Cuboid | Grid
 
 
 def checked_size(size: Sequence[float], argument: str) -> tuple[float, float, float]:
-    """Three edges.
+    """Checks the three edges of a box, metres.
 
     Raises:
-        ArgumentError: They are none.
+        ArgumentError: They are not 3 finite values above 0.
     """
     expected = f"3 edges above 0, at most {MAX_COORDINATE:g} m"
     try:

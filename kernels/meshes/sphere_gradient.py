@@ -1,4 +1,4 @@
-"""From what the engine says of each row to gradients of the spheres."""
+"""Gradients of spheres from the engine's derivatives per row."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lumigrad.kernels.meshes.settings import Settings
 
 @functools.lru_cache
 def _own(device: torch.device) -> torch.Tensor:
-    """Where the own centre and radius are in a row of the jacobian."""
+    """The columns of the jacobian for the own centre and the radius."""
     return torch.tensor([3, 4, 5, 9], device=device)
 
 
 def of_costs(jacobian: torch.Tensor, scale: torch.Tensor | float, settings: Settings) -> torch.Tensor:
-    """[B, H, S, 4] dL/d spheres.
+    """The gradient dL/d spheres [B, H, S, 4] of costs.
 
     Args:
-        jacobian: [B, H, S, 10] d cost / d centre before, own centre, centre after and radius, without the weight.
-        scale: dL/d cost times the weight, [B, H, S] or one for all.
-        settings: Of the query.
+        jacobian: [B, H, S, 10] d cost / d (centre before, own centre, centre after, radius), without the weight.
+        scale: dL/d cost times the weight, [B, H, S] or one value for all.
+        settings: The settings of the query.
     """
     gradient = jacobian.index_select(-1, _own(jacobian.device))
     factor = scale[..., None] if isinstance(scale, torch.Tensor) else scale
     if isinstance(factor, torch.Tensor) or factor != 1.0:
         gradient *= factor
-    # A sweep and a speed also move with the time steps before and after; cuRobo leaves them out.
+    # Sweeps and speeds also depend on the adjacent time steps; cuRobo omits those derivatives.
     if settings.exact and (settings.sweep or settings.speed_metric) and jacobian.shape[1] > 1:
         later = factor[:, 1:] if isinstance(factor, torch.Tensor) else factor
         earlier = factor[:, :-1] if isinstance(factor, torch.Tensor) else factor
@@ -37,7 +37,7 @@ def of_costs(jacobian: torch.Tensor, scale: torch.Tensor | float, settings: Sett
 
 
 def of_distances(normal: torch.Tensor, upstream: torch.Tensor) -> torch.Tensor:
-    """[B, H, S, 4] dL/d spheres of dL/d distance [B, H, S] or [B, H, S, I]; radii do not enter distances."""
+    """The gradient dL/d spheres [B, H, S, 4] from dL/d distance [B, H, S] or [B, H, S, I]; 0 for radii."""
     centres = upstream[..., None] * normal
     if centres.dim() == 5:
         centres = centres.sum(dim=3)

@@ -1,4 +1,4 @@
-"""Shapes placed in one or several environments."""
+"""Shapes with poses, in one or several environments."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from lumigrad.kernels.meshes.pose import IDENTITY, Array, checked_pose, placemen
 from lumigrad.kernels.meshes.shapes import Cuboid, Grid, Shape
 
 MAX_ENVIRONMENTS = 2**20
-# Instances times environments up to which what stands for one instance alone is kept: a number for each of both.
+# Instances times environments up to which worlds of a single instance are cached; each takes memory for all of both.
 _MOST_KEPT = 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A shape in the world; many may share it.
+    """A shape with a pose; instances may share a shape.
 
     Attributes:
-        shape: What it is.
-        pose: x y z (metres) qw qx qy qz, object to world. Kept as float64 as it is given; the rotation is that of the
-            normalised quaternion.
-        enabled: Whether queries see it.
-        environment: The environment that it is in.
-        sign: How inside is told from outside of a mesh: "auto" ("normals" where it is closed and oriented, whichever
-            way its faces turn; otherwise "winding"), "normals" (pseudo-normal of the closest feature), "rays" (two of
-            three axis-parallel rays first meet a back face), "winding" (the generalised winding number
-            exceeds 1/2) or "unsigned" (nothing is inside).
+        shape: The shape.
+        pose: x y z (metres) qw qx qy qz, object to world, float64. The quaternion is normalised where it is used.
+        enabled: Whether queries include the instance.
+        environment: The index of its environment.
+        sign: The method that decides which points are inside a mesh: "auto" ("normals" if it is closed and oriented,
+            whether its faces point outward or inward; otherwise "winding"), "normals" (pseudo-normal of the closest
+            feature), "rays" (at least two of three axis-parallel rays hit a back face first), "winding" (the
+            generalised winding number exceeds 1/2) or "unsigned" (no point is inside).
 
     Raises:
-        ArgumentError: A value does not fit.
+        ArgumentError: A value is invalid.
     """
 
     shape: Shape
@@ -55,21 +54,21 @@ class Instance:
         check(is_whole(self.environment) and self.environment >= 0, "environment", "0 or more", self.environment)
         check(self.sign in SIGNS, "sign", f"one of {SIGNS}", self.sign)
         if not isinstance(self.shape, Mesh):
-            check(self.sign == "auto", "sign", "'auto', since only meshes have a choice", self.sign)
+            check(self.sign == "auto", "sign", "'auto': other values are for meshes only", self.sign)
 
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Instances by environment.
+    """The instances of one or several environments; immutable.
 
-    Changing poses makes another world that shares the shapes, and touches none of their hierarchies.
+    A world with other poses shares the shapes and their hierarchies.
 
     Attributes:
-        instances: In the order by which results name them.
-        environments: How many there are. Queries of one see the instances that are in it.
+        instances: The instances; results refer to them by index.
+        environments: The number of environments. A query in one of them includes only its instances.
 
     Raises:
-        ArgumentError: An instance is in no environment, or shapes are on two devices.
+        ArgumentError: An instance's environment does not exist, or shapes are on different devices.
     """
 
     instances: Sequence[Instance]
@@ -93,40 +92,40 @@ class World:
             if not isinstance(instance.shape, Cuboid):
                 device = device or instance.shape.device
                 if instance.shape.device != device:
-                    expected = f"on {device}, as the shapes before it"
+                    expected = f"on {device}, the device of the shapes before it"
                     raise ArgumentError(f"instances[{index}].shape", expected, f"on {instance.shape.device}")
 
     @property
     def device(self) -> torch.device | None:
-        """Where the shapes are; None: there are none but cuboids, which are anywhere."""
+        """The device of the shapes; None if all are cuboids, which any device can query."""
         return next((one.shape.device for one in self.instances if not isinstance(one.shape, Cuboid)), None)
 
     @property
     def poses(self) -> Array:
-        """[I, 7] float64, as given."""
+        """The poses as given, [I, 7] float64."""
         return np.array([one.pose for one in self.instances], np.float64).reshape(-1, 7)
 
     @property
     def bytes(self) -> int:
-        """Memory that the shapes hold, each counted once."""
+        """Memory that the shapes use, bytes; shared shapes count once."""
         return sum(shape.bytes for shape in {id(one.shape): one.shape for one in self.instances}.values())
 
     def with_poses(self, poses: Mapping[int, Sequence[float]]) -> World:
         """The same world with other poses.
 
         Args:
-            poses: By number of the instance, x y z qw qx qy qz.
+            poses: By index of the instance, x y z qw qx qy qz.
 
         Raises:
-            ArgumentError: There is no such instance, or a pose does not fit.
+            ArgumentError: There is no such instance, or a pose is invalid.
         """
         return self._changed("poses", "pose", poses)
 
     def with_enabled(self, enabled: Mapping[int, bool]) -> World:
-        """The same world with instances switched on or off.
+        """The same world with instances enabled or disabled.
 
         Args:
-            enabled: By number of the instance.
+            enabled: By index of the instance.
 
         Raises:
             ArgumentError: There is no such instance, or a value is neither True nor False.
@@ -137,7 +136,7 @@ class World:
         changed = list(self.instances)
         for index, value in values.items():
             if not (is_whole(index) and 0 <= index < len(changed)):
-                raise ArgumentError(argument, f"numbers of {len(changed)} instances", f"{index!r}")
+                raise ArgumentError(argument, f"indices of {len(changed)} instances", f"{index!r}")
             try:
                 changed[index] = replace(changed[index], **{attribute: value})
             except ArgumentError as error:
@@ -145,7 +144,7 @@ class World:
         return World(changed, self.environments)
 
     def placed(self, engine: Engine, only: int | None = None) -> Any:
-        """For the extension; made once for each machine. `only`: with no other instance than this one."""
+        """The extension's world for an engine, cached by the engine's key; `only`: with this instance alone."""
         if only is not None and len(self.instances) * self.environments > _MOST_KEPT:
             return self._place(engine, (only,))
         key = engine.key, only

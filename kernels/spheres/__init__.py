@@ -1,4 +1,4 @@
-"""Soft-blended spheres: Pulsar's image formation, `exact` or `compat`."""
+"""Soft-blended spheres, as in Pulsar: "exact" with true derivatives, or "compat" with Pulsar's results."""
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.backward import GRADIENTS, Backward, backward

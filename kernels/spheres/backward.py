@@ -31,8 +31,8 @@ class Backward:
             "gamma" [], summed over the cameras; "cameras" [C, 8 | 10 | 11 | 13] for Pulsar's cameras, or
             "camera_rotation" [C, 3, 3], "camera_translation" [C, 3] and "camera_intrinsics" [C, 4] for OpenCV's, on the
             CPU. All float32.
-        touched: i32 [N] pixels in which each sphere took part; 0: its gradients are 0.
-        times: Of the kernel stages.
+        touched: i32 [N], the number of pixels to which each sphere contributed; if 0, its gradients are 0.
+        times: Time of each kernel stage.
     """
 
     gradients: dict[str, torch.Tensor]
@@ -52,22 +52,22 @@ def backward(
 ) -> Backward:
     """Differentiates a rendered image.
 
-    In exact these are the true derivatives of what was rendered. In compat they are Pulsar's: means over the pixels in
-    which a sphere was tracked, and normalised camera gradients.
+    With "exact" semantics the gradients are the true derivatives of the image. With "compat" they are Pulsar's: means
+    over the pixels in which a sphere was tracked, and normalised camera gradients.
 
     Args:
-        state: Of a `forward` with `retain`.
-        output_gradients: dL/d output by name: "color" [C, H, W, K]; in exact also "alpha" and, if it was rendered,
-            "depth", both [C, H, W].
-        wanted: Which gradients, of `GRADIENTS`; "opacities" also if the forward pass had none (all 1). "background" and
-            "gamma" in exact only.
-        before_view: Called before each camera; what it raises ends the call.
+        state: The state of a `forward` with `retain`.
+        output_gradients: dL/d output by name: "color" [C, H, W, K]; with "exact" semantics also "alpha" and, if it was
+            rendered, "depth", both [C, H, W].
+        wanted: Names of the gradients to compute, from `GRADIENTS`; "opacities" even if none were given (all 1);
+            "background" and "gamma" with "exact" semantics only.
+        before_view: Called before each camera; an exception that it raises ends the call.
 
     Returns:
         The gradients.
 
     Raises:
-        ArgumentError: A name or a tensor does not fit.
+        ArgumentError: A name is unknown, or a tensor has the wrong shape, type or device.
     """
     _check_wanted(state, wanted)
     upstream = _check_upstream(state, output_gradients)
@@ -145,14 +145,14 @@ _IMAGES = ("color", "info", "blend", "stop", "ids")
 
 def _cameras(state: State, sums: np.ndarray) -> dict[str, torch.Tensor]:
     exact, focal = state.settings.exact, [camera.auto_min_depth for camera in state.cameras]
-    # The range starts behind the largest focal length; of several equal ones the first answers for it.
+    # The depth range starts at the largest focal length; among equal ones the first camera gets the gradient.
     widest = focal.index(max(focal)) if state.settings.min_depth == 0.0 else -1
     views = [
         camera_gradient.gradients(camera, row, exact, index == widest)
         for index, (camera, row) in enumerate(zip(state.cameras, sums, strict=True))
     ]
     if widest >= 0 and exact:
-        # The near end serves all views, and its derivative belongs to the one camera that set it.
+        # All views share the near end, so its derivative over all views belongs to the camera that sets it.
         others = float(sums[:, 17].sum() - sums[widest, 17])
         source = views[widest].get("cameras")
         if source is not None:

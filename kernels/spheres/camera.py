@@ -1,4 +1,4 @@
-"""Cameras of the sphere engine: Pulsar's parameters or OpenCV's K, R, t; and the way back for gradients."""
+"""Cameras of the sphere engine, with Pulsar's parameters or with OpenCV's K, R, t."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ _LENGTHS = (8, 10, 11, 13)
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A view. Build it with `pulsar` or `opencv`.
+    """A camera. Create it with `pulsar` or `opencv`.
 
     Attributes:
-        width, height: Film, pixels.
-        orthogonal: No perspective.
-        focal: Distance of the film from the eye, scene units; 0 if orthogonal; 1 for OpenCV's.
-        auto_min_depth: Where the depth range starts if the call does not say: the focal length for Pulsar's cameras, 0
-            for OpenCV's.
-        axes: The frame in float32, rounded as Pulsar rounds.
+        width, height: Size of the image, pixels.
+        orthogonal: Whether the projection is orthographic.
+        focal: Distance of the film from the eye, scene units; 0 if orthogonal; 1 for OpenCV's cameras.
+        auto_min_depth: Default start of the depth range: the focal length for Pulsar's cameras, 0 for OpenCV's.
+        axes: The frame in float32, with Pulsar's rounding.
         axes64: The frame in float64.
-        offset: Principal point offset (x, y), pixels; a positive one moves the picture to the left and up.
+        offset: Principal point offset (x, y), pixels; a positive one moves the image to the left and up.
         scale: Pixels per unit on the plane z = 1 (perspective) or per scene unit (orthogonal), (x, y).
-        centre: Film pixel of the optical axis (x, y); pixel centres are at whole numbers.
-        source: What the camera was built from.
+        centre: Pixel coordinates of the optical axis (x, y); pixel centres are at integers.
+        source: The parameters from which the camera was created.
     """
 
     width: int
@@ -58,14 +57,14 @@ class Camera:
         right_handed: bool = False,
         first_r_then_t: bool = False,
     ) -> Camera:
-        """A camera from Pulsar's 8, 10, 11 or 13 parameters.
+        """A camera with Pulsar's 8, 10, 11 or 13 parameters.
 
         Args:
-            parameters: Position (3), rotation (3 axis-angle or 6 six-D), focal length, sensor width, and for 10 and 13
+            parameters: Position (3), rotation (3 axis-angle or 6 six-D), focal length, sensor width, and with 10 and 13
                 values the principal point offset in pixels. Lengths in scene units.
-            width: Film, pixels.
-            height: Film, pixels.
-            orthogonal: No perspective; the focal length must be 0.
+            width: Width of the image, pixels.
+            height: Height of the image, pixels.
+            orthogonal: Orthographic projection; the focal length must be 0.
             right_handed: The camera looks along -z of its frame.
             first_r_then_t: The eye is at R * position.
 
@@ -102,7 +101,7 @@ class Camera:
             axes64=source.axes(np.float64, width, height, orthogonal),
             offset=(px, py),
             scale=(scale, scale),
-            # Pulsar's orthogonal rays are half a pixel off from its film.
+            # In Pulsar orthographic rays are offset by half a pixel against the film.
             centre=(width / 2 - half - px, height / 2 - half - py),
             source=source,
         )
@@ -127,11 +126,11 @@ class Camera:
             cy: Principal point, pixels.
             rotation: R [3, 3], world to camera.
             translation: t [3], scene units.
-            width: Film, pixels.
-            height: Film, pixels.
+            width: Width of the image, pixels.
+            height: Height of the image, pixels.
 
         Raises:
-            ArgumentError: R is no rotation, or a value is out of range.
+            ArgumentError: R is not a rotation, or a value is out of range.
         """
         check_size(width, height)
         r = np.asarray(rotation, np.float64)
@@ -164,7 +163,7 @@ class Camera:
         )
 
     def native(self, min_depth: float, max_depth: float) -> _native.SphereCamera:
-        """For the extension, with the depth range of the call."""
+        """The extension's camera, with the depth range of the call."""
         z_min, z_max = np.float32(min_depth), np.float32(max_depth)
         return _native.make_sphere_camera(
             **self._native_view,
@@ -177,7 +176,7 @@ class Camera:
 
     @cached_property
     def _native_view(self) -> dict[str, Any]:
-        """What the extension wants to know of a view whatever its depth range."""
+        """The arguments of the extension's camera, without the depth range."""
         f32 = np.float32
         a, px, py = self.axes, int(self.offset[0]), int(self.offset[1])
         origin = a.origin - a.pixel_x * f32(abs(px)) - a.pixel_y * f32(abs(py)) - a.eye

@@ -1,4 +1,4 @@
-"""From the camera sums of the backward pass to gradients of the camera's parameters."""
+"""Gradients of the camera's parameters from the camera sums of the backward pass."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def gradients(camera: Camera, sums: Array, exact: bool, auto_depth: bool) -> dic
 
     Args:
         camera: The view.
-        sums: [24] what the engine summed (native/spheres/params.h, Gradients).
-        exact: The engine's semantics.
-        auto_depth: The depth range starts where this camera's focal length says, so that its gradient is part of the
-            focal length's (exact only; Pulsar ignores it).
+        sums: [24], the engine's sums (native/spheres/params.h, Gradients).
+        exact: Whether the semantics are "exact".
+        auto_depth: Whether this camera's focal length sets the start of the depth range, so that the gradient of the
+            start is added to that of the focal length ("exact" only; Pulsar ignores it).
 
     Returns:
         By name: "cameras" [8 | 10 | 11 | 13] for Pulsar's parameters; "camera_rotation" [3, 3], "camera_translation"
@@ -43,7 +43,7 @@ def _film_exact(camera: Camera, sums: Array) -> tuple[Array, Array]:
     """dL/d scale (x, y) and dL/d centre (x, y) of x_pixel = scale * u + centre."""
     scale = np.asarray(camera.scale)
     if camera.orthogonal:
-        # Film positions are (x - centre) / scale; moving the centre moves all of them against the spheres.
+        # Film positions are (x - centre) / scale, so a shift of the centre shifts all of them relative to the spheres.
         return np.array([-sums[16] / scale[0], 0.0]), sums[9:11] / scale
     return -sums[14:16] / scale**2, -sums[12:14] / scale
 
@@ -101,7 +101,7 @@ def _pulsar_vector(
 
 
 def _opencv_exact(source: OpenCVSource, sums: Array) -> dict[str, Array]:
-    # q = R P + t, while the engine summed outer(dL/dq, P - eye).
+    # q = R P + t; the engine summed outer(dL/dq, P - eye).
     eye = -source.rotation.T @ source.translation
     d_q = sums[9:12]
     scale = np.array([source.fx, source.fy])

@@ -1,4 +1,4 @@
-"""What cameras are built from, and the frames that follow from it."""
+"""Parameters from which cameras of spheres are created, and their frames."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PulsarSource:
         return float(self.values[-2]), float(self.values[-1])
 
     def axes(self, dtype: type, width: int, height: int, orthogonal: bool) -> Axes:
-        """The frame; in float32 each operation rounds where Pulsar's does."""
+        """The frame; in float32 with the same operations as in Pulsar, so that results round equally."""
         as_type = np.dtype(dtype).type
         r = rotation.matrix(self.rotation_values.astype(dtype))
         position: Array = self.values[:3].astype(dtype)

@@ -1,4 +1,4 @@
-"""Which compiled engine serves a device, and what it keeps from call to call."""
+"""The engines for the CPU and for CUDA, with the workspaces that they reuse between calls."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Arrays = Mapping[str, Any]  # Tensors, or None where there is none.
 
 
 class Engine(Protocol):
-    """Renders and differentiates one view at a time; belongs to one thread."""
+    """Renders and differentiates one view at a time; used by one thread only."""
 
     @property
     def prepared(self) -> int:
-        """Names what the last forward pass left in the workspace; 0: nothing that a backward pass could use."""
+        """Identifies the workspace's state after the last forward pass; 0 if a backward pass cannot use it."""
 
     def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
         """Renders a view into the given arrays."""
 
     def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
-        """Differentiates a view into the given arrays; `prepared` is what the engine said after its forward pass."""
+        """Writes the gradients of a view to the given arrays; `prepared` is the engine's after its forward pass."""
 
 
 class CpuEngine:
-    """The loops for the CPU, and their workspace."""
+    """Runs the CPU loops, with a workspace that it reuses."""
 
     def __init__(self) -> None:
         self._workspace = _native.SphereWorkspace()
 
     @property
     def prepared(self) -> int:
-        """Names what the last forward pass left in the workspace."""
+        """Identifies the workspace's state after the last forward pass."""
         return int(self._workspace.prepared)
 
     def forward(self, camera: Any, settings: Any, arrays: Arrays) -> StageTimes:
@@ -43,7 +43,7 @@ class CpuEngine:
         return self._times()
 
     def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
-        """Differentiates a view into the given arrays."""
+        """Writes the gradients of a view to the given arrays."""
         _native.sphere_backward(self._workspace, camera, settings, **arrays, prepared=prepared)
         return self._times()
 
@@ -53,12 +53,12 @@ class CpuEngine:
 
 
 class CudaEngine:
-    """The kernels for a CUDA device; they run on the stream that is current when they are called."""
+    """Launches the CUDA kernels, on the stream that is current at the time of the call."""
 
     prepared = 0
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
-        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
         self._native = native
         self._current_stream = current_stream
         self.session = native.SphereCudaSession(device)
@@ -69,7 +69,7 @@ class CudaEngine:
         return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
 
     def backward(self, camera: Any, settings: Any, arrays: Arrays, prepared: int) -> StageTimes:
-        """Queues the differentiation of a view; it is prepared anew, which costs a GPU little."""
+        """Queues the backward pass of a view; always prepares the view again, which is cheap on a GPU."""
         run = self._native.sphere_cuda_backward
         return self._times(run(self.session, self._current_stream(), camera, settings, **arrays))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lumigrad.kernels.buffers import room
+from lumigrad.kernels.buffers import output_buffer
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.spheres.camera import Camera
 from lumigrad.kernels.spheres.engine import engine_for
@@ -28,9 +28,9 @@ class State:
         inputs: The scene.
         cameras: The views.
         settings: The settings.
-        near: Near end of the depth range in force.
-        images: By the extension's names: "color", and "info" (compat) or "blend", "stop" and perhaps "ids" (exact).
-        prepared: Per view, what the engine's workspace held after it.
+        near: Near end of the depth range, scene units.
+        images: By the extension's names: "color", and "info" (compat) or "blend", "stop" and, for depth, "ids" (exact).
+        prepared: For each view the `Engine.prepared` after its forward pass.
     """
 
     inputs: Inputs
@@ -42,7 +42,7 @@ class State:
 
     @property
     def bytes(self) -> int:
-        """Memory it holds, the scene included."""
+        """Memory in use, the scene included."""
         tensors = [*self.inputs.arrays().values(), *self.images.values()]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
@@ -53,12 +53,13 @@ class Forward:
 
     Attributes:
         outputs: By name, stacked over the C cameras:
-            "color" f32 [C, H, W, K]; "alpha" f32 [C, H, W], 1 - the background's share; "depth" f32 [C, H, W], distance
-            along the ray to the closest sphere, -1 where there is none; "info" f32 [C, H, W, 3 + 2 T], Pulsar's forward
-            info, whose id channels are int32 bit patterns; "sphere_ids" i32 [C, H, W, T], closest first, -1: none;
-            "weights" f32 [C, H, W, T], their shares of the colour; "hits" i32 [C, H, W], spheres blended.
-        state: For `backward`, if it was to be retained.
-        times: Of the kernel stages.
+            "color" f32 [C, H, W, K]; "alpha" f32 [C, H, W], 1 - the background's weight; "depth" f32 [C, H, W],
+            distance along the ray to the closest sphere, scene units, -1 where there is none; "info" f32
+            [C, H, W, 3 + 2 T], Pulsar's forward info, whose id channels are int32 bit patterns; "sphere_ids" i32
+            [C, H, W, T], closest first, -1: none; "weights" f32 [C, H, W, T], their weights in the colour; "hits" i32
+            [C, H, W], the number of spheres blended.
+        state: For `backward`; None without `retain`.
+        times: Time of each kernel stage.
     """
 
     outputs: dict[str, torch.Tensor]
@@ -90,20 +91,20 @@ def forward(
         positions: f32 [N, 3] centres, world frame, scene units. N may be 0.
         colors: f32 [N, K] channels.
         radii: f32 [N] scene units, > 0 (see `check_values`).
-        cameras: One or many, of one size.
+        cameras: One or more, all of the same size.
         settings: How to blend.
         opacities: f32 [N] in [0, 1]; None: all 1.
         background: f32 [K]; None: all 1.
-        outputs: What to return, of `OUTPUTS`.
-        retain: Keep what `backward` needs.
-        into: Tensors for outputs to be written to, by name; the others get memory of their own.
-        before_view: Called before each camera; what it raises ends the call.
+        outputs: Names of the outputs to return, from `OUTPUTS`.
+        retain: Keep the state that `backward` needs.
+        into: Tensors to write outputs to, by name; the other outputs are allocated.
+        before_view: Called before each camera; an exception that it raises ends the call.
 
     Returns:
         The outputs.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     inputs = check_inputs(positions, colors, radii, opacities, background)
     check_cameras(cameras)
@@ -154,7 +155,7 @@ def _allocate(
     }
     integer = {"sphere_ids", "hits", "stop"}
     return {
-        name: room(
+        name: output_buffer(
             name,
             into,
             (count, camera.height, camera.width, *last.get(name, ())),

@@ -1,4 +1,4 @@
-"""The tensors a call works on, checked."""
+"""The tensors of a call, and checks of them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Inputs:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.radii.device
 
     def arrays(self) -> dict[str, torch.Tensor | None]:
-        """By the names the extension uses."""
+        """Keyed by the names of the extension's arguments."""
         return {
             "positions": self.positions,
             "colors": self.colors,
@@ -67,10 +67,10 @@ def check_inputs(
     opacities: torch.Tensor | None,
     background: torch.Tensor | None,
 ) -> Inputs:
-    """Checks shapes, types and devices; fills in a white background.
+    """Checks shapes, types and devices; the default background is white.
 
     Raises:
-        ArgumentError: The first argument that does not fit.
+        ArgumentError: An argument is invalid; names the first one.
     """
     device = positions.device
     check_tensor("positions", positions, (None, 3), device, "positions")
@@ -99,10 +99,10 @@ def check_inputs(
 def check_values(
     positions: torch.Tensor, colors: torch.Tensor, radii: torch.Tensor, opacities: torch.Tensor | None = None
 ) -> None:
-    """Checks the values of a scene, which takes a pass over them; `forward` does not.
+    """Checks the values of a scene in a pass over them, which `forward` omits.
 
     Raises:
-        ArgumentError: Positions or colours are not finite, a radius is not above 1e-6 or not finite, an opacity is
+        ArgumentError: A position or a colour is not finite, a radius is not finite and above 1e-6, or an opacity is
             outside [0, 1].
     """
     if radii.numel() == 0:
@@ -119,10 +119,10 @@ def check_values(
 
 
 def depth_range(cameras: Sequence[Camera], settings: Settings) -> tuple[float, float]:
-    """The near and far end in force.
+    """The near and far end of the depth range, with the default for a near end of 0; scene units.
 
     Raises:
-        ArgumentError: The near end is not beyond a film, or the far end not beyond the near one.
+        ArgumentError: The near end is not above every focal length, or the far end not above the near one.
     """
     focal = max(camera.auto_min_depth for camera in cameras)
     if settings.min_depth == 0.0:
@@ -138,10 +138,10 @@ def depth_range(cameras: Sequence[Camera], settings: Settings) -> tuple[float, f
 
 
 def check_cameras(cameras: Sequence[Camera]) -> None:
-    """All cameras of a call have one size.
+    """Checks that the cameras of a call have one size.
 
     Raises:
-        ArgumentError: There is none, or their sizes differ.
+        ArgumentError: There are none, or their sizes differ.
     """
     if not cameras:
         raise ArgumentError("cameras", "at least one", "none")

@@ -1,4 +1,4 @@
-"""Rotations as camera parameters: axis-angle and six-D, their matrices and the way back for gradients."""
+"""Rotations as camera parameters: axis-angle and six-D, their matrices and gradients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Array = np.ndarray
 
 
 def matrix(parameters: Array) -> Array:
-    """Rotation matrix [3, 3] of 3 (axis-angle) or 6 (six-D, Zhou et al. 2019) values, in their precision.
+    """Rotation matrix [3, 3] of 3 (axis-angle, radians) or 6 (six-D, Zhou et al. 2019) values, in their precision.
 
-    float32 goes through torch, operation by operation as PyTorch3D does: in compat the last bits of
-    the camera decide which pixels a small sphere touches.
+    float32 is computed with torch, with the same operations as in PyTorch3D, since in compat the last bits of the
+    camera decide which pixels a small sphere covers.
     """
     if len(parameters) == 3:
         result = _axis_angle(torch.from_numpy(np.ascontiguousarray(parameters)))
@@ -77,7 +77,7 @@ def _axis_angle_derivatives(v: Array) -> list[Array]:
 
 
 def _unnormalise(vector: Array, d_unit: Array) -> Array:
-    """DL/d vector from dL/d (vector / |vector|)."""
+    """The gradient dL/d vector from dL/d (vector / |vector|)."""
     length = max(float(np.linalg.norm(vector)), 1e-12)
     unit = vector / length
     result: Array = (d_unit - unit * (unit @ d_unit)) / length

@@ -1,4 +1,4 @@
-"""How spheres are blended."""
+"""Settings of the blending of spheres."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lumigrad.kernels.checks import check, is_number, is_whole
 
 MAX_TRACK = 128
 UNLIMITED_HITS = 2**32 - 1
-# The float32 next to 1e-5, which is below it: settings that came over the wire are float32.
+# The float32 closest to 1e-5, which is smaller: settings from a request are float32.
 MIN_GAMMA = float(np.float32(1e-5))
 
 
@@ -23,17 +23,17 @@ class Settings:
     Attributes:
         gamma: Softness of the depth blending, in [1e-5, 1].
         max_depth: Far end of the depth range, scene units.
-        min_depth: Near end; 0: the largest focal length of the call's cameras + 2e-6.
+        min_depth: Near end, scene units; 0: the largest focal length of the call's cameras + 2e-6.
         semantics: "exact" (true exponential, every hit, true derivatives) or "compat" (PyTorch3D's Pulsar).
-        allowed_difference: In [0, 1): a pixel may stop once what is left cannot change its colour by more than this
-            share. None: 0 in exact, 0.01 in compat.
-        max_hits: Spheres blended per pixel at the most; 0: no limit. A hard limit in exact; in compat looked at after
-            every 65th candidate, as Pulsar does.
+        allowed_difference: In [0, 1): blending of a pixel stops once the remaining spheres cannot change its colour by
+            more than this fraction. None: 0 with "exact" semantics, 0.01 with "compat".
+        max_hits: Maximum number of spheres blended per pixel; 0: no limit. With "compat" semantics it is checked after
+            every 65th candidate only, as in Pulsar.
         n_track: Spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: Normalised closeness of the background, in (0, 1).
 
     Raises:
-        ArgumentError: A value is outside its range.
+        ArgumentError: A value is out of range.
     """
 
     gamma: float
@@ -73,13 +73,13 @@ class Settings:
 
     @property
     def share(self) -> float:
-        """The allowed difference in force."""
+        """The allowed difference, with the default of the semantics."""
         if self.allowed_difference is None:
             return 0.0 if self.exact else 0.01
         return self.allowed_difference
 
     def native(self, track: bool) -> _native.SphereSettings:
-        """For the extension; without `track` no spheres are recorded."""
+        """The extension's settings; without `track` no spheres are recorded."""
         return _native.make_sphere_settings(
             exact=self.exact,
             n_track=self.n_track if track else 0,

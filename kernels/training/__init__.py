@@ -1,4 +1,4 @@
-"""What training needs beside rendering: steps of Adam, and losses of images with their gradients."""
+"""Training beyond rendering: Adam, and image losses with their gradients."""
 
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.training.adam import (

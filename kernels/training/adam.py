@@ -1,4 +1,4 @@
-"""Steps of Adam on parameters that lie behind an activation."""
+"""Adam, on parameters with an activation function."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from lumigrad.kernels.training.tensors import check_tensor, described
 
 ACTIVATIONS = ("identity", "exp", "sigmoid")
 _GRADIENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# The smallest normal float32: smaller ones may be taken for 0.
+# The smallest normal float32; some CPU and GPU modes flush smaller values to 0.
 _SMALLEST_EPSILON = 2.0**-126
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parameter:
-    """N rows of numbers that are optimised, and what a step needs for them; tensors on one device, in C order.
+    """A parameter of N rows, with its gradient and optimiser state; contiguous tensors on one device.
 
     Attributes:
-        raw: f32 [N, ...], what is optimised; updated in place.
+        raw: f32 [N, ...], the values to optimise, before the activation; updated in place.
         gradient: f32, f16 or bf16, shaped as `raw`: dL/d value.
-        first: f32, shaped as `raw`: running mean of the gradients with respect to `raw`, zeros at first; updated.
-        second: f32, shaped as `raw`: running mean of their squares, zeros at first; updated.
-        learning_rate: Of this step.
-        head: So many numbers at the beginning of each row have `head_learning_rate` instead: of spherical harmonics,
-            the constant ones.
-        head_learning_rate: Theirs.
-        activation: value = raw ("identity"), exp(raw), for |raw| up to 87, or 1 / (1 + exp(-raw)) ("sigmoid").
-        value: f32, shaped as `raw`: what is rendered; becomes activation(raw). None: nobody wants it.
-        rows: bool or u8 [N], which rows take part; of the others neither moments nor values change. None: all.
+        first: f32, shaped as `raw`: running mean of the gradients with respect to `raw`, initially 0; updated.
+        second: f32, shaped as `raw`: running mean of their squares, initially 0; updated.
+        learning_rate: The learning rate of this step.
+        head: The number of leading entries of each row that use `head_learning_rate` instead: for spherical
+            harmonics, the coefficients of degree 0.
+        head_learning_rate: The learning rate of those entries.
+        activation: value = raw ("identity"), exp(raw) ("exp"), for |raw| up to 87, or 1 / (1 + exp(-raw)) ("sigmoid").
+        value: f32, shaped as `raw`: receives activation(raw), from which images are rendered. None: not computed.
+        rows: bool or u8 [N], which rows to update; neither moments nor values of the others change. None: all.
     """
 
     raw: torch.Tensor
@@ -54,14 +54,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class GradientStatistics:
-    """Of the gradients with respect to the raw numbers of one parameter, after `gradient_scale`.
+    """Statistics of the gradient with respect to one parameter's `raw`, after `gradient_scale`.
 
     Attributes:
-        squares: Sum of their squares, over the rows that were updated.
-        largest: The largest absolute value among those.
-        not_finite: How many were NaN or infinite, in rows that should have been updated.
-        skipped: Rows that were left as they are because of such.
-        updated: Rows that were updated.
+        squares: Sum of squares over the updated rows.
+        largest: Largest absolute value in the updated rows.
+        not_finite: Number of NaN or infinite entries in the rows to update.
+        skipped: Number of rows that were not updated because of such entries.
+        updated: Number of rows that were updated.
     """
 
     squares: float
@@ -73,12 +73,12 @@ class GradientStatistics:
 
 @dataclass(frozen=True, eq=False)
 class AdamStep:
-    """What a step tells.
+    """The result of a step.
 
     Attributes:
-        names: Of the parameters that have numbers.
-        sums: f64 [len(names), 5], on the device: of each a row in the order of `GradientStatistics`.
-        times: Of the kernel.
+        names: Names of the parameters that are not empty.
+        sums: f64 [len(names), 5], on the device: one row per parameter, in the order of `GradientStatistics`.
+        times: Time of the kernel.
     """
 
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ class AdamStep:
     times: Stages
 
     def statistics(self) -> dict[str, GradientStatistics]:
-        """By name; on CUDA this waits for the device."""
+        """Statistics by parameter name; on CUDA this waits for the device."""
         rows = self.sums.tolist()
         return {
             name: GradientStatistics(squares, largest, *map(int, counts))
@@ -96,7 +96,7 @@ class AdamStep:
 
 @dataclass(frozen=True, eq=False)
 class PreparedStep:
-    """A step of Adam for which everything is checked and allocated."""
+    """A step of Adam whose arguments are checked and whose memory is allocated."""
 
     _names: tuple[str, ...]
     _groups: Sequence[Mapping[str, Any]]
@@ -105,7 +105,7 @@ class PreparedStep:
     _engine: Engine | None
 
     def run(self) -> AdamStep:
-        """Make the step. Call it once only."""
+        """Runs the step; may be called once only."""
         if self._engine is None:
             return AdamStep(self._names, self._sums, Stages())
         times = self._engine.adam(list(self._groups), self._settings, self._sums)
@@ -120,28 +120,28 @@ def adam_step(
     epsilon: float = 1e-8,
     gradient_scale: float = 1.0,
 ) -> AdamStep:
-    """One step of `torch.optim.Adam` for all parameters, in one go, through their activations.
+    """One step of `torch.optim.Adam` for all parameters, in one kernel, with the derivatives of their activations.
 
-    The gradient with respect to the value becomes g = gradient_scale * gradient * d value / d raw; then
+    With the gradient with respect to raw values, g = gradient_scale * gradient * d value / d raw,
 
         first += (1 - betas[0]) (g - first),  second = betas[1] second + (1 - betas[1]) g^2
         raw -= learning_rate / (1 - betas[0]^step) * first / (sqrt(second) / sqrt(1 - betas[1]^step) + epsilon)
 
-    Rows with a g that is not finite are left as they are, and counted. (Kingma and Ba, "Adam", 2015; leaving out what
-    is not seen is Mallick et al., "Taming 3DGS", 2024, section 4.3: the moments of such rows do not decay.)
+    Rows in which any g is NaN or infinite are skipped and counted. (Kingma and Ba, "Adam", 2015; skipping primitives
+    that no view shows is from Mallick et al., "Taming 3DGS", 2024, section 4.3: the moments of such rows do not decay.)
 
     Args:
-        parameters: By name; on one device, each tensor of them in one parameter only.
-        step: The number of this step, from 1 on; the same for all rows.
-        betas: Decay of the moments, in [0, 1).
-        epsilon: Keeps the denominator from 0; positive.
+        parameters: By name; all on one device, without tensors in common.
+        step: The number of this step, 1 or more; the same for all rows.
+        betas: Decay rates of the moments, in [0, 1).
+        epsilon: Added to the denominator; positive.
         gradient_scale: Factor for all gradients.
 
     Returns:
-        What is told of the gradients.
+        Statistics of the gradients.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     prepared = prepare_adam(parameters, step=step, betas=betas, epsilon=epsilon, gradient_scale=gradient_scale)
     return prepared.run()
@@ -155,7 +155,7 @@ def prepare_adam(
     epsilon: float = 1e-8,
     gradient_scale: float = 1.0,
 ) -> PreparedStep:
-    """Checks and allocates all that `adam_step` needs, and changes nothing: running it has nothing left to fail at.
+    """Checks all arguments of `adam_step` and allocates its memory, without changing any, so that `run` cannot fail.
 
     Args:
         parameters: See `adam_step`.
@@ -165,7 +165,7 @@ def prepare_adam(
         gradient_scale: See `adam_step`.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     check(isinstance(parameters, Mapping), "parameters", "Parameters by name", type(parameters).__name__)
     settings = _settings(step, betas, epsilon, gradient_scale)
@@ -184,7 +184,7 @@ def prepare_adam(
 
 
 def _settings(step: int, betas: Sequence[float], epsilon: float, gradient_scale: float) -> Any:
-    check(is_whole(step) and step >= 1, "step", "a whole number from 1 on", step)
+    check(is_whole(step) and step >= 1, "step", "a whole number >= 1", step)
     pair = isinstance(betas, Sequence) and len(betas) == 2 and all(map(is_number, betas))
     check(pair and all(0.0 <= beta < 1.0 for beta in betas), "betas", "two numbers in [0, 1)", betas)
     fits = is_number(epsilon) and _SMALLEST_EPSILON <= float(epsilon) < math.inf
@@ -203,10 +203,10 @@ def _settings(step: int, betas: Sequence[float], epsilon: float, gradient_scale:
 
 
 def _check(name: str, parameter: Parameter, device: torch.device | None) -> torch.device:
-    """The device of the tensors, which is `device` if there is one.
+    """Checks a parameter and returns its device, which must be `device` unless that is None.
 
     Raises:
-        ArgumentError: A tensor or number does not fit.
+        ArgumentError: A tensor or number is invalid.
     """
     raw = parameter.raw
     if not isinstance(raw, torch.Tensor) or raw.dim() < 1:
@@ -219,24 +219,23 @@ def _check(name: str, parameter: Parameter, device: torch.device | None) -> torc
     for part, tensor in written.items():
         if part != "value" or tensor is not None:
             check_tensor(f"{name}.{part}", tensor, (torch.float32,), shape, where, in_place=True)
-    places = [tensor.data_ptr() for tensor in written.values() if tensor is not None and tensor.data_ptr() != 0]
-    check(
-        len(set(places)) == len(places), name, "raw, first, second and value apart from each other", "the same memory"
-    )
+    addresses = [tensor.data_ptr() for tensor in written.values() if tensor is not None and tensor.data_ptr() != 0]
+    separate = len(set(addresses)) == len(addresses)
+    check(separate, name, "raw, first, second and value in separate memory", "the same memory")
     if parameter.rows is not None:
         check_tensor(f"{name}.rows", parameter.rows, (torch.bool, torch.uint8), shape[:1], where)
     check(parameter.activation in ACTIVATIONS, f"{name}.activation", f"one of {ACTIVATIONS}", parameter.activation)
     for part in ("learning_rate", "head_learning_rate"):
         rate = getattr(parameter, part)
-        check(is_number(rate) and 0.0 <= rate < math.inf, f"{name}.{part}", "a finite number, not negative", rate)
+        check(is_number(rate) and 0.0 <= rate < math.inf, f"{name}.{part}", "a finite number >= 0", rate)
     width = math.prod(shape[1:])
     head = parameter.head
-    check(is_whole(head) and 0 <= head <= width, f"{name}.head", f"0 to {width}, the numbers of a row", head)
+    check(is_whole(head) and 0 <= head <= width, f"{name}.head", f"0 to {width}, the length of a row", head)
     return where
 
 
 def _group(parameter: Parameter, first_power: float) -> dict[str, Any]:
-    """As the native functions take it: rows by numbers, small floats and bools as integers of their size.
+    """The arguments of the extension: flattened rows, with f16, bf16 and bool as integers of the same size.
 
     `first_power` corrects the bias of the first moment.
     """

@@ -1,4 +1,4 @@
-"""Which compiled loops serve a device, and what they keep from call to call."""
+"""The engines for the CPU and for CUDA, with the workspaces that they reuse between calls."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.per_device import PerDevice
 from lumigrad.kernels.stages import StageTimes
 
-Arrays = Mapping[str, Any]  # Tensors by name, or None where there is none; and plain numbers.
+Arrays = Mapping[str, Any]  # Tensors (None for an absent one) and numbers by name.
 
 
 class Engine(Protocol):
-    """Does the sums of training on one device; belongs to one thread."""
+    """Runs optimiser steps and image losses on one device; used by one thread only."""
 
     def adam(self, groups: list[Arrays], settings: Any, sums: Any) -> StageTimes:
-        """Steps all groups in place; `sums` become what is told of their gradients."""
+        """Updates all parameters in place; writes statistics of their gradients to `sums`."""
 
     def image_loss(self, arrays: Arrays) -> StageTimes:
-        """Writes the gradient of a loss of images, and its values."""
+        """Writes the values and the gradient of an image loss."""
 
 
 class CpuEngine:
-    """The loops for the CPU, and their workspace."""
+    """Runs the CPU loops, with a workspace that it reuses."""
 
     def __init__(self) -> None:
         self._workspace = _native.TrainingWorkspace()
 
     def adam(self, groups: list[Arrays], settings: Any, sums: Any) -> StageTimes:
-        """Steps all groups in place."""
+        """Updates all parameters in place."""
         _native.training_adam(self._workspace, groups, settings, sums)
         return self._times("adam")
 
     def image_loss(self, arrays: Arrays) -> StageTimes:
-        """Writes the gradient of a loss of images, and its values."""
+        """Writes the values and the gradient of an image loss."""
         _native.training_image_loss(self._workspace, **arrays)
         return self._times("image_loss")
 
@@ -44,22 +44,22 @@ class CpuEngine:
 
 
 class CudaEngine:
-    """The kernels for a CUDA device; they run on the stream that is current when they are called."""
+    """Launches the CUDA kernels, on the stream that is current at the time of the call."""
 
     def __init__(self, native: Any, device: int, current_stream: Callable[[], int]) -> None:
-        """Uses the functions of `native`; `current_stream` gives the handle of the stream."""
+        """Calls functions of `native`; `current_stream` returns the handle of the CUDA stream to use."""
         self._native = native
         self._device = device
         self._current_stream = current_stream
 
     def adam(self, groups: list[Arrays], settings: Any, sums: Any) -> StageTimes:
-        """Queues the step of all groups."""
+        """Queues the update of all parameters."""
         return self._times(
             self._native.training_cuda_adam(self._device, self._current_stream(), groups, settings, sums)
         )
 
     def image_loss(self, arrays: Arrays) -> StageTimes:
-        """Queues the loss of images."""
+        """Queues the image loss."""
         return self._times(self._native.training_cuda_image_loss(self._device, self._current_stream(), **arrays))
 
     @staticmethod

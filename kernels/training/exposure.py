@@ -1,4 +1,4 @@
-"""Exposure: an affine transform of the colours of each view, as cameras have one that adjust themselves."""
+"""Exposure: an affine transform of the colours of each view, which models automatic exposure and white balance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANNELS = 3
 
 
 def apply_exposure(image: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """Colours as the views' exposures make them: `matrix[:, :3] @ color + matrix[:, 3]`.
+    """Applies each view's exposure to its colours: `matrix[:, :3] @ color + matrix[:, 3]`.
 
     Args:
         image: f32 [C, H, W, 3].
@@ -21,7 +21,7 @@ def apply_exposure(image: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
         f32 [C, H, W, 3].
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     _check(image, matrices)
     rows = image.reshape(len(image), -1, CHANNELS)
@@ -32,18 +32,18 @@ def apply_exposure(image: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
 def exposure_gradient(
     image: torch.Tensor, matrices: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """From the gradient of exposed colours to those of the colours and of the exposures.
+    """Backpropagates the gradient of exposed colours to the colours and to the exposures.
 
     Args:
         image: f32 [C, H, W, 3], before the exposure.
         matrices: f32 [C, 3, 4].
-        gradient: f32 [C, H, W, 3], of the loss by the exposed colours.
+        gradient: f32 [C, H, W, 3], dL/d exposed colours.
 
     Returns:
-        f32 [C, H, W, 3] by `image`, and f32 [C, 3, 4] by `matrices`, summed in float64 on the CPU.
+        dL/d image, f32 [C, H, W, 3], and dL/d matrices, f32 [C, 3, 4], summed in float64 on the CPU.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     _check(image, matrices)
     fits = isinstance(gradient, torch.Tensor) and gradient.shape == image.shape

@@ -1,4 +1,4 @@
-"""Losses of rendered images against those that they should be."""
+"""Losses between rendered images and target images."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lumigrad.kernels.training.tensors import check_tensor, plane
 
 PADDINGS = ("same", "valid")
 REDUCTIONS = ("mean", "sum")
-# Of the window of structural similarity, pixels.
+# Edge of the SSIM window, pixels.
 WINDOW = 11
 
 
 @dataclass(frozen=True, eq=False)
 class ImageLoss:
-    """The loss and what comes of it.
+    """A loss and its gradient.
 
     Attributes:
         gradient: f32 [C, H, W, K], d total / d image.
-        sums: f64 [C, 4], on the device: of each view the weight of the pixels that count, and means of |d|, d^2 and
-            1 - similarity.
-        weights: Of "l1", "l2" and "dssim" in the total.
-        reduction: Over the views.
-        times: Of the kernel.
+        sums: f64 [C, 4], on the device: for each view the sum of the pixels' weights, and the means of |d|, d^2 and
+            1 - SSIM.
+        weights: The weights of "l1", "l2" and "dssim" in the total.
+        reduction: The reduction over the views.
+        times: Time of the kernel.
     """
 
     gradient: torch.Tensor
@@ -43,14 +43,14 @@ class ImageLoss:
     times: Stages
 
     def views(self) -> list[dict[str, float]]:
-        """Of each view "total", "l1", "l2", "psnr" (dB, of a peak of 1) and, if it was asked for, "ssim".
+        """For each view "total", "l1", "l2", "psnr" (dB, for a peak of 1) and, if its weight is not 0, "ssim".
 
         On CUDA this waits for the device.
         """
         return [self._view(*row) for row in self.sums.tolist()]
 
     def values(self) -> dict[str, float]:
-        """Means of those over the views; the total over the views as `reduction` says."""
+        """The means of `views()` over all views; "total" is reduced over the views by `reduction`."""
         views = self.views()
         means = {name: math.fsum(view[name] for view in views) / len(views) for name in views[0]}
         if self.reduction == "sum":
@@ -80,32 +80,32 @@ def image_loss(
 ) -> ImageLoss:
     """A weighted sum of L1, L2 and 1 - SSIM, and its exact gradient with respect to the image.
 
-    With d = image - target and weights m of the pixels (1 without a mask), of each view
+    For each view, with d = image - target and the pixels' weights m (1 without a mask),
 
         L1 = sum(m |d|) / sum(m K),  L2 = sum(m d^2) / sum(m K),  SSIM = sum(m s) / sum(m K)
         total = l1 L1 + l2 L2 + dssim (1 - SSIM)
 
-    over its pixels and channels. s is the structural similarity of one channel in a window of 11x11 pixels around the
-    pixel, Gaussian with a deviation of 1.5 pixels, with the constants 0.01^2 and 0.03^2 (Wang et al., "Image Quality
-    Assessment", 2004); windows also see pixels that do not count. Beyond the image there are zeros ("same", as Inria's
-    and most trainers), or only windows within the image count ("valid"). A view without any weight has L1 = L2 = 0 and
-    SSIM = 1. Where d = 0 the derivative of |d| is 0.
+    summed over its pixels and K channels. s is the structural similarity of one channel in a window of 11x11 pixels
+    around the pixel, weighted by a Gaussian of standard deviation 1.5 pixels, with the constants 0.01^2 and 0.03^2
+    (Wang et al., "Image Quality Assessment", 2004); windows include pixels of weight 0. The image is padded with zeros
+    ("same", as in Inria's and most trainers), or only windows inside the image count ("valid"). A view of total weight
+    0 has L1 = L2 = 0 and SSIM = 1. Where d = 0 the derivative of |d| is 0.
 
     Args:
         image: f32 [C, H, W, K].
-        target: f32 or u8 (255ths), shaped as `image`.
-        mask: Which pixels count: bool or u8 (those that are not 0), or f32 weights, not negative, [C, H, W]. None: all.
+        target: f32, or u8 (divided by 255), shaped as `image`.
+        mask: Weights of the pixels, [C, H, W]: f32, >= 0, or bool or u8 (nonzero: 1). None: all 1.
         l1: Weight of L1.
         l2: Weight of L2.
-        dssim: Weight of 1 - SSIM; with 0 no similarities are computed.
+        dssim: Weight of 1 - SSIM; with 0 SSIM is not computed.
         padding: "same" or "valid".
-        reduction: The loss is the "mean" of the views' totals, or their "sum".
+        reduction: "mean" or "sum" of the views' totals.
 
     Returns:
-        The gradient and the values.
+        The values and the gradient.
 
     Raises:
-        ArgumentError: An argument does not fit; it says which.
+        ArgumentError: An argument is invalid; the message names it.
     """
     _check_image(image)
     shape = tuple(image.shape)
@@ -114,7 +114,7 @@ def image_loss(
         check_tensor("mask", mask, (torch.float32, torch.uint8, torch.bool), shape[:3], image.device)
     weights = {"l1": l1, "l2": l2, "dssim": dssim}
     for name, weight in weights.items():
-        check(is_number(weight) and 0.0 <= weight < math.inf, name, "a finite number, not negative", weight)
+        check(is_number(weight) and 0.0 <= weight < math.inf, name, "a finite number >= 0", weight)
     check(padding in PADDINGS, "padding", f"one of {PADDINGS}", padding)
     check(reduction in REDUCTIONS, "reduction", f"one of {REDUCTIONS}", reduction)
     if padding == "valid" and dssim != 0.0 and min(shape[1:3]) < WINDOW:

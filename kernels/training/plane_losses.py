@@ -1,4 +1,4 @@
-"""Losses of depths and of alphas, [C, H, W], and their gradients."""
+"""Losses of depth and alpha images, [C, H, W], and their gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlaneLoss:
 
     Attributes:
         value: The loss.
-        gradient: f32 [C, H, W], d value / d what was compared.
+        gradient: f32 [C, H, W], d value / d the first argument of the loss.
     """
 
     value: float
@@ -23,17 +23,17 @@ class PlaneLoss:
 
 
 def depth_loss(depth: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
-    """The mean of |depth - target| over the pixels of all views whose target is known; 0 if none is.
+    """The mean of |depth - target| over all pixels with a known target depth; 0 if there are none.
 
     Args:
         depth: f32 [C, H, W], scene units.
-        target: f32 [C, H, W]; values that are not finite, or <= 0, are unknown.
+        target: f32 [C, H, W], scene units; values that are not finite, or <= 0, mean unknown.
 
     Returns:
         The loss, and its gradient with respect to `depth`.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     _check("depth", depth, target)
     return _mean_difference(depth, target, target.isfinite() & (target > 0))
@@ -50,7 +50,7 @@ def alpha_loss(alpha: torch.Tensor, target: torch.Tensor) -> PlaneLoss:
         The loss, and its gradient with respect to `alpha`.
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     _check("alpha", alpha, target)
     return _mean_difference(alpha, target, torch.ones_like(target, dtype=torch.bool))

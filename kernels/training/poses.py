@@ -1,4 +1,4 @@
-"""Motions of cameras."""
+"""Updates of camera poses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import torch
 
 from lumigrad.kernels.errors import ArgumentError
 
-# Below it, radians squared, the series are exact in double precision.
+# Below this squared angle, radians squared, the truncated series are exact in double precision.
 _SMALL = 1e-8
 
 
 def apply_pose_update(world_to_camera: torch.Tensor, xi: torch.Tensor) -> torch.Tensor:
-    """exp(xi) on the left of world-to-camera matrices.
+    """Multiplies world-to-camera matrices by exp(xi) from the left.
 
-    xi = (rho, phi): phi turns by Rodrigues' formula, and rho moves through its left Jacobian, so that this is the
-    exponential of SE(3); the gradient "camera_pose" of a backward pass is its derivative at 0.
+    exp is the exponential map of SE(3): for xi = (rho, phi) the rotation follows from phi by Rodrigues' formula, and
+    the translation is the left Jacobian of phi times rho. The gradient "camera_pose" of a backward pass is the
+    derivative with respect to xi at 0.
 
     Args:
         world_to_camera: f64 [C, 4, 4].
@@ -24,7 +25,7 @@ def apply_pose_update(world_to_camera: torch.Tensor, xi: torch.Tensor) -> torch.
         f64 [C, 4, 4].
 
     Raises:
-        ArgumentError: An argument does not fit.
+        ArgumentError: An argument is invalid.
     """
     matrices = isinstance(world_to_camera, torch.Tensor) and world_to_camera.dtype == torch.float64
     if not matrices or world_to_camera.dim() != 3 or world_to_camera.shape[1:] != (4, 4):

@@ -1,4 +1,4 @@
-"""Checks of tensors, and how the native functions take them."""
+"""Checks of tensors, and their conversion to arguments of the extension."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def check_tensor(
     *,
     in_place: bool = False,
 ) -> None:
-    """A tensor of one of these types and this shape (None: any extent), on `device`, where the others are.
+    """Checks that `tensor` has one of these types, this shape (None: any extent) and is on `device`.
 
     Raises:
-        ArgumentError: It is none, or is to be updated in place and not contiguous.
+        ArgumentError: It does not, or it is to be updated in place and not contiguous.
     """
     types = " or ".join(_name_of(dtype) for dtype in dtypes)
     wanted = "[" + ", ".join("any" if n is None else str(n) for n in shape) + "]"
@@ -38,14 +38,14 @@ def check_tensor(
 
 
 def described(tensor: Any) -> str:
-    """Type and shape of a tensor, or what it is instead."""
+    """Type and shape of a tensor, or the type of another object, for error messages."""
     if not isinstance(tensor, torch.Tensor):
         return type(tensor).__name__
     return f"{_name_of(tensor.dtype)} of shape {list(tensor.shape)}"
 
 
 def plane(name: str, tensor: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """An array of floats under its name, or one of bytes under the name that the native functions look for."""
+    """The extension's argument for a tensor: `name` for floats, `name` + "_bytes" for bytes and bools."""
     if tensor is None:
         return {}
     array = tensor.detach().contiguous()

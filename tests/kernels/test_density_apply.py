@@ -181,5 +181,5 @@ def test_spoiled_arguments_are_named() -> None:
         apply(to, cloud, 0)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"^maximum: expected a value in \(0, 1\), got 1.0$"):
         reset_opacities(cloud, 1.0)
-    with pytest.raises(ArgumentError, match=r"^parameters: expected some with 'opacities'"):
+    with pytest.raises(ArgumentError, match=r"^parameters: expected a tensor 'opacities'"):
         reset_opacities(spheres(5, opacities=False))

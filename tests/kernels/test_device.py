@@ -34,7 +34,7 @@ def test_auto_takes_a_gpu_that_has_code(gpus: list[tuple[int, int]]) -> None:
 def test_a_gpu_that_is_asked_for_by_name_must_be_usable(
     gpus: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match=r"device 'cuda:0': torch sees no CUDA device .*; use 'cpu'"):
+    with pytest.raises(ValueError, match=r"device 'cuda:0': torch finds no CUDA device .*; use 'cpu'"):
         device.resolve("cuda:0")
     gpus[:] = [(7, 5)]
     for name, why in {"cuda": "compute capability 7.5", "cuda:1": "there are 1 CUDA devices"}.items():

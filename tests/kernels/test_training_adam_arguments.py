@@ -39,12 +39,12 @@ GOOD = parameter("good", (6, 3))
         ({"value": torch.zeros(6, 3).half()}, r"it\.value: expected a float32 tensor"),
         (
             {"value": GOOD.raw},
-            r"it: expected raw, first, second and value apart from each other, got 'the same memory'",
+            r"it: expected raw, first, second and value in separate memory, got 'the same memory'",
         ),
         ({"rows": torch.ones(3, dtype=torch.bool)}, r"it\.rows: expected a bool or uint8 tensor of shape \[6\], got"),
         ({"rows": torch.ones(6)}, r"it\.rows: .*, got float32 of shape \[6\]"),
         ({"activation": "softplus"}, r"it\.activation: expected one of .*'sigmoid'\), got 'softplus'"),
-        ({"learning_rate": -1.0}, r"it\.learning_rate: expected a finite number, not negative, got -1.0"),
+        ({"learning_rate": -1.0}, r"it\.learning_rate: expected a finite number >= 0, got -1.0"),
         ({"learning_rate": math.inf}, r"it\.learning_rate: .*, got inf"),
         ({"learning_rate": "fast"}, r"it\.learning_rate: .*, got 'fast'"),
     ],
@@ -57,8 +57,8 @@ def test_parameters_that_do_not_fit_are_named(change: dict[str, object], message
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"step": 0}, "step: expected a whole number from 1 on, got 0"),
-        ({"step": 1.5}, "step: expected a whole number from 1 on, got 1.5"),
+        ({"step": 0}, "step: expected a whole number >= 1, got 0"),
+        ({"step": 1.5}, "step: expected a whole number >= 1, got 1.5"),
         ({"betas": (0.9, 1.0)}, r"betas: expected two numbers in \[0, 1\), got \(0.9, 1.0\)"),
         ({"betas": 0.9}, r"betas: expected two numbers in \[0, 1\), got 0.9"),
         ({"epsilon": 0.0}, "epsilon: expected a positive number, at least 1.2e-38, got 0.0"),

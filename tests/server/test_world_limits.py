@@ -71,7 +71,7 @@ BAD: list[tuple[Build, str, str]] = [
         "expected less than 1, the number",
     ),
     (of(cuboid(1, 1, 1, sign=99)), "obstacles[0].sign", "expected a known value, got 99"),
-    (of(cuboid(1, 1, 1, sign=3)), "obstacles[0].sign", "expected 'auto', since only meshes have a choice"),
+    (of(cuboid(1, 1, 1, sign=3)), "obstacles[0].sign", "expected 'auto': other values are for meshes only"),
     (of(cuboid(1, 1)), "obstacles[0].cuboid.size", "expected 3 edges above 0"),
     (of(cuboid(1, 1, 0)), "obstacles[0].cuboid.size", "expected 3 edges above 0"),
     (of(cuboid(1, 1, np.inf)), "obstacles[0].cuboid.size", "expected 3 edges above 0"),

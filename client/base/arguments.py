@@ -52,6 +52,14 @@ def optional_name(name: str, value: Any) -> str | None:
     return value
 
 
+def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:
+    """Raises InvalidArgument unless `value` is among those that are `known`, which the text names between `quote`s."""
+    listed = tuple(known)
+    if value not in listed:
+        expected = ", ".join(f"{quote}{entry}{quote}" for entry in listed)
+        raise InvalidArgument.of(name, f"expected one of {expected}{suffix}, got {value!r}")
+
+
 def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> None:
     """Raises InvalidArgument unless `value` is of one of `kinds`."""
     if not isinstance(value, kinds):

@@ -136,6 +136,20 @@ def _written(shape: Sequence[int | str]) -> str:
 Array = npt.NDArray[Any]
 
 
+class Tensors:
+    """A value that consists of arrays: the attributes that are one, in the order in which they were set."""
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """The arrays that are present, by name, in the order of the contract."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.tensors.values())
+
+
 class NamedArrays(Mapping[str, Array]):
     """`arrays["color"]` and `arrays.color` are the same; the error for a missing name says what there is."""
 

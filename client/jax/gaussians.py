@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
@@ -24,7 +25,6 @@ from lumigrad.client.operators.gaussians import (
     OUTPUTS,
     ROWS,
     GaussianCall,
-    check_wire_format,
     projection_of,
     travelling,
 )
@@ -160,7 +160,7 @@ def render_gaussians(
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
-    check_wire_format(gradient_dtype)
+    one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
     settings = GaussianSettings.of(arguments, transforms=())
     inputs = _inputs(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, covars)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]

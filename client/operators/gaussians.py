@@ -9,10 +9,10 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.cameras import CAMERA_INPUTS, CameraSource
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
@@ -129,14 +129,5 @@ def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
 def projection_of(camera_model: str) -> Projection:
     """The contract's name of a camera model."""
     name = "orthographic" if camera_model == "ortho" else camera_model
-    if name not in get_args(Projection):
-        expected = ", ".join(get_args(Projection))
-        raise InvalidArgument.of("camera_model", f"expected one of {expected}, got {camera_model!r}")
+    one_of("camera_model", name, get_args(Projection))
     return cast(Projection, name)
-
-
-def check_wire_format(gradient_dtype: str) -> None:
-    """Raises InvalidArgument unless gradients can travel so."""
-    if gradient_dtype not in get_args(WireFormat):
-        expected = ", ".join(get_args(WireFormat))
-        raise InvalidArgument.of("gradient_dtype", f"expected one of {expected}, got {gradient_dtype!r}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.gaussians import GaussianSettings
@@ -76,7 +77,4 @@ class BackwardRequest:
     wire_format: WireFormat
 
     def __post_init__(self) -> None:
-        if self.wire_format not in get_args(WireFormat):
-            raise InvalidArgument.of(
-                "wire_format", f"expected one of {', '.join(get_args(WireFormat))}, got {self.wire_format!r}"
-            )
+        one_of("wire_format", self.wire_format, get_args(WireFormat))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from lumigrad.client.base.arguments import number
+
 S = TypeVar("S", bound="Settings")
 
 
@@ -16,6 +18,13 @@ class Settings:
     def names(cls) -> tuple[str, ...]:
         """Of the settings, in order."""
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    def _check_numbers(self) -> None:
+        """Turns what is declared as a float into one; None stays where it may be."""
+        for name, kind in self.__annotations__.items():
+            value = getattr(self, name)
+            if kind == "float" or (kind == "float | None" and value is not None):
+                vars(self)[name] = number(name, value)
 
     @classmethod
     def of(cls: type[S], arguments: Mapping[str, Any], **instead: Any) -> S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lumigrad.client.base.arguments import number, truth, whole_number
+from lumigrad.client.base.arguments import one_of, truth, whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.base import Settings
 
@@ -46,15 +46,11 @@ class DistanceSettings(Settings):
 
     def __post_init__(self) -> None:
         for name, kinds in (("semantics", DistanceSemantics), ("reduction", Reduction)):
-            if getattr(self, name) not in get_args(kinds):
-                expected = ", ".join(f'"{kind}"' for kind in get_args(kinds))
-                raise InvalidArgument.of(name, f"expected one of {expected}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), get_args(kinds), quote='"')
         for name in ("sweep", "speed_metric"):
-            object.__setattr__(self, name, truth(name, getattr(self, name)))
-        for name in ("activation_distance", "weight", "max_distance", "time_step_s"):
-            if getattr(self, name) is not None or name in ("activation_distance", "weight"):
-                object.__setattr__(self, name, number(name, getattr(self, name)))
+            vars(self)[name] = truth(name, getattr(self, name))
+        self._check_numbers()
         if self.samples is not None:
-            object.__setattr__(self, "samples", whole_number("samples", self.samples, 0, 256))
+            vars(self)["samples"] = whole_number("samples", self.samples, 0, 256)
         if self.speed_metric and self.time_step_s is None:
             raise InvalidArgument.of("time_step_s", "expected seconds between time steps for speed_metric, got None")

@@ -8,24 +8,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number, whole_number
+from lumigrad.client.base.arguments import one_of, whole_number
 from lumigrad.client.base.arrays import float64_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.base import Settings
 
 GaussianSemantics = Literal["exact", "gsplat", "inria_depth", "inria_exact"]
-
-_NUMBERS = (
-    "eps2d",
-    "near",
-    "far",
-    "radius_clip",
-    "alpha_min",
-    "alpha_max",
-    "transmittance_min",
-    "pixel_center",
-    "scale_modifier",
-)
 
 
 class Transform(NamedTuple):
@@ -82,16 +70,11 @@ class GaussianSettings(Settings):
     scale_modifier: float | None = None
 
     def __post_init__(self) -> None:
-        if self.semantics not in get_args(GaussianSemantics):
-            expected = ", ".join(f'"{name}"' for name in get_args(GaussianSemantics))
-            raise InvalidArgument.of("semantics", f"expected one of {expected} for Gaussians, got {self.semantics!r}")
+        one_of("semantics", self.semantics, get_args(GaussianSemantics), quote='"', suffix=" for Gaussians")
         if self.sh_degree is not None:
-            object.__setattr__(self, "sh_degree", whole_number("sh_degree", self.sh_degree, 0, 4))
-        for name in _NUMBERS:
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, number(name, getattr(self, name)))
-        transforms = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
-        object.__setattr__(self, "transforms", transforms)
+            vars(self)["sh_degree"] = whole_number("sh_degree", self.sh_degree, 0, 4)
+        self._check_numbers()
+        vars(self)["transforms"] = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
 
 
 def _transform(index: int, entry: Any) -> Transform:

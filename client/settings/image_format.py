@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lumigrad.client.base.arguments import whole_number
+from lumigrad.client.base.arguments import one_of, whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.v1 import image_pb2
 
@@ -36,8 +36,7 @@ def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
             raise InvalidArgument.of(
                 "image_format", f"expected names of the outputs, {', '.join(asked)}, got {name!r}; add it to outputs"
             )
-        if entry not in _WIRE:
-            raise InvalidArgument.of("image_format", f"expected one of {', '.join(_WIRE)}, got {entry!r}")
+        one_of("image_format", entry, _WIRE)
     return {name: entry for name, entry in formats.items() if entry != "float32"}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lumigrad.client.base.arguments import number, whole_number
+from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.base import Settings
 from lumigrad.client.values.camera import Camera
@@ -46,11 +46,8 @@ class SphereSettings(Settings):
         if self.semantics not in ("exact", "compat"):
             raise InvalidArgument.of("semantics", f'expected "exact" or "compat", got {self.semantics!r}')
         for name, largest in (("max_hits", 2**32 - 1), ("n_track", 128)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0, largest))
-        for name in ("gamma", "max_depth", "min_depth", "allowed_difference", "background_depth"):
-            value = getattr(self, name)
-            if value is not None or name in ("gamma", "max_depth", "min_depth"):
-                object.__setattr__(self, name, number(name, value))
+            vars(self)[name] = whole_number(name, getattr(self, name), 0, largest)
+        self._check_numbers()
 
 
 def enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: float) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import chosen
@@ -16,7 +17,6 @@ from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
     OUTPUTS,
     GaussianCall,
-    check_wire_format,
     projection_of,
     travelling,
 )
@@ -145,7 +145,7 @@ def render_gaussians(
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
-    check_wire_format(gradient_dtype)
+    one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
     tensors = prepared(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],

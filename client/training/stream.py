@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import grpc
 
 from lumigrad.client.base import forks
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
-    InvalidArgument,
     LumigradError,
     ResourceExhausted,
     Unavailable,
@@ -44,9 +44,7 @@ def step_message(
     number: int, views: Sequence[int], batch: int, outputs: tuple[str, ...], image_format: str, own_loss: bool
 ) -> training_pb2.Step:
     """The contract's; without `views` the worker chooses `batch` of them."""
-    if image_format not in get_args(ImageFormat):
-        text = f"expected one of {', '.join(get_args(ImageFormat))}, got {image_format!r}"
-        raise InvalidArgument.of("image_format", text)
+    one_of("image_format", image_format, _DTYPES)
     return training_pb2.Step(
         number=number,
         views=views,

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import grpc
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.channel import Certificate, Tls, credentials_of, resolve_tls, resolve_token
 from lumigrad.client.transport.lanes import LaneMode
@@ -20,9 +21,7 @@ def priority_metadata(priority: Priority | None) -> tuple[tuple[str, str], ...]:
     """What calls say of it; None: nothing, which is "normal"."""
     if priority is None:
         return ()
-    if priority not in get_args(Priority):
-        expected = ", ".join(get_args(Priority))
-        raise InvalidArgument.of("priority", f"expected one of {expected}, or None, got {priority!r}")
+    one_of("priority", priority, get_args(Priority), suffix=", or None")
     return ((_KEY, priority),)
 
 

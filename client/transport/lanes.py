@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from google.protobuf.message import Message
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.errors import InvalidArgument, LaneLost, LumigradError, Unavailable
+from lumigrad.client.errors import LaneLost, LumigradError, Unavailable
 from lumigrad.client.transport.addresses import is_loopback
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
@@ -136,9 +137,7 @@ class Lanes:
             target: the worker's address.
             offer: asks the worker for an OpenLaneReply on behalf of a call, within so many seconds.
         """
-        if mode not in get_args(LaneMode):
-            listed = ", ".join(f'"{name}"' for name in get_args(LaneMode))
-            raise InvalidArgument.of("lane", f"expected one of {listed}, got {mode!r}")
+        one_of("lane", mode, get_args(LaneMode), quote='"')
         self._mode = mode
         self._target = target
         self._offer = offer

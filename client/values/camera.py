@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number
+from lumigrad.client.base.arguments import number, one_of
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
@@ -102,10 +102,7 @@ class OpenCVModel:
                 raise InvalidArgument.of(name, f"expected a finite number of pixels, got {getattr(self, name)}")
         for name, shape in (("rotation", (3, 3)), ("translation", (3,))):
             object.__setattr__(self, name, float64_array(name, getattr(self, name), shape))
-        if self.projection not in get_args(Projection):
-            raise InvalidArgument.of(
-                "model", f"expected one of {', '.join(get_args(Projection))}, got {self.projection!r}"
-            )
+        one_of("model", self.projection, get_args(Projection))
         object.__setattr__(self, "distortion", _distortion(self.distortion, self.projection))
 
     def check_for_spheres(self) -> None:

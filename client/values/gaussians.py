@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arrays import Float32, float32_array, to_numpy
+from lumigrad.client.base.arrays import Float32, Tensors, float32_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 
 # Coefficients per channel of the degrees 0 to 4.
@@ -17,7 +17,7 @@ SH_COEFFICIENTS = (1, 4, 9, 16, 25)
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Gaussians:
+class Gaussians(Tensors):
     """N Gaussians in the world frame. Anything array-like is accepted and kept as read-only float32.
 
     A leading axis S on every array makes them S scenes of N Gaussians each; a rendering then takes S * C cameras, the
@@ -57,17 +57,15 @@ class Gaussians:
         if opacities is None:
             raise InvalidArgument.of("opacities", f"expected shape {list(leading)}, got none")
         _check_alternatives(quats, scales, covariances, sh, colors)
-        optional = {
-            "quats": _optional("quats", quats, (*leading, 4)),
-            "scales": _optional("scales", scales, (*leading, 3)),
-            "covariances": _optional("covariances", covariances, (*leading, 6)),
-            "sh": _optional("sh", sh, (*leading, "K", "D")),
-            "colors": None if colors is None else _colors(colors, leading),
-        }
-        object.__setattr__(self, "means", means)
-        object.__setattr__(self, "opacities", float32_array("opacities", opacities, leading))
-        for name, array in optional.items():
-            object.__setattr__(self, name, array)
+        vars(self).update(
+            means=means,
+            quats=_optional("quats", quats, (*leading, 4)),
+            scales=_optional("scales", scales, (*leading, 3)),
+            covariances=_optional("covariances", covariances, (*leading, 6)),
+            opacities=float32_array("opacities", opacities, leading),
+            sh=_optional("sh", sh, (*leading, "K", "D")),
+            colors=None if colors is None else _colors(colors, leading),
+        )
         self._check_values()
 
     def __len__(self) -> int:
@@ -96,25 +94,6 @@ class Gaussians:
     def sh_degree(self) -> int | None:
         """The degree of the stored spherical harmonics; None with colors."""
         return None if self.sh is None else SH_COEFFICIENTS.index(self.sh.shape[-2])
-
-    @property
-    def tensors(self) -> dict[str, Float32]:
-        """The arrays that are present, by name, in the order of the contract."""
-        arrays = {
-            "means": self.means,
-            "quats": self.quats,
-            "scales": self.scales,
-            "covariances": self.covariances,
-            "opacities": self.opacities,
-            "sh": self.sh,
-            "colors": self.colors,
-        }
-        return {name: array for name, array in arrays.items() if array is not None}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.tensors.values())
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Gaussians:

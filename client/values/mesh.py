@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arguments import optional_name
-from lumigrad.client.base.arrays import Float32, Float64, Int32, float32_array, int32_array
+from lumigrad.client.base.arrays import Float32, Float64, Int32, Tensors, float32_array, int32_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.v1 import mesh_pb2
 
@@ -64,7 +64,7 @@ class MeshReport:
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Mesh:
+class Mesh(Tensors):
     """A triangle mesh in its own frame. Anything array-like is accepted and kept read-only.
 
     Vertices at the same position are welded by the worker, which then reports whether the mesh is closed and oriented
@@ -101,9 +101,7 @@ class Mesh:
                 f"expected indices of the {len(vertices)} vertices, 0 to {len(vertices) - 1}, got "
                 f"{faces[row].tolist()} in row {row}",
             )
-        object.__setattr__(self, "vertices", vertices)
-        object.__setattr__(self, "faces", faces)
-        object.__setattr__(self, "name", optional_name("name", name))
+        vars(self).update(vertices=vertices, faces=faces, name=optional_name("name", name))
 
     def __len__(self) -> int:
         """The number of triangles."""
@@ -113,21 +111,11 @@ class Mesh:
         named = "" if self.name is None else f", {self.name!r}"
         return f"Mesh({len(self.vertices)} vertices, {len(self)} triangles{named})"
 
-    @property
-    def tensors(self) -> dict[str, Float32 | Int32]:
-        """The arrays by name, in the order of the contract."""
-        return {"vertices": self.vertices, "faces": self.faces}
-
     @cached_property
     def bounds(self) -> tuple[Float64, Float64]:
         """Lower and upper corner, [3] each, of the box around all triangles; metres."""
         used = self.vertices[self.faces.ravel()].astype(np.float64)
         return used.min(axis=0), used.max(axis=0)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return self.vertices.nbytes + self.faces.nbytes
 
     @staticmethod
     def load(path: str | PathLike[str], *, scale: float = 1.0) -> Mesh:

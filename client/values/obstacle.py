@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from lumigrad.client.base.arguments import instance, number, optional_name, truth, whole_number
+from lumigrad.client.base.arguments import instance, number, one_of, optional_name, truth, whole_number
 from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import SceneHandle
@@ -29,7 +29,7 @@ class Cuboid:
         edges = float64_array("size", size, (3,))
         if not (edges > 0).all():
             raise InvalidArgument.of("size", f"expected three lengths > 0, got {edges.tolist()}")
-        object.__setattr__(self, "size", edges)
+        vars(self).update(size=edges)
 
     def __repr__(self) -> str:
         return f"Cuboid({' x '.join(f'{edge:g}' for edge in self.size)} m)"
@@ -60,8 +60,7 @@ class VoxelGrid:
         edge = number("voxel_size", voxel_size)
         if not 0.0 < edge < np.inf:
             raise InvalidArgument.of("voxel_size", f"expected metres > 0, got {edge}")
-        object.__setattr__(self, "distances", values)
-        object.__setattr__(self, "voxel_size", edge)
+        vars(self).update(distances=values, voxel_size=edge)
 
     def __repr__(self) -> str:
         return f"VoxelGrid({' x '.join(map(str, self.distances.shape))} voxels of {self.voxel_size:g} m)"
@@ -122,15 +121,15 @@ class Obstacle:
             raise InvalidArgument.of("shape", f"expected a handle of a mesh, got one of {shape.kind}")
         if isinstance(shape, VoxelGrid) and min(shape.distances.shape) < 2:
             raise InvalidArgument.of("shape", f"expected 2 voxels or more each way, got {shape!r}")
-        if sign not in get_args(Sign):
-            expected = ", ".join(f'"{known}"' for known in get_args(Sign))
-            raise InvalidArgument.of("sign", f"expected one of {expected}, got {sign!r}")
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "pose", pose_array("pose", pose))
-        object.__setattr__(self, "name", optional_name("name", name))
-        object.__setattr__(self, "enabled", truth("enabled", enabled))
-        object.__setattr__(self, "environment", whole_number("environment", environment, 0, MAX_ENVIRONMENTS - 1))
-        object.__setattr__(self, "sign", sign)
+        one_of("sign", sign, get_args(Sign), quote='"')
+        vars(self).update(
+            shape=shape,
+            pose=pose_array("pose", pose),
+            name=optional_name("name", name),
+            enabled=truth("enabled", enabled),
+            environment=whole_number("environment", environment, 0, MAX_ENVIRONMENTS - 1),
+            sign=sign,
+        )
 
     @property
     def mesh(self) -> Mesh | None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from lumigrad.client.base.arrays import Float32, Float64, float32_array
+from lumigrad.client.base.arrays import Float32, Float64, Tensors, float32_array
 from lumigrad.client.errors import InvalidArgument
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Spheres:
+class Spheres(Tensors):
     """N spheres in the world frame. Anything array-like is accepted and kept as read-only float32.
 
     Contiguous float32 arrays are not copied, so do not change them afterwards.
@@ -46,10 +46,7 @@ class Spheres:
                 raise InvalidArgument.of(
                     "opacities", f"expected values in [0, 1], got {opacities.min()} to {opacities.max()}"
                 )
-        object.__setattr__(self, "positions", positions)
-        object.__setattr__(self, "colors", colors)
-        object.__setattr__(self, "radii", radii)
-        object.__setattr__(self, "opacities", opacities)
+        vars(self).update(positions=positions, colors=colors, radii=radii, opacities=opacities)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -63,24 +60,11 @@ class Spheres:
         """K, the number of colour channels."""
         return int(self.colors.shape[1])
 
-    @property
-    def tensors(self) -> dict[str, Float32]:
-        """The arrays that are present, by name, in the order of the contract."""
-        arrays = {"positions": self.positions, "colors": self.colors, "radii": self.radii}
-        if self.opacities is not None:
-            arrays["opacities"] = self.opacities
-        return arrays
-
     @cached_property
     def bounds(self) -> tuple[Float64, Float64]:
         """Lower and upper corner, [3] each, of the box around all spheres; scene units."""
         low, high = self.positions - self.radii[:, None], self.positions + self.radii[:, None]
         return low.min(axis=0).astype(np.float64), high.max(axis=0).astype(np.float64)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.tensors.values())
 
     @staticmethod
     def load(path: str | PathLike[str], *, radius: float | None = None) -> Spheres:

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from lumigrad.client.base.arrays import float32_array, to_numpy
+from lumigrad.client.base.arrays import Array, Tensors, float32_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Target:
+class Target(Tensors):
     """The target image of one view. uint8 arrays stay uint8; all others become float32.
 
     Attributes:
@@ -41,8 +38,7 @@ class Target:
         for name, size in sizes.items():
             if size != first:
                 raise InvalidArgument.of(name, f"expected {first[0]} rows of {first[1]} pixels, got {list(size)}")
-        for name, array in given.items():
-            object.__setattr__(self, name, array)
+        vars(self).update(given)
 
     @property
     def height(self) -> int:
@@ -53,17 +49,6 @@ class Target:
     def width(self) -> int:
         """Width in pixels."""
         return int(next(iter(self.tensors.values())).shape[1])
-
-    @property
-    def tensors(self) -> dict[str, Array]:
-        """The arrays that are present, by name, in the order of the contract."""
-        arrays = {"color": self.color, "mask": self.mask, "depth": self.depth}
-        return {name: array for name, array in arrays.items() if array is not None}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.tensors.values())
 
     def __repr__(self) -> str:
         return f"Target({self.width}x{self.height}, {', '.join(self.tensors)})"

@@ -49,8 +49,7 @@ class World:
                 "environments",
                 f"expected at least {needed}, since an obstacle is in number {needed - 1}, got {environments}",
             )
-        object.__setattr__(self, "obstacles", _named(given))
-        object.__setattr__(self, "environments", environments)
+        vars(self).update(obstacles=_named(given), environments=environments)
 
     @staticmethod
     def load(path: str | PathLike[str], *, scale: float = 1.0) -> World:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import Internal
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, PulsarModel
+from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
@@ -18,7 +22,7 @@ from lumigrad.client.values.world import World
 from lumigrad.client.wire.worlds import References, world_arrays, world_message, world_of
 from lumigrad.protos.hashing import content_hash, tensors_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.v1 import camera_pb2, gaussians_pb2, mesh_pb2, scene_pb2, spheres_pb2, target_pb2
+from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2
 
 
 def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> Scene:
@@ -28,16 +32,17 @@ def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[st
         raise Internal("the worker sent a scene of a kind that this client does not know; update Lumigrad")
     if kind == "world":
         return world_of(message.world, reader, mesh)
-    arrays = {name: reader.read(tensor, name) for name, tensor in tensors_of(getattr(message, kind))}
-    if kind == "mesh":
-        return Mesh(arrays["vertices"], arrays["faces"])
-    if kind == "target":
-        return Target(**arrays)
-    if kind == "gaussians":
-        return Gaussians(**{**dict.fromkeys(("quats", "scales")), **arrays})
-    return Spheres(**arrays)
+    arrays: dict[str, Any] = {name: reader.read(tensor, name) for name, tensor in tensors_of(getattr(message, kind))}
+    return _KINDS[kind](**arrays)
 
 
+# Scenes that consist of tensors alone, by the names of their fields in the contract.
+_KINDS: dict[str, type[Spheres | Gaussians | Mesh | Target]] = {
+    "spheres": Spheres,
+    "gaussians": Gaussians,
+    "mesh": Mesh,
+    "target": Target,
+}
 _SEMANTICS = {"exact": spheres_pb2.SEMANTICS_EXACT, "compat": spheres_pb2.SEMANTICS_COMPAT}
 _GAUSSIAN_SEMANTICS = {
     "exact": gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT,
@@ -56,25 +61,28 @@ def camera_message(camera: Camera) -> camera_pb2.Camera:
     """A camera with its picture size."""
     model = camera.model
     width, height = camera.width, camera.height
+    values = {}
+    for field in fields(model):
+        value = getattr(model, field.name)
+        values[field.name] = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     if isinstance(model, OpenCVModel):
-        return camera_pb2.Camera(width=width, height=height, opencv=_opencv(model))
+        values["projection"] = _PROJECTIONS[model.projection]
+        return camera_pb2.Camera(width=width, height=height, opencv=camera_pb2.OpenCVCamera(**values))
     if isinstance(model, InriaModel):
-        return camera_pb2.Camera(width=width, height=height, inria=_inria(model))
-    return camera_pb2.Camera(width=width, height=height, pulsar=_pulsar(model))
+        inria = camera_pb2.InriaCamera(position=values.pop("eye"), **values)
+        return camera_pb2.Camera(width=width, height=height, inria=inria)
+    return camera_pb2.Camera(width=width, height=height, pulsar=camera_pb2.PulsarCamera(**values))
 
 
 def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ()) -> scene_pb2.Scene:
     """A scene whose arrays are appended to `payload`; of a world with the names of its meshes."""
     if isinstance(scene, World):
         return scene_pb2.Scene(world=world_message(scene, meshes, payload))
-    tensors = {name: payload.add(array) for name, array in scene.tensors.items()}
-    if isinstance(scene, Mesh):
-        return scene_pb2.Scene(mesh=mesh_pb2.TriangleMesh(**tensors))
-    if isinstance(scene, Target):
-        return scene_pb2.Scene(target=target_pb2.Target(**tensors))
-    if isinstance(scene, Gaussians):
-        return scene_pb2.Scene(gaussians=scene_pb2.GaussianCloud(**tensors))
-    return scene_pb2.Scene(spheres=scene_pb2.SphereCloud(**tensors))
+    message = scene_pb2.Scene()
+    tensors = getattr(message, next(name for name, kind in _KINDS.items() if isinstance(scene, kind)))
+    for name, array in scene.tensors.items():
+        getattr(tensors, name).CopyFrom(payload.add(array))
+    return message
 
 
 def scene_hash(scene: Scene, meshes: References = ()) -> str:
@@ -99,35 +107,3 @@ def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.Gauss
     ]
     semantics = _GAUSSIAN_SEMANTICS[settings.semantics]
     return gaussians_pb2.GaussianSettings(**{**vars(settings), "semantics": semantics, "transforms": transforms})
-
-
-def _opencv(model: OpenCVModel) -> camera_pb2.OpenCVCamera:
-    return camera_pb2.OpenCVCamera(
-        fx=model.fx,
-        fy=model.fy,
-        cx=model.cx,
-        cy=model.cy,
-        rotation=model.rotation.ravel().tolist(),
-        translation=model.translation.tolist(),
-        projection=_PROJECTIONS[model.projection],
-        distortion=model.distortion,
-    )
-
-
-def _inria(model: InriaModel) -> camera_pb2.InriaCamera:
-    return camera_pb2.InriaCamera(
-        view_matrix=model.view_matrix.ravel().tolist(),
-        full_projection=model.full_projection.ravel().tolist(),
-        position=model.eye.tolist(),
-        tan_fov_x=model.tan_fov_x,
-        tan_fov_y=model.tan_fov_y,
-    )
-
-
-def _pulsar(model: PulsarModel) -> camera_pb2.PulsarCamera:
-    return camera_pb2.PulsarCamera(
-        parameters=model.parameters.tolist(),
-        orthogonal=model.orthogonal,
-        right_handed=model.right_handed,
-        first_r_then_t=model.first_r_then_t,
-    )

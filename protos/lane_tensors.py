@@ -15,22 +15,22 @@ from lumigrad.v1 import tensor_pb2
 # Smaller tensors travel as fast with the stream.
 LEAST_BYTES = 256 << 10
 # The number of a region, and its bytes.
-Room = tuple[int, Array]
+LeasedRegion = tuple[int, Array]
 
 
 class LaneWriter(PayloadWriter):
     """Lays arrays out in regions, each in one of its own."""
 
-    def __init__(self, room: Callable[[int], Room | None]) -> None:
+    def __init__(self, lease_region: Callable[[int], LeasedRegion | None]) -> None:
         """`room` leases so many bytes, if there are any to be had."""
         super().__init__()
-        self._room = room
+        self._lease_region = lease_region
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
-        room = self._room(array.nbytes) if array.nbytes >= LEAST_BYTES else None
-        if room is None:
+        leased = self._lease_region(array.nbytes) if array.nbytes >= LEAST_BYTES else None
+        if leased is None:
             return super()._place(array, element)
-        region, memory = room
+        region, memory = leased
         # Not by slices of memoryviews: those hold Python's lock for as long as they copy.
         np.copyto(memory[: array.nbytes].view(element).reshape(array.shape), array)
         self.lane_bytes += array.nbytes

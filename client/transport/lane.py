@@ -19,7 +19,7 @@ import numpy as np
 
 from lumigrad.client.base import forks
 from lumigrad.client.base.arrays import Array
-from lumigrad.protos.lane_tensors import Room
+from lumigrad.protos.lane_tensors import LeasedRegion
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker, lane_metadata
 
 # A worker that does not answer for so long stands still.
@@ -101,7 +101,7 @@ class Lane:
             self._send(Packet(ToWorker.RELEASE, lease).pack())
             self.let_go(lease)
 
-    def room(self, lease: int, nbytes: int, patience_s: float) -> Room | None:
+    def lease_region(self, lease: int, nbytes: int, patience_s: float) -> LeasedRegion | None:
         """Leases memory to write to; None if the worker has none to give.
 
         Raises:

@@ -21,7 +21,7 @@ from lumigrad.client.transport.addresses import is_loopback
 from lumigrad.client.transport.call import Call
 from lumigrad.client.transport.lane import PATIENCE_S, Lane, LaneFailed
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
+from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, LeasedRegion, part_of
 from lumigrad.protos.lanes import address_of, pack_hello
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import tensor_pb2
@@ -57,7 +57,7 @@ class LaneTrip(StreamTrip):
         self._reply_is_open = True
         self._upload: int | None = None
         self.metadata = (lane.metadata(self._reply),)
-        self.payload = LaneWriter(self._room)
+        self.payload = LaneWriter(self._lease_region)
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
         """Views the tensors of the reply; regions that it names are held as long as arrays of them live."""
@@ -87,11 +87,11 @@ class LaneTrip(StreamTrip):
         elif self._reply_is_open:
             self._lane.release(self._reply)
 
-    def _room(self, nbytes: int) -> Room | None:
+    def _lease_region(self, nbytes: int) -> LeasedRegion | None:
         if self._upload is None:
             self._upload = self._lane.hold()
         try:
-            return self._lane.room(self._upload, nbytes, self._call.remaining_s())
+            return self._lane.lease_region(self._upload, nbytes, self._call.remaining_s())
         except LaneFailed:
             return None
 

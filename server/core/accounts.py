@@ -181,7 +181,7 @@ class CallSlots:
         self._count = 0
 
 
-class Transit:
+class PayloadMemory:
     """Counts the payload bytes of calls, from their announcement until the call ends."""
 
     def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:

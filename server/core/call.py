@@ -165,7 +165,7 @@ class NoLane:
         """Create the writer of a reply's tensors."""
         return PayloadWriter()
 
-    def room(self, shape: Sequence[int]) -> Array | None:
+    def allocate(self, shape: Sequence[int]) -> Array | None:
         """Allocate a float32 array of the reply in shared memory, which saves a copy; None: not possible."""
         return None
 

@@ -14,7 +14,7 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
-from lumigrad.server.core.accounts import Transit
+from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.v1 import distance_pb2, render_pb2, tensor_pb2
@@ -41,10 +41,10 @@ class Receiver(Generic[M]):
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
         return min(length, limit_bytes)
 
-    def payload(self, limit_bytes: int, transit: Transit) -> PayloadReader:
+    def payload(self, limit_bytes: int, payload_memory: PayloadMemory) -> PayloadReader:
         """Read as many bytes as the header announces."""
         length: int = self.header.payload_bytes  # type: ignore[attr-defined]
-        assembler = PayloadAssembler(length, limit_bytes, transit.allocator(self._call))
+        assembler = PayloadAssembler(length, limit_bytes, payload_memory.allocator(self._call))
         assembler.add(self._first.data)
         while not assembler.is_full:
             frame = next(self._frames, None)
@@ -53,7 +53,7 @@ class Receiver(Generic[M]):
             _refuse_fields(frame)
             assembler.add(frame.data)
         self._call.receiving.restart()
-        return self._call.lane.reader(assembler.finish(), limit_bytes - length, transit.allocator(self._call))
+        return self._call.lane.reader(assembler.finish(), limit_bytes - length, payload_memory.allocator(self._call))
 
     def expect_end(self) -> None:
         """Raise an InvalidArgumentError if the stream continues after its payload.

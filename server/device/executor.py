@@ -148,7 +148,7 @@ class DeviceExecutor:
             started = time.perf_counter()
             self._busy = (self._busy[0], started)
             batch.run(self._memory)
-            self._settle(batch, time.perf_counter() - started)
+            self._record(batch, time.perf_counter() - started)
             batch.deliver()
             # The next wait may be long; do not keep the last call's tensors alive meanwhile.
             del batch
@@ -164,7 +164,7 @@ class DeviceExecutor:
             self._changed.wait(left)
         return Batch(jobs)
 
-    def _settle(self, batch: Batch, seconds: float) -> None:
+    def _record(self, batch: Batch, seconds: float) -> None:
         """Settle the counters before the results are delivered."""
         self._busy = (self._busy[0] + seconds, None)
         self.last_success = -math.inf if batch.errors else time.monotonic()
@@ -174,5 +174,5 @@ class DeviceExecutor:
         if batch.is_batchable and not batch.errors:
             self._on_views(batch.cost.views)
         with self._changed:
-            self._waiting.settle(batch, seconds)
+            self._waiting.record(batch, seconds)
         self._running = None

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from lumigrad.kernels.memory import trim
-from lumigrad.server.core.accounts import Account, Transit
+from lumigrad.server.core.accounts import Account, PayloadMemory
 from lumigrad.server.core.errors import DeviceMemoryError
 from lumigrad.server.device.faults import is_out_of_memory, release_frames
 
@@ -78,7 +78,7 @@ class Budget:
             if not self._drop_one(_bytes_of, kept, None):
                 return
 
-    def settle(self, grown: Store) -> bool:
+    def enforce(self, grown: Store) -> bool:
         """Make room after a store has grown, but not of what has just been stored; whether that may stay.
 
         It may if there is enough room now, or if nobody else has anything. The stores' own locks must be free.
@@ -186,11 +186,11 @@ class DeviceMemory:
         self,
         device: torch.device,
         capacity_bytes: int,
-        transit: Transit | None = None,
+        payload_memory: PayloadMemory | None = None,
         on_shortage: Callable[[bool], None] = lambda was_relieved: None,
         on_leak: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """Payloads in `transit` take of the same memory; None: they are elsewhere.
+        """Payloads in `payload_memory` take of the same memory; None: they are elsewhere.
 
         `on_shortage` is called when memory was short, with whether another attempt helped; `on_leak` with the reason
         why memory must be leaking.
@@ -199,7 +199,7 @@ class DeviceMemory:
         self._on_shortage = on_shortage
         self._on_leak = on_leak
         self._device = device
-        self._transit = transit
+        self._payload_memory = payload_memory
         self._contexts: Budget | None = None
         self._stored: Sequence[Budget] = ()
         self._trainings: Account | None = None
@@ -269,5 +269,5 @@ class DeviceMemory:
     def _free(self, cost: Cost) -> int:
         stored = sum(budget.bytes for budget in self._stored)
         trained = 0 if self._trainings is None else self._trainings.taken
-        of_others = 0 if self._transit is None else max(0, self._transit.bytes - cost.payload_bytes)
+        of_others = 0 if self._payload_memory is None else max(0, self._payload_memory.bytes - cost.payload_bytes)
         return self.capacity_bytes - stored - trained - of_others

@@ -389,7 +389,7 @@ class DeviceQueue:
         jobs += self._queue.take_along(fits)
         return fill + self._fill(jobs[0]) <= 1
 
-    def settle(self, batch: Batch, seconds: float) -> None:
+    def record(self, batch: Batch, seconds: float) -> None:
         """Charge the jobs taken last with the time that they had the device."""
         self._mean_seconds += _NEWEST * (seconds - self._mean_seconds)
         self._queue.charge(seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumigrad.server.core.accounts import Transit
+from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
@@ -19,6 +19,6 @@ class Machine:
     limits: Limits
     memory: DeviceMemory
     transfer: Transfer
-    transit: Transit
+    payload_memory: PayloadMemory
     executor: DeviceExecutor
     runner: EngineRunner

@@ -175,7 +175,7 @@ class EngineRunner:
         """Where on the CPU the kernels write images of the reply that are sent unchanged."""
         if not self._transfer.is_cpu:
             return {}
-        buffers = {name: call.lane.room(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}
+        buffers = {name: call.lane.allocate(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}
         return {name: torch.from_numpy(buffer) for name, buffer in buffers.items() if buffer is not None}
 
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_serve
 from lumigrad.kernels.device import describe
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import MIB, Config, ConfigError
-from lumigrad.server.core.file_stamp import Stamp, stamp_of
+from lumigrad.server.core.file_version import FileVersion, file_version
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.engines.machine import Machine
@@ -37,13 +37,15 @@ def show_state(
 ) -> None:
     """Connect the gauges to the parts of a worker."""
     executor, device = machine.executor, machine.transfer.device
-    metrics.accounts({"transit": machine.transit.account, "open_trainings": handler.trainings, **tenants.accounts})
+    metrics.accounts(
+        {"transit": machine.payload_memory.account, "open_trainings": handler.trainings, **tenants.accounts}
+    )
     for name, read in {
         "up": is_serving,
         "queue_depth": lambda: executor.depth,
         "calls_in_progress": lambda: handler.in_progress,
         "call_threads_busy": lambda: threads.busy,
-        "transit_bytes": lambda: machine.transit.bytes,
+        "transit_bytes": lambda: machine.payload_memory.bytes,
         "lanes": lambda: len(lanes),
         "lane_bytes": lambda: lanes.memory_bytes,
         "scenes": lambda: tenants.scenes,
@@ -108,7 +110,7 @@ class MetricsPort:
         """Listen; ConfigError if the port is in use. The files of --tls-cert were checked before."""
         self._config, self._is_serving = config, is_serving
         self._metrics = make_wsgi_app(registry)
-        self._stamps = self._look()
+        self._versions = self._file_versions()
         tls: dict[str, Any] = {}
         if config.metrics_tls:
             tls = {"certfile": config.tls_cert, "keyfile": config.tls_key}
@@ -131,8 +133,8 @@ class MetricsPort:
     def refresh(self) -> None:
         """Load a replaced certificate; an invalid one changes nothing."""
         socket = self._server.socket
-        stamps, config = self._look(), self._config
-        if stamps == self._stamps or not isinstance(socket, ssl.SSLSocket):
+        versions, config = self._file_versions(), self._config
+        if versions == self._versions or not isinstance(socket, ssl.SSLSocket):
             return
         try:
             # Checked in a separate context first: a wrong key would leave a half-replaced pair in the active one.
@@ -141,7 +143,7 @@ class MetricsPort:
         except OSError as error:
             logs.event("the metrics' certificate read before stays in use", logging.WARNING, why=type(error).__name__)
             return
-        self._stamps = stamps
+        self._versions = versions
 
     def _answer(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         if environ["PATH_INFO"] != HEALTH_PATH:
@@ -151,5 +153,5 @@ class MetricsPort:
         start("200 OK" if is_serving else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"SERVING\n" if is_serving else b"NOT_SERVING\n"]
 
-    def _look(self) -> tuple[Stamp, ...]:
-        return stamp_of(self._config.tls_cert), stamp_of(self._config.tls_key)
+    def _file_versions(self) -> tuple[FileVersion, ...]:
+        return file_version(self._config.tls_cert), file_version(self._config.tls_key)

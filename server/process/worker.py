@@ -20,7 +20,7 @@ from lumigrad.protos.service import (
     method_handlers,
 )
 from lumigrad.server.core import logs
-from lumigrad.server.core.accounts import Account, CallSlots, Transit
+from lumigrad.server.core.accounts import Account, CallSlots, PayloadMemory
 from lumigrad.server.core.call import Patience
 from lumigrad.server.core.config import MIB, Config, ConfigError
 from lumigrad.server.core.errors import (
@@ -256,11 +256,11 @@ def make_machine(
         share=config.transit_share_mib * MIB,
         share_option="--tenant-transit-mib",
     )
-    transit = Transit(payloads, transfer.allocate)
+    payload_memory = PayloadMemory(payloads, transfer.allocate)
     memory = DeviceMemory(
         device,
         config.device_memory_mib * MIB or default_capacity(device),
-        transit if device.type == "cpu" else None,
+        payload_memory if device.type == "cpu" else None,
         on_shortage=metrics.shortage,
         on_leak=lambda why: end(OUT_OF_MEMORY, why, None),
     )
@@ -277,7 +277,7 @@ def make_machine(
         limits=Limits.of(config),
         memory=memory,
         transfer=transfer,
-        transit=transit,
+        payload_memory=payload_memory,
         executor=executor,
         runner=EngineRunner(transfer),
     )

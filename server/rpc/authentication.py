@@ -15,7 +15,7 @@ import grpc
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import UnauthenticatedError
-from lumigrad.server.core.file_stamp import stamp_of
+from lumigrad.server.core.file_version import file_version
 
 # It stands in logs and in the labels of metrics.
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -35,7 +35,7 @@ class Tokens:
         """Read the file; one that cannot be used is a ConfigError."""
         self._path = path
         self._lock = threading.Lock()
-        self._stamp = stamp_of(path)
+        self._version = file_version(path)
         self._tenant_of = _read(path)
 
     def tenant_of(self, token: str) -> str | None:
@@ -50,13 +50,13 @@ class Tokens:
         return found
 
     def _refresh(self) -> None:
-        stamp = stamp_of(self._path)
-        if stamp == self._stamp:
+        version = file_version(self._path)
+        if version == self._version:
             return
         with self._lock:
-            if stamp == self._stamp:
+            if version == self._version:
                 return
-            self._stamp = stamp
+            self._version = version
             try:
                 self._tenant_of = _read(self._path)
             except ConfigError as error:

@@ -11,7 +11,7 @@ import grpc
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
-from lumigrad.server.core.file_stamp import Stamp, stamp_of
+from lumigrad.server.core.file_version import FileVersion, file_version
 
 
 class Certificates:
@@ -21,7 +21,7 @@ class Certificates:
         """Read the files; what cannot be used is a ConfigError."""
         self._certificate, self._key, self._client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
         self._lock = threading.Lock()
-        self._stamps = self._look()
+        self._versions = self._file_versions()
         self._current = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -33,8 +33,8 @@ class Certificates:
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """Of a rotation; None: go on with what there is. gRPC asks at each handshake."""
         with self._lock:
-            stamps = self._look()
-            if stamps == self._stamps:
+            versions = self._file_versions()
+            if versions == self._versions:
                 return None
             try:
                 renewed = self._read()
@@ -42,14 +42,14 @@ class Certificates:
                 # Certificate and key are seldom replaced at the same instant: the next handshake looks again.
                 logs.event(f"{error}; the certificate read before stays in use", logging.WARNING)
                 return None
-            if self._look() != stamps:
+            if self._file_versions() != versions:
                 return None
-            self._stamps, self._current = stamps, renewed
+            self._versions, self._current = versions, renewed
             logs.event("certificate read again")
             return renewed
 
-    def _look(self) -> tuple[Stamp, ...]:
-        return tuple(stamp_of(path) for path in (self._certificate, self._key, self._client_ca))
+    def _file_versions(self) -> tuple[FileVersion, ...]:
+        return tuple(file_version(path) for path in (self._certificate, self._key, self._client_ca))
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         certificate, key = _content("--tls-cert", self._certificate), _content("--tls-key", self._key)

@@ -129,7 +129,7 @@ def answer_field(
         _check(request, scene.outline, runtime.limits)
         cost = Cost.of_payload(_bytes(request, runtime.limits))
         runtime.memory.check(cost)
-        runtime.transit.reserve(cost.bytes, call)
+        runtime.payload_memory.reserve(cost.bytes, call)
         scene.receive(PayloadReader())
 
     def work() -> list[Array]:

@@ -115,8 +115,8 @@ class ForwardExchange:
         operation = "retain" if self._retain else "forward"
         self._cost = task.cost(operation, memory + received, self._reserved + received)
         runtime.memory.check(self._cost)
-        runtime.transit.reserve(self._reserved, self._call)
-        request.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
+        runtime.payload_memory.reserve(self._reserved, self._call)
+        request.receive(receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory))
 
     def reply(self, reply: Forward) -> Iterator[Frame[Forward]]:
         """Compute the outputs, and send them."""
@@ -129,7 +129,7 @@ class ForwardExchange:
             reply.scene.CopyFrom(request.task.scene)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
         # Image files may be larger than the pixels that they are made of.
-        runtime.transit.reserve(max(0, payload.length - self._reserved), call)
+        runtime.payload_memory.reserve(max(0, payload.length - self._reserved), call)
         if result.state is not None:
             state = result.state.state
             reply.context_id = runtime.contexts.add(result.state, state.bytes, request.task.engine.shared(state))
@@ -209,14 +209,14 @@ class BackwardExchange:
         memory = forward_bytes + task.plan.backward_bytes(wanted.names, runtime.transfer.device)
         self._cost: Cost = task.cost(operation, memory + received, reserved + received)
         runtime.memory.check(self._cost)
-        runtime.transit.reserve(reserved, self._call)
+        runtime.payload_memory.reserve(reserved, self._call)
         return wanted
 
     def _receive_gradients(self, task: Task) -> tuple[PayloadReader, Callable[[], Tensors]]:
         """Receive the payload; returns it, and what uploads the output gradients on the device's thread."""
         runtime, times, field = self._runtime, self._call.times, "spec.output_gradients"
         tensors = checked_gradients(self._spec.output_gradients, task.plan.upstream_shapes, field)
-        reader = self._receiver.payload(runtime.limits.payload_bytes, runtime.transit)
+        reader = self._receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory)
         # The caller may change them while kernels read them. Kernels only multiply and add these numbers: none is an
         # index or decides a branch, so only the caller's own gradients would be wrong.
         upload = uploader(tensors, reader, runtime.transfer, field, in_place=True)

@@ -51,7 +51,7 @@ class SceneService:
             cost = Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
             runtime.memory.check(cost)
             runtime.scenes.check(cost.payload_bytes)
-            reader = receiver.payload(runtime.limits.payload_bytes, runtime.transit)
+            reader = receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory)
             make = arrival.receive(reader)
             computed = content_hash(getattr(header.scene, kind.name), reader.read)
             require(claimed in ("", computed), "content_hash", f"the hash of the content, {computed}", claimed)
@@ -80,7 +80,7 @@ class SceneService:
             kind = SCENE_KINDS[scene.kind]
             call.engine, call.operation = kind.engine, "update"
             change = kind.change(scene.content, header, runtime)
-            make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.transit))
+            make = change.receive(receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory))
         content = runtime.executor.run(
             lambda: make(call.times), call, Cost.of_payload(receiver.length(runtime.limits.payload_bytes))
         )
@@ -97,7 +97,7 @@ class SceneService:
         if request.with_tensors:
             tensors = scene.content.tensors
             nbytes = sum(tensor.nbytes for tensor in tensors.values())
-            runtime.transit.reserve(nbytes, call)
+            runtime.payload_memory.reserve(nbytes, call)
 
             def work() -> list[Array]:
                 with call.times.stage("download"):

@@ -80,7 +80,7 @@ def _restore(
 ) -> None:
     """Bring a scene into memory, if it can be read and made."""
     with call.times.stage("restore"):
-        found = read(runtime.transit.allocator(call))
+        found = read(runtime.payload_memory.allocator(call))
         if found is None:
             return
         try:

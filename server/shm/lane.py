@@ -164,7 +164,7 @@ class Lane:
                 self._leases[number] = lease
             return region
 
-    def room(self, lease: Lease, length: int) -> Region | None:
+    def lease_region(self, lease: Lease, length: int) -> Region | None:
         """Lease a region for part of a reply; None if there is no room."""
         with self._lock:
             return None if lease.is_released else self._take(lease, length)

@@ -10,7 +10,7 @@ import numpy as np
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, Room, part_of
+from lumigrad.protos.lane_tensors import LEAST_BYTES, LaneReader, LaneWriter, LeasedRegion, part_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.server.core.call import Allocate, NoLane, StageTimes
 from lumigrad.server.core.errors import InvalidArgumentError, LaneLostError
@@ -39,17 +39,17 @@ class OpenLane(NoLane):
         self._lease = lease
         self._times = times
         self._on_fallback = on_fallback
-        # The regions of arrays from `room`, by the arrays' addresses.
+        # The regions of arrays from `allocate`, by the arrays' addresses.
         self._made: dict[int, Region] = {}
 
     def writer(self) -> PayloadWriter:
         """Create a writer that leases a region for each large tensor outside of one."""
         return _ReplyWriter(self._leased, self._made_in, self._times)
 
-    def room(self, shape: Sequence[int]) -> Array | None:
+    def allocate(self, shape: Sequence[int]) -> Array | None:
         """Allocate an array in a region; None if it is too small or there is no room."""
         nbytes = np.dtype(np.float32).itemsize * math.prod(shape)
-        region = self._lane.room(self._lease, nbytes) if nbytes >= LEAST_BYTES else None
+        region = self._lane.lease_region(self._lease, nbytes) if nbytes >= LEAST_BYTES else None
         if region is None:
             return None
         self._made[region.memory.ctypes.data] = region
@@ -79,8 +79,8 @@ class OpenLane(NoLane):
             self.bytes_sent += array.nbytes
         return region
 
-    def _leased(self, nbytes: int) -> Room | None:
-        region = self._lane.room(self._lease, nbytes)
+    def _leased(self, nbytes: int) -> LeasedRegion | None:
+        region = self._lane.lease_region(self._lease, nbytes)
         if region is None:
             self._on_fallback("full")
             return None
@@ -92,9 +92,12 @@ class _ReplyWriter(LaneWriter):
     """Copies tensors that are not in a region yet, and measures the time."""
 
     def __init__(
-        self, room: Callable[[int], Room | None], made_in: Callable[[Array], Region | None], times: StageTimes
+        self,
+        lease_region: Callable[[int], LeasedRegion | None],
+        made_in: Callable[[Array], Region | None],
+        times: StageTimes,
     ) -> None:
-        super().__init__(room)
+        super().__init__(lease_region)
         self._made_in = made_in
         self._times = times
 

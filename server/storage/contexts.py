@@ -49,7 +49,7 @@ class ContextStore(LruStore[V]):
             for name, size in parts.items():
                 self._cache.lend(name, size)
             self._cache.put(context_id, state, nbytes + OVERHEAD_BYTES, tuple(parts))
-        if not self._budget.settle(self):
+        if not self._budget.enforce(self):
             self._metrics.evictions.labels("contexts", "size").inc()
             self.release(context_id)
             return ""
@@ -74,7 +74,7 @@ class ContextStore(LruStore[V]):
         """Count the new size of a state that a backward pass has enlarged; does nothing if it is not stored."""
         with self._lock:
             self._cache.resize(context_id, nbytes + OVERHEAD_BYTES)
-        self._budget.settle(self)
+        self._budget.enforce(self)
 
     def release(self, context_id: str) -> bool:
         """Remove a state; False if it was not stored."""

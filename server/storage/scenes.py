@@ -173,7 +173,7 @@ class SceneStore(LruStore[StoredScene]):
             scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
             self._put(scene)
             self._backing.stored(scene)
-        if not self._budget.settle(self):
+        if not self._budget.enforce(self):
             with contextlib.suppress(SceneNotFoundError):
                 self.delete(scene.scene_id)
             raise self._no_room(scene)
@@ -188,7 +188,7 @@ class SceneStore(LruStore[StoredScene]):
             for name in scene.content.needs:
                 self._find(name, 0)
             self._put(scene)
-        if not self._budget.settle(self):
+        if not self._budget.enforce(self):
             with self._lock:
                 self._cache.pop(scene.scene_id)
                 self._forget_hash(scene)
@@ -239,7 +239,7 @@ class SceneStore(LruStore[StoredScene]):
             self._put(new)
             self._backing.stored(new)
         self._backing.sync()
-        self._budget.settle(self)
+        self._budget.enforce(self)
         return new.info()
 
     def delete(self, scene_id: str) -> None:

@@ -39,20 +39,22 @@ class Blob:
 class Spool:
     """All files of one worker. A new file evicts the least recently used files of the same tenant only."""
 
-    def __init__(self, folder: str, space: Account, places: Account, metrics: Metrics, idle_seconds: float) -> None:
+    def __init__(
+        self, folder: str, space: Account, file_account: Account, metrics: Metrics, idle_seconds: float
+    ) -> None:
         """Claim the folder, creating it if needed; OSError if it is unusable or another process uses it.
 
         Args:
             folder: The folder of the files.
             space: Counts their bytes.
-            places: Counts the files.
+            file_account: Counts the files.
             metrics: Counts writes, reads and evictions.
             idle_seconds: The time without use after which a training's snapshot may be evicted for another.
         """
         self._folder = folder
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._index = SpoolIndex(space, places, idle_seconds)
+        self._index = SpoolIndex(space, file_account, idle_seconds)
         self._trash = Trash()
         self._claim = spool_folder.claimed(folder)
         files = spool_folder.files(folder, self._trash)

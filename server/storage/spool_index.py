@@ -25,7 +25,7 @@ class Entry:
         alias: The key of its alias; empty: it has none.
         nbytes: The size of its file.
         space: Its reservation of bytes.
-        place: Its reservation in the number of files.
+        file_slot: Its reservation in the number of files.
         used: The time of its last use, by the monotonic clock.
     """
 
@@ -33,28 +33,28 @@ class Entry:
     alias: str
     nbytes: int
     space: Reservation
-    place: Reservation
+    file_slot: Reservation
     used: float = field(default_factory=time.monotonic)
 
     def release(self) -> None:
         """Release its reservations."""
         self.space.release()
-        self.place.release()
+        self.file_slot.release()
 
 
 class SpoolIndex:
     """The blobs by key, OWNER/KIND/NAME. Not thread-safe: the owner holds a lock around every call."""
 
-    def __init__(self, space: Account, places: Account, idle_seconds: float) -> None:
+    def __init__(self, space: Account, files: Account, idle_seconds: float) -> None:
         """Create an empty index.
 
         Args:
             space: Counts bytes.
-            places: Counts files.
+            files: Counts files.
             idle_seconds: The time without use after which a training's snapshot may be evicted for another.
         """
         self._space = space
-        self._places = places
+        self._files = files
         self._idle_seconds = idle_seconds
         # By OWNER/KIND; the least recently used first.
         self._folders: defaultdict[str, OrderedDict[str, Entry]] = defaultdict(OrderedDict)
@@ -62,7 +62,7 @@ class SpoolIndex:
 
     def __len__(self) -> int:
         """The number of files, those being written included; needs no lock."""
-        return self._places.taken
+        return self._files.taken
 
     @property
     def bytes(self) -> int:
@@ -97,17 +97,17 @@ class SpoolIndex:
         """
         owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
         bytes_lacking = max(lacking_on_disk, self._space.lacking(owner, nbytes - (old.nbytes if old else 0)))
-        places_lacking = self._places.lacking(owner, 0 if old else 1)
+        files_lacking = self._files.lacking(owner, 0 if old else 1)
         going: list[str] = []
         freed = 0
         for other, entry in self._dispensable(key):
-            if freed >= bytes_lacking and len(going) >= places_lacking:
+            if freed >= bytes_lacking and len(going) >= files_lacking:
                 break
             going.append(other)
             freed += entry.nbytes
         if freed < lacking_on_disk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if freed < bytes_lacking or len(going) < places_lacking:
+        if freed < bytes_lacking or len(going) < files_lacking:
             return []
         return [entry for entry in map(self.pop, going) if entry is not None]
 
@@ -116,7 +116,7 @@ class SpoolIndex:
         owner, old = key.split("/", maxsplit=1)[0], self._of(key).get(key)
         space = self._space.reserve(owner, max(0, nbytes - (old.nbytes if old else 0)))
         try:
-            return Entry(path, alias, nbytes, space, self._places.reserve(owner, 0 if old else 1))
+            return Entry(path, alias, nbytes, space, self._files.reserve(owner, 0 if old else 1))
         except BusyError:
             space.release()
             raise
@@ -124,7 +124,7 @@ class SpoolIndex:
     def put(self, key: str, entry: Entry) -> None:
         """Store a blob under an unused key; BusyError if the room of the removed one was taken meanwhile."""
         entry.space.resize(entry.nbytes)
-        entry.place.resize(1)
+        entry.file_slot.resize(1)
         self._of(key)[key] = entry
         if entry.alias:
             self._key_of_alias[entry.alias] = key

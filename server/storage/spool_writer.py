@@ -140,7 +140,7 @@ def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWrite
         share_option="--tenant-spool-mib",
         retry_seconds=_RETRY_SECONDS,
     )
-    places = Account(
+    files = Account(
         "files in the spool",
         _SPOOL_TENANTS * config.max_scenes // 2,
         "--max-scenes",
@@ -149,7 +149,7 @@ def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWrite
         retry_seconds=_RETRY_SECONDS,
     )
     try:
-        return SpoolWriter(Spool(config.spool, space, places, metrics, config.training_seconds))
+        return SpoolWriter(Spool(config.spool, space, files, metrics, config.training_seconds))
     except OSError as error:
         text = f"--spool: cannot use {config.spool}: {error.strerror}"
         if not history.restarts:

@@ -120,7 +120,7 @@ class Tenants:
             limits=machine.limits,
             memory=machine.memory,
             transfer=machine.transfer,
-            transit=machine.transit,
+            payload_memory=machine.payload_memory,
             executor=machine.executor,
             runner=machine.runner,
             scenes=SceneStore(

@@ -53,7 +53,7 @@ class Resizer(Protocol):
         """`resize` on the device's thread; DeviceMemoryError if the device has too little memory."""
 
 
-class Room:
+class TrainingReservation:
     """The memory reserved for one training."""
 
     def __init__(self, footprint: Footprint, count: int, reservation: Reservation, store: Resizer) -> None:
@@ -75,19 +75,19 @@ class Room:
         return 2 * self._footprint.row_bytes * self._count
 
     def grow(self, count: int) -> None:
-        """Reserve memory for more primitives; call `settle` afterwards. Only on the device's thread."""
+        """Reserve memory for more primitives; call `resize` afterwards. Only on the device's thread."""
         self._store.grow(self._reservation, self._footprint.bytes(max(self._count, count)))
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Add this room's bytes, which are reserved already, to those that a DeviceMemoryError reports."""
+        """Add this reservation's bytes, which are reserved already, to those that a DeviceMemoryError reports."""
         try:
             yield
         except DeviceMemoryError as error:
             asked, available = (nbytes + self.bytes for nbytes in (error.asked_bytes, error.available_bytes))
             raise DeviceMemoryError(asked, max(0, available), error.retry_seconds) from error
 
-    def settle(self, count: int) -> None:
+    def resize(self, count: int) -> None:
         """Reserve exactly the memory of the `count` primitives that now exist."""
         self._count = count
         self._reservation.resize(self._footprint.bytes(count))
@@ -105,7 +105,7 @@ class State(Protocol):
         """The id of the trained scene."""
 
     @property
-    def room(self) -> Room:
+    def reservation(self) -> TrainingReservation:
         """The reserved memory."""
 
 
@@ -147,12 +147,12 @@ class Training(Generic[S]):
     @property
     def bytes(self) -> int:
         """The bytes that it has reserved."""
-        return 0 if self._state is None else self._state.room.bytes
+        return 0 if self._state is None else self._state.reservation.bytes
 
     def release(self) -> None:
         """Release the memory of a training that is removed and not held."""
         if self._state is not None:
-            self._state.room.release()
+            self._state.reservation.release()
 
     def replace(self, state: S | None) -> S | None:
         """Set the state; returns the previous one."""
@@ -209,14 +209,14 @@ class TrainingStore(Generic[S]):
             raise DeviceMemoryError(more, max(0, error.available_bytes + more), error.retry_seconds) from None
 
     @contextmanager
-    def room(self, footprint: Footprint, count: int) -> Iterator[Room]:
+    def reserved(self, footprint: Footprint, count: int) -> Iterator[TrainingReservation]:
         """Reserve the memory of a training that the `with` block creates; it is released if that fails."""
-        room = Room(footprint, count, Reservation(self._account, self._tenant), self)
+        reservation = TrainingReservation(footprint, count, Reservation(self._account, self._tenant), self)
         try:
-            yield room
-            room.settle(count)
+            yield reservation
+            reservation.resize(count)
         except BaseException:
-            room.release()
+            reservation.release()
             raise
 
     @contextmanager
@@ -264,7 +264,7 @@ class TrainingStore(Generic[S]):
                 training.scene_id = state.scene_id
                 training.replace(state)
         except BaseException:
-            state.room.release()
+            state.reservation.release()
             raise
 
     def vacate(self, training: Training[S]) -> None:
@@ -273,7 +273,7 @@ class TrainingStore(Generic[S]):
             self._check_kept(training)
             before = training.replace(None)
         if before is not None:
-            before.room.release()
+            before.reservation.release()
 
     def check_kept(self, training: Training[S]) -> None:
         """Raise a TrainingLostError if a training was removed or replaced."""

@@ -14,7 +14,7 @@ import torch
 from lumigrad.kernels import density
 from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.engines.content import Shapes, Tensors
-from lumigrad.server.storage.trainings import Room
+from lumigrad.server.storage.trainings import TrainingReservation
 from lumigrad.server.training.parameters import Optimizer, Parameter, Parameters
 from lumigrad.v1 import density_pb2, training_pb2
 
@@ -186,17 +186,17 @@ class DensityState:
         return density.prepare_noise(_rows(parameters), self._draw(step), learning_rate=rate, noise_rate=noise)
 
     def controlled(
-        self, parameters: Parameters, step: int, room: Room
+        self, parameters: Parameters, step: int, reservation: TrainingReservation
     ) -> tuple[density_pb2.DensityReport, DensityState]:
         """Apply the density control due at a step to `parameters`; returns a report and the new state.
 
-        Reserves memory in `room` before rows are added.
+        Reserves memory in `reservation` before rows are added.
         """
         report, statistics, was_reset = density_pb2.DensityReport(), self._statistics, self._was_reset
         if self._plan.schedule.is_due(step) and statistics is None:
-            report = self._move(parameters, step, room)
+            report = self._move(parameters, step, reservation)
         elif self._plan.schedule.is_due(step) and statistics is not None:
-            report, statistics = self._grow(statistics, parameters, step, room)
+            report, statistics = self._grow(statistics, parameters, step, reservation)
         if self._plan.is_reset_due(step):
             density.reset_opacities(_rows(parameters), 2 * self._plan.values["prune_opacity"])
             parameters.activate()
@@ -209,7 +209,7 @@ class DensityState:
         return other
 
     def _grow(
-        self, statistics: density.Statistics, parameters: Parameters, step: int, room: Room
+        self, statistics: density.Statistics, parameters: Parameters, step: int, reservation: TrainingReservation
     ) -> tuple[density_pb2.DensityReport, density.Statistics]:
         rows, thresholds = _rows(parameters), self._plan.thresholds(step)
         extent, was_reset = self._plan.extent, self._was_reset
@@ -217,17 +217,17 @@ class DensityState:
         if plan.count > self._plan.most:
             fewer = _without_growth(thresholds)
             plan = density.plan(rows, statistics, fewer, extent=extent, after_reset=was_reset)
-        room.grow(plan.count)
+        reservation.grow(plan.count)
         grown = density.apply(plan, rows, self._draw(step)).parameters
         _take_over(parameters, grown)
         report = density_pb2.DensityReport(cloned=plan.cloned, split=plan.split, pruned=plan.pruned)
         return report, density.Statistics.zeros(grown)
 
-    def _move(self, parameters: Parameters, step: int, room: Room) -> density_pb2.DensityReport:
+    def _move(self, parameters: Parameters, step: int, reservation: TrainingReservation) -> density_pb2.DensityReport:
         draw, values = self._draw(step), self._plan.values
         least = values["min_opacity"]
         count = parameters.count
-        room.grow(min(self._plan.most, int((1.0 + values["growth"]) * count)))
+        reservation.grow(min(self._plan.most, int((1.0 + values["growth"]) * count)))
         moved = density.relocate(_rows(parameters), draw, min_opacity=least)
         added = density.add_gaussians(
             _rows(parameters), draw, cap=self._plan.most, growth=values["growth"], min_opacity=least

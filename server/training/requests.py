@@ -193,7 +193,7 @@ class Requests:
         if limit_bytes is None:
             # There is no such step; answering the request reports that and ends the call.
             return Request(message, PayloadReader(), part)
-        assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.transit.allocator(part))
+        assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.payload_memory.allocator(part))
         assembler.add(first.data)
         with self._call.payload_due():
             while not assembler.is_full:

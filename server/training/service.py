@@ -112,15 +112,15 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
         views.check_poses("start.views")
     tensors = scene.content.tensors
     count = scene.content.count
-    with runtime.trainings.room(footprint_of(plan, shapes, views), count) as room:
+    with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:
 
         def make() -> TrainingState:
             parameters = Parameters.of_scene(tensors, plan.optimizer)
             density = None if plan.density is None else DensityState(plan.density, parameters)
-            return TrainingState(start.scene.scene_id, plan, views, parameters, density, room)
+            return TrainingState(start.scene.scene_id, plan, views, parameters, density, reservation)
 
-        runtime.memory.check(Cost(bytes=room.bytes))
-        with room.counted():
+        runtime.memory.check(Cost(bytes=reservation.bytes))
+        with reservation.counted():
             state = runtime.executor.run(make, first.part)
     state.version = scene.version
     snapshots.warn_of_size(state, runtime)

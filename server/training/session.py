@@ -191,7 +191,7 @@ class Session:
         if state.exposures is not None:
             values, transfer = state.exposures.values, self._runtime.transfer
             cost = Cost(payload_bytes=values.nbytes, is_repeatable=True)
-            self._runtime.transit.reserve(values.nbytes, request.part)
+            self._runtime.payload_memory.reserve(values.nbytes, request.part)
             array = self._runtime.executor.run(lambda: transfer.download([values]), request.part, cost)[0]
             reply.views.exposures.CopyFrom(payload.add(array))
         reply.timings.CopyFrom(request.part.times.message())
@@ -220,7 +220,7 @@ class Session:
         sent = 0 if planned is None else planned.plan.image_bytes(set(names))
         cost = Cost(bytes=nbytes + received, payload_bytes=received + sent)
         self._runtime.memory.check(cost)
-        self._runtime.transit.reserve(sent, request.part)
+        self._runtime.payload_memory.reserve(sent, request.part)
         return cost
 
     def _run(self, work: Callable[[], T], request: Request, cost: Cost) -> T:
@@ -228,7 +228,7 @@ class Session:
         try:
             return self._runtime.executor.run(work, request.part, cost)
         finally:
-            self._state.room.settle(self._state.parameters.count)
+            self._state.reservation.resize(self._state.parameters.count)
 
     def _views(self, asked: training_pb2.Step) -> tuple[list[int], int]:
         """The views of a step, and how many of them the worker chose."""

@@ -17,7 +17,7 @@ from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.spool_index import LASTING
-from lumigrad.server.storage.trainings import Room, Training
+from lumigrad.server.storage.trainings import Training, TrainingReservation
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan
@@ -40,7 +40,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     state = training.state
     names = list(state.tensors())
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
-    runtime.transit.reserve(nbytes, call)
+    runtime.payload_memory.reserve(nbytes, call)
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)
     runtime.memory.check(cost)
 
@@ -75,7 +75,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
 
 def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
     """Log a warning if a training's snapshots would be too large to write."""
-    nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.transit.account.share
+    nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.payload_memory.account.share
     if state.plan.message.snapshot_every and runtime.tenant_spool is not None and nbytes > share:
         why = f"{nbytes} bytes are more than a tenant may have of payloads in progress: {share}"
         logs.event("snapshots will not be written", logging.WARNING, scene=state.scene_id, why=why)
@@ -98,7 +98,7 @@ def read(
         raise TrainingLostError(training_id)
     if 0 < holder < message.holder:
         raise TrainingHeldError(message.scene.scene_id)
-    blob = runtime.tenant_spool.read(_KIND, _name(training_id, slot), runtime.transit.allocator(call))
+    blob = runtime.tenant_spool.read(_KIND, _name(training_id, slot), runtime.payload_memory.allocator(call))
     if blob is None:
         return None
     reader = PayloadReader(blob.payload)
@@ -109,7 +109,7 @@ def read(
     plan = TrainingPlan.of(message.spec, message.kind, shapes, runtime.limits, "start.spec")
     views = Views.of(message.views, runtime, call, "start.views")
 
-    def make(room: Room) -> TrainingState:
+    def make(reservation: TrainingReservation) -> TrainingState:
         transfer = runtime.transfer
         tensors = {
             name: transfer.upload(array, dtype).clone() if dtype != dtypes.INT64 else torch.from_numpy(array.copy())
@@ -117,20 +117,22 @@ def read(
         }
         empty = {name: Parameter.of(name, {"raw": tensors[f"{name}.raw"]}) for name in shapes}
         density = None if plan.density is None else DensityState(plan.density, Parameters(empty))
-        state = TrainingState(message.scene.scene_id, plan, views, Parameters(empty), density, room, message.step)
+        state = TrainingState(
+            message.scene.scene_id, plan, views, Parameters(empty), density, reservation, message.step
+        )
         state.restore(tensors)
         transfer.finish()
         return state
 
     count = next(iter(shapes.values()))[0]
     runtime.trainings.vacate(training)
-    with runtime.trainings.room(footprint_of(plan, shapes, views), count) as room:
+    with runtime.trainings.reserved(footprint_of(plan, shapes, views), count) as reservation:
         # Each tensor is uploaded, then copied on the device.
         working = max(array.nbytes for array, _ in arrays.values())
         cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
-        runtime.memory.check(Cost(bytes=room.bytes + working))
-        with room.counted():
-            state = runtime.executor.run(lambda: make(room), call, cost)
+        runtime.memory.check(Cost(bytes=reservation.bytes + working))
+        with reservation.counted():
+            state = runtime.executor.run(lambda: make(reservation), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
     state.told.extend(message.told)
     state.snapshot_step = state.step

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from lumigrad.server.engines.content import Shapes
-from lumigrad.server.storage.trainings import Footprint, Room
+from lumigrad.server.storage.trainings import Footprint, TrainingReservation
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
@@ -31,11 +31,11 @@ class TrainingState:
         views: Views,
         parameters: Parameters,
         density: DensityState | None,
-        room: Room,
+        reservation: TrainingReservation,
         step: int = 0,
     ) -> None:
-        """`step` is the number of the next step; `room` is the reservation for everything."""
-        self.room = room
+        """`step` is the number of the next step; `reservation` is the reservation for everything."""
+        self.reservation = reservation
         self.scene_id = scene_id
         # The last published version of the scene.
         self.version = 0
@@ -62,7 +62,7 @@ class TrainingState:
     def copied_bytes(self) -> int:
         """Bytes that the next step takes beside rendering, for density control's copies."""
         is_due = self.density is not None and self.density.is_due(self.step)
-        return self.room.copied_bytes if is_due else 0
+        return self.reservation.copied_bytes if is_due else 0
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors of a snapshot, by name."""

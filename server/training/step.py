@@ -128,7 +128,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
         density = density.observed(gradients.by_name, rendered.outputs, rendered.planned.plan.cameras[0])
         if is_due:
             done = adam.run()
-            report, density = density.controlled(parameters, at, state.room)
+            report, density = density.controlled(parameters, at, state.reservation)
             density.noise(parameters, optimizer, at)()
         else:
             noise = density.noise(parameters, optimizer, at)

@@ -110,7 +110,7 @@ def knowing(seconds: dict[Any, float]) -> DeviceQueue:
     queue = DeviceQueue(1000, has_tenants=False)
     for kind, each in seconds.items():
         for _ in range(3):
-            queue.settle(Batch([Job(lambda: None, None, Cost(kind), None)]), each)
+            queue.record(Batch([Job(lambda: None, None, Cost(kind), None)]), each)
     return queue
 
 

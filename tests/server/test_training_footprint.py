@@ -60,12 +60,12 @@ def test_what_is_reserved_is_what_is_allocated(case: str) -> None:
     plan = TrainingPlan.of(spec, kind, shapes, LIMITS, "spec")
     views = Views([training_pb2.TrainingView(camera=camera) for camera in cameras(3)], [None] * 3)
     footprint = footprint_of(plan, shapes, views)
-    with store_of(1 << 30).room(footprint, 50) as room:
+    with store_of(1 << 30).reserved(footprint, 50) as reservation:
         parameters = Parameters.of_scene(tensors, plan.optimizer)
         density = None if plan.density is None else DensityState(plan.density, parameters)
-        state = TrainingState("scene", plan, views, parameters, density, room)
+        state = TrainingState("scene", plan, views, parameters, density, reservation)
     taken = {name: tensor.nbytes for name, tensor in state.tensors().items() if not name.endswith("was_reset")}
-    assert room.bytes == footprint.bytes(50) == sum(taken.values()) + views.bytes
+    assert reservation.bytes == footprint.bytes(50) == sum(taken.values()) + views.bytes
 
 
 def test_only_what_lies_behind_an_activation_takes_more_while_it_begins() -> None:
@@ -78,31 +78,31 @@ def test_only_what_lies_behind_an_activation_takes_more_while_it_begins() -> Non
 def test_growth_reserves_what_lasts() -> None:
     footprint = Footprint(row_bytes=10, fixed_bytes=5, working_bytes=0)
     store = store_of(400)
-    with store.room(footprint, 10) as room:
-        assert (room.bytes, room.copied_bytes) == (105, 200)
-    room.grow(5)
-    assert room.bytes == 105
-    room.grow(20)
-    assert room.bytes == 205
+    with store.reserved(footprint, 10) as reservation:
+        assert (reservation.bytes, reservation.copied_bytes) == (105, 200)
+    reservation.grow(5)
+    assert reservation.bytes == 105
+    reservation.grow(20)
+    assert reservation.bytes == 205
     with pytest.raises(BusyError):
-        room.grow(40)
-    assert room.bytes == 205
-    room.settle(20)
-    assert room.bytes == 205
-    room.release()
+        reservation.grow(40)
+    assert reservation.bytes == 205
+    reservation.resize(20)
+    assert reservation.bytes == 205
+    reservation.release()
     assert store.reserve(400).amount == 400
 
 
 def test_growth_takes_no_memory_that_the_device_has_not() -> None:
     store, footprint = store_of(1000, memory_bytes=250), Footprint(row_bytes=10, fixed_bytes=0, working_bytes=0)
-    with store.room(footprint, 20) as room:
+    with store.reserved(footprint, 20) as reservation:
         pass
-    room.grow(25)
-    room.settle(20)
+    reservation.grow(25)
+    reservation.resize(20)
     with pytest.raises(DeviceMemoryError) as caught:
-        room.grow(30)
-    assert (caught.value.asked_bytes, caught.value.available_bytes, room.bytes) == (100, 50, 200)
-    with pytest.raises(DeviceMemoryError) as caught, room.counted():
+        reservation.grow(30)
+    assert (caught.value.asked_bytes, caught.value.available_bytes, reservation.bytes) == (100, 50, 200)
+    with pytest.raises(DeviceMemoryError) as caught, reservation.counted():
         raise DeviceMemoryError(0, -30)
     assert (caught.value.asked_bytes, caught.value.available_bytes) == (200, 170)
 
@@ -151,9 +151,9 @@ def test_idle_trainings_make_room_only_if_that_is_enough() -> None:
     store, call = store_of(100), SimpleNamespace(check=lambda: None)
     for number in range(3):
         with store.begin(f"scene-{number}", "", call) as training:
-            with store.room(Footprint(0, 30, 0), 1) as room:
+            with store.reserved(Footprint(0, 30, 0), 1) as reservation:
                 pass
-            store.keep(training, SimpleNamespace(scene_id=f"scene-{number}", room=room))
+            store.keep(training, SimpleNamespace(scene_id=f"scene-{number}", reservation=reservation))
     held = store.reserve(10)
     with pytest.raises(BusyError):
         store.reserve(95)
@@ -168,9 +168,9 @@ def test_what_others_have_is_theirs() -> None:
     one, other = (TrainingStore(account, tenant, 60.0, memory_of(account)) for tenant in "ab")
     call = SimpleNamespace(check=lambda: None)
     with one.begin("scene", "", call) as training:
-        with one.room(Footprint(0, 50, 0), 1) as room:
+        with one.reserved(Footprint(0, 50, 0), 1) as reservation:
             pass
-        one.keep(training, SimpleNamespace(scene_id="scene", room=room))
+        one.keep(training, SimpleNamespace(scene_id="scene", reservation=reservation))
     with pytest.raises(BusyError, match="--all"):
         other.reserve(55)
     with pytest.raises(BusyError, match=r"61 bytes are needed, of which there are 60 at the most \(--each\)"):

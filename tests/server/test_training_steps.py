@@ -157,8 +157,8 @@ def state_of(kind: str) -> TrainingState:
     cameras = [training_pb2.TrainingView(camera=opencv_camera(*SIZE, x=0.1 * index)) for index in range(3)]
     parameters = Parameters.of_scene(cloud, plan.optimizer)
     density = None if plan.density is None else DensityState(plan.density, parameters)
-    room: Any = SimpleNamespace(grow=lambda count: None)
-    return TrainingState("scene", plan, Views(cameras, targets), parameters, density, room)
+    reservation: Any = SimpleNamespace(grow=lambda count: None)
+    return TrainingState("scene", plan, Views(cameras, targets), parameters, density, reservation)
 
 
 def stepped(state: TrainingState, is_own: bool) -> Done:

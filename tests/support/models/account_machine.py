@@ -30,7 +30,7 @@ from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.process.worker import make_machine
 from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.tenants import Tenants
-from lumigrad.server.storage.trainings import Footprint, Room, Training
+from lumigrad.server.storage.trainings import Footprint, Training, TrainingReservation
 from lumigrad.server.training.requests import Part, Parts
 
 TENANTS = ("a", "b", "c")
@@ -96,9 +96,9 @@ class Asked:
     part_bytes: dict[Part, int] = field(default_factory=dict)
 
     @property
-    def room(self) -> Room:
+    def reservation(self) -> TrainingReservation:
         assert self.training is not None
-        return self.training.state.room
+        return self.training.state.reservation
 
 
 class AccountMachine(RuleBasedStateMachine):
@@ -124,7 +124,7 @@ class AccountMachine(RuleBasedStateMachine):
     @rule(which=WHICH, size=SIZES)
     def reserve(self, which: int, size: int) -> None:
         asked = self._one(which)
-        if _unless_busy(lambda: self._machine.transit.reserve(size, asked.call)):
+        if _unless_busy(lambda: self._machine.payload_memory.reserve(size, asked.call)):
             asked.own_bytes += size
 
     @precondition(lambda self: self._calls)
@@ -133,7 +133,7 @@ class AccountMachine(RuleBasedStateMachine):
         asked = self._one(which)
         part = asked.parts.begin("step")
         asked.begun.append(part)
-        asked.part_bytes[part] = size if _unless_busy(lambda: self._machine.transit.reserve(size, part)) else 0
+        asked.part_bytes[part] = size if _unless_busy(lambda: self._machine.payload_memory.reserve(size, part)) else 0
 
     @precondition(lambda self: any(asked.begun for asked in self._calls))
     @rule(which=WHICH, size=SIZES, again=st.booleans())
@@ -144,7 +144,7 @@ class AccountMachine(RuleBasedStateMachine):
         asked.part_bytes.pop(part, None)
         if again:
             # Whoever comes too late takes nothing.
-            _unless_busy(lambda: self._machine.transit.reserve(size, part))
+            _unless_busy(lambda: self._machine.payload_memory.reserve(size, part))
             asked.parts.close(part)
 
     @precondition(lambda self: self._calls)
@@ -164,7 +164,7 @@ class AccountMachine(RuleBasedStateMachine):
         for part in asked.begun:
             asked.parts.close(part)
         # What comes after the end is given back at once.
-        _unless_busy(lambda: self._machine.transit.reserve(1000, asked.call))
+        _unless_busy(lambda: self._machine.payload_memory.reserve(1000, asked.call))
         try:
             asked.parts.begin("late")
         except CancelledError:
@@ -182,7 +182,7 @@ class AccountMachine(RuleBasedStateMachine):
             try:
                 for _ in range(1000):
                     part = asked.parts.begin("step")
-                    _unless_busy(lambda part=part: self._machine.transit.reserve(1000, part))
+                    _unless_busy(lambda part=part: self._machine.payload_memory.reserve(1000, part))
                     begun.set()
             except CancelledError:
                 return
@@ -241,10 +241,10 @@ class AccountMachine(RuleBasedStateMachine):
         stack = ExitStack()
         try:
             training = stack.enter_context(trainings.begin(f"scene-{self._number % 7}", "", asked.call))
-            with trainings.room(Footprint(row, 1000, 10), count) as room:
+            with trainings.reserved(Footprint(row, 1000, 10), count) as reservation:
                 if fails:
                     raise BusyError("nothing was made", None)
-            trainings.keep(training, SimpleNamespace(scene_id=training.scene_id, room=room))  # type: ignore[arg-type]
+            trainings.keep(training, SimpleNamespace(scene_id=training.scene_id, reservation=reservation))  # type: ignore[arg-type]
         except (BusyError, TrainingHeldError):
             stack.close()
             return
@@ -254,15 +254,15 @@ class AccountMachine(RuleBasedStateMachine):
     @rule(which=WHICH, count=st.integers(1, 8000), succeeds=st.booleans())
     def grow(self, which: int, count: int, succeeds: bool) -> None:
         asked = self._training(which)
-        before = asked.room.bytes
+        before = asked.reservation.bytes
         try:
-            asked.room.grow(count)
+            asked.reservation.grow(count)
         except BusyError:
-            assert asked.room.bytes == before
+            assert asked.reservation.bytes == before
             return
         asked.count = count if succeeds else asked.count
-        asked.room.settle(asked.count)
-        assert succeeds or asked.room.bytes == before
+        asked.reservation.resize(asked.count)
+        assert succeeds or asked.reservation.bytes == before
 
     @precondition(lambda self: any(asked.training for asked in self._calls))
     @rule(which=WHICH, size=SIZES)
@@ -291,7 +291,7 @@ class AccountMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_more_than_a_share(self) -> None:
-        for account in (self._machine.transit.account, *self._tenants.accounts.values()):
+        for account in (self._machine.payload_memory.account, *self._tenants.accounts.values()):
             taken = account.tenants()
             assert sum(taken.values()) == account.taken <= account.limit
             assert all(0 < amount <= account.share for amount in taken.values())
@@ -301,7 +301,7 @@ class AccountMachine(RuleBasedStateMachine):
         expected: Counter[str] = Counter()
         for asked in self._calls:
             expected[asked.call.tenant] += asked.own_bytes + sum(asked.part_bytes.values())
-        assert self._machine.transit.account.tenants() == dict(+expected)
+        assert self._machine.payload_memory.account.tenants() == dict(+expected)
 
     @invariant()
     def each_tenant_has_what_its_trainings_took(self) -> None:
@@ -315,7 +315,7 @@ class AccountMachine(RuleBasedStateMachine):
         for asked in self._calls:
             asked.stack.close()
             asked.context.end()
-        assert self._machine.transit.bytes == 0
+        assert self._machine.payload_memory.bytes == 0
         self._tenants.clear()
         assert [account.taken for account in self._tenants.accounts.values()] == [0]
         assert (self._tenants.scene_bytes, self._tenants.context_bytes, self._tenants.trainings) == (0, 0, 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 # Modification time, size and inode; None: there is no such file.
-Stamp = tuple[int, int, int] | None
+FileVersion = tuple[int, int, int] | None
 
 
-def stamp_of(path: str) -> Stamp:
+def file_version(path: str) -> FileVersion:
     """A value that changes whenever the file, or the target of a link, is written or replaced."""
     try:
         status = os.stat(path)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, Float64
-from lumigrad.client.commands.options import numbers
+from lumigrad.client.commands.options import direction, numbers, option, positive_number
 from lumigrad.client.datasets import Capture
 from lumigrad.client.datasets.fields import read_json
 from lumigrad.client.errors import InvalidArgument
@@ -261,6 +261,18 @@ def _made(make: Callable[..., Camera], values: dict[str, Any]) -> Camera:
         if parameter.default is parameter.empty and name not in values:
             raise TypeError(f"{name} is missing")
     return make(**values)
+
+
+def add_camera(group: argparse._ActionsContainer) -> None:
+    """Declares --camera."""
+    group.add_argument("--camera", type=parse, default="orbit 30,20", metavar="AIM", help=HELP)
+
+
+def add_field(group: argparse._ActionsContainer, fov: str, up: str) -> None:
+    """Declares --fov and --up, with what they are."""
+    option(group, "--fov", f"{fov} (default: 40)", type=positive_number, metavar="DEGREES")
+    told = f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, or up in the "
+    option(group, "--up", f"{told}photographs of a data set)", type=direction, metavar="AXIS")
 
 
 def parse(text: str) -> Aim:

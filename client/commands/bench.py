@@ -11,8 +11,9 @@ from pathlib import Path
 from lumigrad.client.benchmark.calls import Measurement, cloud, measurements, throughputs
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
-from lumigrad.client.commands.options import AXES, add_connection, connect, count, picture_size, positive_number
+from lumigrad.client.commands.options import AXES, COUNT, SIZE, add_connection, connect, count, option, positive_number
 from lumigrad.client.formats import is_gaussian_scene
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
 from lumigrad.client.transport.lanes import LaneMode
 from lumigrad.client.values.gaussians import Gaussians
@@ -32,73 +33,52 @@ examples:
 _COLUMNS = ("median ms", "p90 ms", "kernel ms", "rest ms", "MiB/s")
 
 
-class BenchCommand:
-    """Measures calls of each kind."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    told = "a scene file (default: a generated one)"
+    parser.add_argument("scene", metavar="SCENE", type=Path, nargs="?", help=told)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    what = parser.add_argument_group("what is measured")
+    option(what, "--size", "may be repeated (default: both 512x512 and 1920x1080)", action="append", **SIZE)
+    option(what, "--count", "Gaussians of the generated scene", 100_000, **COUNT)
+    option(what, "--payload-mib", "that travels for the rates", 16, type=count, metavar="MIB")
+    option(what, "--seconds", "for each line, of at least three calls", 0.5, type=positive_number)
+    add_connection(parser)
 
-    help = "measure how fast a worker is from here"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.description = _DESCRIPTION
-        parser.add_argument(
-            "scene", metavar="SCENE", type=Path, nargs="?", help="a scene file (default: a generated one)"
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-        what = parser.add_argument_group("what is measured")
-        what.add_argument(
-            "--size",
-            type=picture_size,
-            action="append",
-            metavar="WxH",
-            help="may be repeated (default: both 512x512 and 1920x1080)",
-        )
-        what.add_argument(
-            "--count",
-            type=count,
-            default=100_000,
-            metavar="N",
-            help="Gaussians of the generated scene (default: 100000)",
-        )
-        what.add_argument(
-            "--payload-mib", type=count, default=16, metavar="MIB", help="that travels for the rates (default: 16)"
-        )
-        what.add_argument(
-            "--seconds", type=positive_number, default=0.5, help="for each line, of at least three calls (default: 0.5)"
-        )
-        add_connection(parser.add_argument_group("worker"))
+def _run(arguments: argparse.Namespace) -> int:
+    """Measures and prints line by line."""
+    scene = _scene(arguments)
+    # On an error, closes the generator, which deletes its scenes, before the client is closed.
+    with connect(arguments) as client, closing(_lines(client, arguments, scene)) as lines:
+        info = client.info()
+        if arguments.json:
+            kind = "gaussians" if isinstance(scene, Gaussians) else "spheres"
+            told = {"target": info.target, "device": info.device, "device_name": info.device_name}
+            told |= {"lane": client.lane, "kind": kind}
+            rows = [asdict(line) for line in lines]
+            print(json_text({**told, "count": len(scene), "measurements": rows}))
+            return 0
+        print(f"{info.target}, {info.device}: {info.device_name}; {len(scene):,} {type(scene).__name__}")
+        print(_row("", _COLUMNS))
+        for line in lines:
+            print(_row(line.what, _cells(line)), flush=True)
+    return 0
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Measures and prints line by line."""
-        scene = _scene(arguments)
-        # On an error, closes the generator, which deletes its scenes, before the client is closed.
-        with connect(arguments) as client, closing(self._lines(client, arguments, scene)) as lines:
-            info = client.info()
-            if arguments.json:
-                kind = "gaussians" if isinstance(scene, Gaussians) else "spheres"
-                told = {"target": info.target, "device": info.device, "device_name": info.device_name}
-                told |= {"lane": client.lane, "kind": kind}
-                rows = [asdict(line) for line in lines]
-                print(json_text({**told, "count": len(scene), "measurements": rows}))
-                return 0
-            print(f"{info.target}, {info.device}: {info.device_name}; {len(scene):,} {type(scene).__name__}")
-            print(_row("", _COLUMNS))
-            for line in lines:
-                print(_row(line.what, _cells(line)), flush=True)
-        return 0
 
-    def _lines(
-        self, client: Client, arguments: argparse.Namespace, scene: Gaussians | Spheres
-    ) -> Generator[Measurement, None, None]:
-        up = AXES["-y" if isinstance(scene, Gaussians) else "y"]
-        views = {
-            f"{width}x{height}": aim.Orbit(30.0, 20.0).camera(scene, aim.View(width, height, 40.0, up))
-            for width, height in arguments.size or _SIZES
-        }
-        yield from measurements(client, views, scene, arguments.seconds)
-        lanes: tuple[LaneMode, ...] = ("shared", "stream") if client.lane == "shared" else ("stream",)
-        for lane in lanes:
-            with connect(arguments, lane) as apart:
-                yield from throughputs(apart, arguments.payload_mib, arguments.seconds)
+def _lines(
+    client: Client, arguments: argparse.Namespace, scene: Gaussians | Spheres
+) -> Generator[Measurement, None, None]:
+    up = AXES["-y" if isinstance(scene, Gaussians) else "y"]
+    views = {
+        f"{width}x{height}": aim.Orbit(30.0, 20.0).camera(scene, aim.View(width, height, 40.0, up))
+        for width, height in arguments.size or _SIZES
+    }
+    yield from measurements(client, views, scene, arguments.seconds)
+    lanes: tuple[LaneMode, ...] = ("shared", "stream") if client.lane == "shared" else ("stream",)
+    for lane in lanes:
+        with connect(arguments, lane) as apart:
+            yield from throughputs(apart, arguments.payload_mib, arguments.seconds)
 
 
 def _scene(arguments: argparse.Namespace) -> Gaussians | Spheres:
@@ -117,4 +97,4 @@ def _cells(line: Measurement) -> tuple[str, ...]:
     return (*("" if time is None else f"{time:.2f}" for time in times), rate)
 
 
-command = BenchCommand()
+command = Command("measure how fast a worker is from here", _add_arguments, _run)

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from lumigrad.client.base.extras import require
-from lumigrad.client.shell.catalog import all_parsers
+from lumigrad.client.shell.catalog import Command, all_parsers
 from lumigrad.client.shell.parser import Parser
 
 _SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -22,24 +22,19 @@ examples:
 """
 
 
-class CompletionCommand:
-    """Prints the script."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="bash, zsh, fish or tcsh")
 
-    help = "print a script with which a shell completes all this"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the argument."""
-        parser.epilog = _EXAMPLES
-        parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="bash, zsh, fish or tcsh")
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Generates the script from the parsers of all commands."""
-        shtab = require("shtab", "completion", "lumigrad completion")
-        parser, parsers = all_parsers()
-        for each in parsers.values():
-            _mark_files(each, shtab.FILE, shtab.DIRECTORY)
-        print(shtab.complete(parser, arguments.shell))
-        return 0
+def _run(arguments: argparse.Namespace) -> int:
+    """Generates the script from the parsers of all commands."""
+    shtab = require("shtab", "completion", "lumigrad completion")
+    parser, parsers = all_parsers()
+    for each in parsers.values():
+        _mark_files(each, shtab.FILE, shtab.DIRECTORY)
+    print(shtab.complete(parser, arguments.shell))
+    return 0
 
 
 def _mark_files(parser: Parser, file: object, folder: object) -> None:
@@ -51,4 +46,4 @@ def _mark_files(parser: Parser, file: object, folder: object) -> None:
             action.complete = folder  # type: ignore[attr-defined]
 
 
-command = CompletionCommand()
+command = Command("print a script with which a shell completes all this", _add_arguments, _run)

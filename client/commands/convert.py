@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lumigrad.client.commands.scene_file import add_scene
 from lumigrad.client.formats import read_scene, save_gaussians
+from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
 examples:
@@ -16,32 +17,23 @@ examples:
 """
 
 
-class ConvertCommand:
-    """Reads any supported format of Gaussians and writes another. Needs no worker."""
-
-    help = "write a scene of Gaussians in another file format"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the arguments."""
-        parser.epilog = _EXAMPLES
-        add_scene(parser)
-        parser.add_argument(
-            "output",
-            metavar="OUTPUT",
-            type=Path,
-            help="the file to write: .ply keeps everything, .spz and .splat round",
-        )
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Writes the file and prints a summary."""
-        stored = read_scene(arguments.scene, skip_invalid=True)
-        if stored.skipped:
-            print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
-        # A .splat cannot store it.
-        antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
-        save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
-        print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")
-        return 0
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    add_scene(parser)
+    told = "the file to write: .ply keeps everything, .spz and .splat round"
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help=told)
 
 
-command = ConvertCommand()
+def _run(arguments: argparse.Namespace) -> int:
+    """Writes the file and prints a summary."""
+    stored = read_scene(arguments.scene, skip_invalid=True)
+    if stored.skipped:
+        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    # A .splat cannot store it.
+    antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
+    save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
+    print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")
+    return 0
+
+
+command = Command("write a scene of Gaussians in another file format", _add_arguments, _run)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lumigrad.client.client import Client
-from lumigrad.client.commands.options import add_connection, connect, count
+from lumigrad.client.commands.options import COUNT, FILE, FOLDER, add_connection, connect, count, ending, option
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
@@ -22,6 +22,7 @@ from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.formats import is_gaussian_scene
 from lumigrad.client.pictures import write_image
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.gaussians import Gaussians
@@ -47,71 +48,68 @@ examples:
 """
 
 
-class FitCommand:
-    """Fits a scene to photographs."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
+    told = "the scene: a .ply"
+    parser.add_argument("-o", "--output", required=True, type=ending(".ply"), metavar="FILE", help=told)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--resume", action="store_true", help="go on with a fit that was stopped")
+    _add_recipe(parser.add_argument_group("fit"))
+    data = parser.add_argument_group("data")
+    option(data, "--images", "folder of the photographs (default: the usual one)", **FOLDER)
+    option(data, "--max-size", "most along a side of a photograph", 1600, dest="size", type=count, metavar="PIXELS")
+    option(data, "--hold-out", "keep every Nth photograph aside; 0: none", 8, type=int, metavar="N")
+    add_connection(parser)
 
-    help = "fit Gaussians or spheres to posed photographs"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.description = _DESCRIPTION
-        parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
-        parser.add_argument("-o", "--output", required=True, type=_scene_path, metavar="FILE", help="the scene: a .ply")
-        parser.add_argument("--json", action="store_true", help="print the report as JSON")
-        parser.add_argument("--resume", action="store_true", help="go on with a fit that was stopped")
-        _add_recipe(parser.add_argument_group("fit"))
-        _add_data(parser.add_argument_group("data"))
-        add_connection(parser.add_argument_group("worker"))
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Fits, evaluates, and writes the scene and images."""
-        told = sys.stderr if arguments.json else sys.stdout
-        folder = arguments.output.with_suffix(".fit")
-        checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
-        data = arguments if checkpoint is None else checkpoint
-        capture = Capture.load(arguments.dataset, images=arguments.images)
-        fitted, held_out = divide(shots_of(capture, data.size), data.hold_out)
-        with connect(arguments) as client, stop_on_interrupt() as stopped:
-            if checkpoint is None:
-                trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out)
-            else:
-                trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
-            folder.mkdir(parents=True, exist_ok=True)
-            lease = trainer.training_id, trainer.lease
-            Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
-            print(
-                f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=told
-            )
-            began, first = time.perf_counter(), trainer.step_number
-            every = arguments.every or max(recipe.steps // 10, 1)
-            with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
-                scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
-            seconds, done = time.perf_counter() - began, trainer.step_number
-            trainer.close(finish=done >= recipe.steps)
-            if done >= recipe.steps:
-                # There is nothing to resume.
-                (folder / "checkpoint.json").unlink(missing_ok=True)
-            after = _measure(client, scene, held_out, fitted, folder)
-        report: dict[str, Any] = {
-            "steps": done,
-            "resumed_from": first,
-            "seconds": seconds,
-            "steps_per_second": (done - first) / seconds,
-            "count": len(scene),
-        }
-        report |= {"held_out": asdict(after), "begin": asdict(before), "recipe": asdict(recipe)}
-        (folder / "report.json").write_text(json.dumps(report, indent=2))
-        if arguments.json:
-            print(json_text({"output": str(arguments.output), **report}))
-        rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
-        print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=told)
-        print(f"held-out photographs: {before}, now {after}", file=told)
-        exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours"
-        print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=told)
-        print(f"pictures and report in {folder}/", file=told)
-        if done < recipe.steps:
-            print("stopped; --resume goes on with it while the worker keeps the training", file=sys.stderr)
-        return 0
+def _run(arguments: argparse.Namespace) -> int:
+    """Fits, evaluates, and writes the scene and images."""
+    told = sys.stderr if arguments.json else sys.stdout
+    folder = arguments.output.with_suffix(".fit")
+    checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
+    data = arguments if checkpoint is None else checkpoint
+    capture = Capture.load(arguments.dataset, images=arguments.images)
+    fitted, held_out = divide(shots_of(capture, data.size), data.hold_out)
+    with connect(arguments) as client, stop_on_interrupt() as stopped:
+        if checkpoint is None:
+            trainer, recipe, before = _begin(client, arguments, capture, fitted, held_out)
+        else:
+            trainer, recipe, before = _resumed(client, checkpoint, fitted), checkpoint.recipe, checkpoint.before
+        folder.mkdir(parents=True, exist_ok=True)
+        lease = trainer.training_id, trainer.lease
+        Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
+        print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=told)
+        began, first = time.perf_counter(), trainer.step_number
+        every = arguments.every or max(recipe.steps // 10, 1)
+        with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
+            scene = fit(client, trainer, recipe.steps, every, held_out, arguments.output, journal, stopped)
+        seconds, done = time.perf_counter() - began, trainer.step_number
+        trainer.close(finish=done >= recipe.steps)
+        if done >= recipe.steps:
+            # There is nothing to resume.
+            (folder / "checkpoint.json").unlink(missing_ok=True)
+        after = _measure(client, scene, held_out, fitted, folder)
+    report: dict[str, Any] = {
+        "steps": done,
+        "resumed_from": first,
+        "seconds": seconds,
+        "steps_per_second": (done - first) / seconds,
+        "count": len(scene),
+    }
+    report |= {"held_out": asdict(after), "begin": asdict(before), "recipe": asdict(recipe)}
+    (folder / "report.json").write_text(json.dumps(report, indent=2))
+    if arguments.json:
+        print(json_text({"output": str(arguments.output), **report}))
+    rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
+    print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=told)
+    print(f"held-out photographs: {before}, now {after}", file=told)
+    exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours"
+    print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=told)
+    print(f"pictures and report in {folder}/", file=told)
+    if done < recipe.steps:
+        print("stopped; --resume goes on with it while the worker keeps the training", file=sys.stderr)
+    return 0
 
 
 def _begin(
@@ -179,57 +177,20 @@ def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], fitt
 
 
 def _add_recipe(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--kind", choices=("gaussians", "spheres"), default="gaussians", help="(default: gaussians)")
-    group.add_argument("--steps", type=count, default=7000, metavar="N", help="of the optimiser (default: 7000)")
-    group.add_argument(
-        "--strategy",
-        choices=("mcmc", "adaptive", "none"),
-        default="mcmc",
-        help="which Gaussians come and go (default: mcmc)",
-    )
-    group.add_argument(
-        "--cap", type=count, metavar="N", help=f"Gaussians at the most (default: {_GROWTH} for each initial point)"
-    )
-    group.add_argument("--sh-degree", type=int, choices=range(5), default=3, help="of their colours (default: 3)")
+    option(group, "--kind", "", "gaussians", choices=("gaussians", "spheres"))
+    option(group, "--steps", "of the optimiser", 7000, **COUNT)
+    option(group, "--strategy", "which Gaussians come and go", "mcmc", choices=("mcmc", "adaptive", "none"))
+    option(group, "--cap", f"Gaussians at the most (default: {_GROWTH} for each initial point)", **COUNT)
+    option(group, "--sh-degree", "of their colours", 3, type=int, choices=range(5))
     group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
-    group.add_argument(
-        "--exposures",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="fit an affine map of each photograph's colours, for cameras that expose by themselves (default: yes)",
-    )
-    group.add_argument("--begin", type=Path, metavar="FILE", help="a scene to begin with, instead of the points")
-    group.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
-    group.add_argument("--every", type=count, metavar="N", help="steps from preview to preview (default: a tenth)")
-    group.add_argument(
-        "--snapshot-every",
-        type=count,
-        metavar="N",
-        help="steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)",
-    )
-    group.add_argument("--logdir", type=Path, metavar="DIR", help="write metrics for TensorBoard there")
+    told = "fit an affine map of each photograph's colours, for cameras that expose by themselves (default: yes)"
+    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=True, help=told)
+    option(group, "--begin", "a scene to begin with, instead of the points", **FILE)
+    option(group, "--seed", "of everything random", 0, type=int)
+    option(group, "--every", "steps from preview to preview (default: a tenth)", **COUNT)
+    told = "steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)"
+    option(group, "--snapshot-every", told, **COUNT)
+    option(group, "--logdir", "write metrics for TensorBoard there", **FOLDER)
 
 
-def _add_data(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--images", type=Path, metavar="DIR", help="folder of the photographs (default: the usual one)")
-    group.add_argument(
-        "--max-size",
-        type=count,
-        dest="size",
-        default=1600,
-        metavar="PIXELS",
-        help="most along a side of a photograph (default: 1600)",
-    )
-    group.add_argument(
-        "--hold-out", type=int, default=8, metavar="N", help="keep every Nth photograph aside; 0: none (default: 8)"
-    )
-
-
-def _scene_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix != ".ply":
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .ply, got {text}")
-    return path
-
-
-command = FitCommand()
+command = Command("fit Gaussians or spheres to posed photographs", _add_arguments, _run)

@@ -7,8 +7,9 @@ import sys
 
 import grpc
 
-from lumigrad.client.commands.options import add_connection, tls_of
+from lumigrad.client.commands.options import add_connection, option, tls_of
 from lumigrad.client.shell import exits
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.transport.addresses import Address, Targets
 from lumigrad.client.transport.channel import credentials_of, open_channel, resolve_tls
 
@@ -32,42 +33,35 @@ examples:
 """
 
 
-class HealthCommand:
-    """Calls grpc.health.v1 once; works with any gRPC server."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    option(parser, "--service", "of one service (default: of all)", type=_service, metavar="NAME")
+    add_connection(parser, _TIMEOUT_S)
 
-    help = "tell by the exit status whether a worker serves"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.epilog = _EXAMPLES
-        parser.add_argument(
-            "--service", type=_service, default="", metavar="NAME", help="of one service (default: of all)"
-        )
-        add_connection(parser.add_argument_group("worker"), _TIMEOUT_S)
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Prints each worker's status; returns 0 if all are SERVING, else the code of the first that is not."""
-        targets = Targets(arguments.target)
-        certificate = tuple(arguments.certificate) if arguments.certificate else None
-        credentials = credentials_of(resolve_tls(tls_of(arguments)), certificate)
-        codes = []
-        for address in targets.addresses():
-            try:
-                status = _asked(address, credentials, arguments)
-            except grpc.RpcError as error:
-                print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
-                codes.append(_EXITS.get(error.code(), exits.FAILED))
-            else:
-                told = _STATUS.get(status, str(status))
-                print(told if targets.is_lone else f"{address.target} {told}")
-                codes.append(exits.OK if status == _SERVING else exits.NOT_SO)
-        return next((code for code in codes if code != exits.OK), exits.OK)
+def _run(arguments: argparse.Namespace) -> int:
+    """Prints each worker's status; returns 0 if all are SERVING, else the code of the first that is not."""
+    targets = Targets(arguments.target)
+    certificate = tuple(arguments.certificate) if arguments.certificate else None
+    credentials = credentials_of(resolve_tls(tls_of(arguments)), certificate)
+    codes = []
+    for address in targets.addresses():
+        try:
+            status = _asked(address, credentials, arguments)
+        except grpc.RpcError as error:
+            print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
+            codes.append(_EXITS.get(error.code(), exits.FAILED))
+        else:
+            told = _STATUS.get(status, str(status))
+            print(told if targets.is_lone else f"{address.target} {told}")
+            codes.append(exits.OK if status == _SERVING else exits.NOT_SO)
+    return next((code for code in codes if code != exits.OK), exits.OK)
 
 
 def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:
     """Calls a worker; returns its status."""
     with open_channel(address, credentials) as channel:
-        return _status_of(channel.unary_unary(_METHOD)(_request(arguments.service), timeout=arguments.timeout))
+        return _status_of(channel.unary_unary(_METHOD)(_request(arguments.service or ""), timeout=arguments.timeout))
 
 
 def _service(text: str) -> str:
@@ -88,4 +82,4 @@ def _status_of(reply: bytes) -> int:
     return reply[1] if len(reply) == 2 and reply[0] == 0x08 else 0
 
 
-command = HealthCommand()
+command = Command("tell by the exit status whether a worker serves", _add_arguments, _run)

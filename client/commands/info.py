@@ -7,6 +7,7 @@ import dataclasses
 import sys
 
 from lumigrad.client.commands.options import add_connection, connect
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
 from lumigrad.client.transport.addresses import Targets
 from lumigrad.client.workers.info import WorkerInfo
@@ -19,32 +20,27 @@ examples:
 """
 
 
-class InfoCommand:
-    """Shows a worker's device, limits and load."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_connection(parser)
 
-    help = "show a worker's device, limits and load"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.epilog = _EXAMPLES
-        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-        add_connection(parser.add_argument_group("worker"))
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Prints the worker's reply."""
-        with connect(arguments) as client:
-            infos, lane = client.infos(), client.lane
-        targets = Targets(arguments.target)
-        if arguments.json:
-            told = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
-            print(json_text(told[0] if targets.is_lone else told))
-        else:
-            print("\n\n".join(_text(info, lane) for info in infos))
-        answered = {info.target for info in infos}
-        for address in () if targets.is_lone else targets.addresses():
-            if address.target not in answered:
-                print(f"lumigrad: no answer from {address.target}", file=sys.stderr)
-        return 0
+def _run(arguments: argparse.Namespace) -> int:
+    """Prints the worker's reply."""
+    with connect(arguments) as client:
+        infos, lane = client.infos(), client.lane
+    targets = Targets(arguments.target)
+    if arguments.json:
+        told = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
+        print(json_text(told[0] if targets.is_lone else told))
+    else:
+        print("\n\n".join(_text(info, lane) for info in infos))
+    answered = {info.target for info in infos}
+    for address in () if targets.is_lone else targets.addresses():
+        if address.target not in answered:
+            print(f"lumigrad: no answer from {address.target}", file=sys.stderr)
+    return 0
 
 
 def _text(info: WorkerInfo, lane: str) -> str:
@@ -73,4 +69,4 @@ def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-command = InfoCommand()
+command = Command("show a worker's device, limits and load", _add_arguments, _run)

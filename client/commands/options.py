@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
@@ -24,44 +27,28 @@ AXES = {
 }
 
 
-def add_connection(parser: argparse._ActionsContainer, timeout_s: float = 60.0) -> None:
-    """Declares --target, --timeout and the options for secured workers."""
-    parser.add_argument(
-        "--target",
-        metavar="HOST:PORT",
-        help="the worker, or several: with commas between them, or all behind dns:///NAME:PORT "
-        f"(default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=positive_number,
-        default=timeout_s,
-        metavar="SECONDS",
-        help="time-out of a call (default: %(default)g)",
-    )
-    add_security(parser)
+def option(group: argparse._ActionsContainer, flag: str, told: str, default: Any = None, **settings: Any) -> None:
+    """Declares an option. Its help ends with its default, if it has one."""
+    if default is not None:
+        shown = default if isinstance(default, str) else f"{default:g}"
+        told = f"{told} (default: {shown})".lstrip()
+    group.add_argument(flag, help=told, default=default, **settings)
 
 
-def add_security(parser: argparse._ActionsContainer) -> None:
-    """Declares the options for secured workers.
+def add_connection(parser: argparse.ArgumentParser, timeout_s: float = 60.0) -> None:
+    """Declares --target, --timeout and the options for secured workers.
 
     The token itself is not an option, because other users of the machine can read command lines.
     """
-    parser.add_argument(
-        "--tls",
-        action=argparse.BooleanOptionalAction,
-        help="encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else not)",
-    )
-    parser.add_argument("--tls-ca", metavar="FILE", help="encrypt calls, and trust the authorities in this PEM file")
-    parser.add_argument(
-        "--certificate", nargs=2, metavar=("FILE", "KEY"), help="show this client's certificate, PEM files"
-    )
-    parser.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help=f"has the token to send (default: {TOKEN_VARIABLE}, else none)",
-    )
+    group = parser.add_argument_group("worker")
+    told = "the worker, or several: with commas between them, or all behind dns:///NAME:PORT "
+    option(group, "--target", f"{told}(default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})", metavar="HOST:PORT")
+    option(group, "--timeout", "time-out of a call", timeout_s, **SECONDS)
+    told = "encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else not)"
+    option(group, "--tls", told, action=argparse.BooleanOptionalAction)
+    option(group, "--tls-ca", "encrypt calls, and trust the authorities in this PEM file", metavar="FILE")
+    option(group, "--certificate", "show this client's certificate, PEM files", nargs=2, metavar=("FILE", "KEY"))
+    option(group, "--token-file", f"has the token to send (default: {TOKEN_VARIABLE}, else none)", **FILE)
 
 
 def connect(arguments: argparse.Namespace, lane: LaneMode = "auto") -> Client:
@@ -106,18 +93,26 @@ def positive_number(text: str) -> float:
     return value
 
 
-def count(text: str) -> int:
-    """Parses a whole number >= 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text}")
-    return int(text)
+def whole(expected: str, least: int, largest: float = float("inf")) -> Callable[[str], int]:
+    """A parser of whole numbers within bounds, which are included."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= largest:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+        return int(text)
+
+    return parse
 
 
-def port_number(text: str) -> int:
-    """Parses a TCP port; 0: any free port."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, got {text}")
-    return int(text)
+def ending(suffixes: str) -> Callable[[str], Path]:
+    """A parser of paths that end in one of the suffixes of a text, like ".png or .npy"."""
+
+    def parse(text: str) -> Path:
+        if not Path(text).suffix or Path(text).suffix not in re.findall(r"\.\w+", suffixes):
+            raise argparse.ArgumentTypeError(f"expected a file that ends in {suffixes}, got {text}")
+        return Path(text)
+
+    return parse
 
 
 def picture_size(text: str) -> tuple[int, int]:
@@ -144,3 +139,12 @@ def direction(text: str) -> tuple[float, float, float]:
     if len(values) != 3 or not any(values):
         raise argparse.ArgumentTypeError(f"expected one of {', '.join(AXES)}, or X,Y,Z such as 0,-0.9,-0.4, got {text}")
     return values[0], values[1], values[2]
+
+
+# What options of one kind share.
+count = whole("a whole number >= 1", 1)
+COUNT: dict[str, Any] = {"type": count, "metavar": "N"}
+FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+FOLDER: dict[str, Any] = {"type": Path, "metavar": "DIR"}
+SECONDS: dict[str, Any] = {"type": positive_number, "metavar": "SECONDS"}
+SIZE: dict[str, Any] = {"type": picture_size, "metavar": "WxH"}

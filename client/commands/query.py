@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 
 from lumigrad.client.clearance.chart import CHART_SUFFIXES, check_chart, require_charts, write_chart
 from lumigrad.client.clearance.clearances import Clearances, Question, arrays_of, records, summary
 from lumigrad.client.clearance.table import print_table, sentence
-from lumigrad.client.commands.options import add_connection, connect, positive_number
-from lumigrad.client.commands.surroundings import add_robot, add_surroundings, length_unit, world_of
+from lumigrad.client.commands.options import FILE, add_connection, connect, ending, option, positive_number, whole
+from lumigrad.client.commands.surroundings import MESHES, UNIT, UNITS, add_placement, add_robot, world_of
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.shell import exits
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
+from lumigrad.client.values.obstacle import Sign
 
 _DESCRIPTION = f"""\
 Measures how far spheres stay from obstacles: distances, closest points, normals, and on request collision costs with
@@ -31,41 +34,36 @@ exit status: with --check 0 nothing collides, {exits.NOT_SO} something does
 """
 
 
-class QueryCommand:
-    """Measures the distances of spheres in a file."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    _add_obstacles(parser.add_argument_group("obstacles"))
+    _add_spheres(parser.add_argument_group("spheres"))
+    _add_question(parser.add_argument_group("what is asked"))
+    _add_results(parser.add_argument_group("results"))
+    add_connection(parser)
 
-    help = "measure how far points, spheres or a robot stay from meshes"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.description = _DESCRIPTION
-        add_surroundings(parser.add_argument_group("obstacles"))
-        _add_spheres(parser.add_argument_group("spheres"))
-        _add_question(parser.add_argument_group("what is asked"))
-        _add_results(parser.add_argument_group("results"))
-        add_connection(parser.add_argument_group("worker"))
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Reads the files, measures and shows the results."""
-        if arguments.plot is not None:
-            require_charts()
-        world, motion = world_of(arguments), _motion(arguments)
-        question = Question(
-            margin=arguments.margin,
-            costs=arguments.costs or arguments.activation_distance > 0,
-            activation_distance=arguments.activation_distance,
-            max_distance=arguments.max_distance,
-            sweep=arguments.sweep,
-        )
-        with connect(arguments) as client:
-            found = Clearances.measure(client, world, motion, question)
-        if arguments.plot is not None:
-            check_chart(found)
-            write_chart(arguments.plot, found, f"{arguments.spheres.name} near {_named(arguments.meshes)}")
-        if arguments.output is not None:
-            np.savez(arguments.output, **arrays_of(found))
-        _print(found, arguments)
-        return exits.NOT_SO if arguments.check and not found.is_free else exits.OK
+def _run(arguments: argparse.Namespace) -> int:
+    """Reads the files, measures and shows the results."""
+    if arguments.plot is not None:
+        require_charts()
+    world, motion = world_of(arguments), _motion(arguments)
+    question = Question(
+        margin=arguments.margin,
+        costs=arguments.costs or arguments.activation_distance > 0,
+        activation_distance=arguments.activation_distance,
+        max_distance=arguments.max_distance,
+        sweep=arguments.sweep,
+    )
+    with connect(arguments) as client:
+        found = Clearances.measure(client, world, motion, question)
+    if arguments.plot is not None:
+        check_chart(found)
+        write_chart(arguments.plot, found, f"{arguments.spheres.name} near {_named(arguments.meshes)}")
+    if arguments.output is not None:
+        np.savez(arguments.output, **arrays_of(found))
+    _print(found, arguments)
+    return exits.NOT_SO if arguments.check and not found.is_free else exits.OK
 
 
 def _motion(arguments: argparse.Namespace) -> Motion:
@@ -94,49 +92,37 @@ def _named(paths: list[Path]) -> str:
     return ", ".join(path.name for path in paths)
 
 
+def _add_obstacles(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("meshes", nargs="+", type=Path, metavar="MESH", help=f"files of obstacles: {MESHES}")
+    add_placement(group, f"{', '.join(UNITS)}, or metres per unit (default: m)")
+    option(group, "--sign", "how inside of a mesh is told", "auto", choices=get_args(Sign))
+
+
 def _add_spheres(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--spheres",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
-        "or a robot's in cuRobo's .yml",
-    )
+    told = "points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
+    option(group, "--spheres", f"{told}or a robot's in cuRobo's .yml", required=True, **FILE)
     add_robot(group)
-    group.add_argument("--radius", type=_length, default=0.0, metavar="METRES", help="of points (default: 0)")
-    group.add_argument(
-        "--spheres-scale", type=length_unit, default=1.0, metavar="UNIT", help="of points and spheres (default: m)"
-    )
+    option(group, "--radius", "of points", 0.0, **_LENGTH)
+    group.add_argument("--spheres-scale", default=1.0, help="of points and spheres (default: m)", **UNIT)
 
 
 def _add_question(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--margin", type=_length, default=0.0, metavar="METRES", help="less clearance is a collision (default: 0)"
-    )
+    option(group, "--margin", "less clearance is a collision", 0.0, **_LENGTH)
     group.add_argument("--sweep", action="store_true", help="look between time steps as well, along straight lines")
     group.add_argument("--costs", action="store_true", help="also collision costs and their gradients")
-    group.add_argument(
-        "--activation-distance",
-        type=_length,
-        default=0.0,
-        metavar="METRES",
-        help="clearance at which costs begin; says --costs too (default: 0)",
-    )
-    group.add_argument(
-        "--max-distance", type=positive_number, metavar="METRES", help="how far to look from centres (default: any)"
-    )
+    option(group, "--activation-distance", "clearance at which costs begin; says --costs too", 0.0, **_LENGTH)
+    told = "how far to look from centres (default: any)"
+    option(group, "--max-distance", told, type=positive_number, metavar="METRES")
 
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--rows", type=_rows, default=20, metavar="N", help="of the table at most; 0: all (default: 20)")
-    group.add_argument(
-        "--json", action="store_true", help="print JSON instead: a summary, and a record for each sphere"
-    )
-    group.add_argument("-o", "--output", type=_arrays_path, metavar="FILE", help="also write all arrays: .npz")
-    group.add_argument(
-        "--plot", type=_chart_path, metavar="FILE", help="also draw the clearance over time: .png, .svg or .pdf"
-    )
+    option(group, "--rows", "of the table at most; 0: all", 20, type=whole("a whole number >= 0", 0), metavar="N")
+    told = "print JSON instead: a summary, and a record for each sphere"
+    group.add_argument("--json", action="store_true", help=told)
+    told = "also write all arrays: .npz"
+    group.add_argument("-o", "--output", type=ending(".npz"), metavar="FILE", help=told)
+    told = "also draw the clearance over time: .png, .svg or .pdf"
+    option(group, "--plot", told, type=ending(", ".join(CHART_SUFFIXES)), metavar="FILE")
     group.add_argument("--check", action="store_true", help=f"exit with status {exits.NOT_SO} unless all is free")
 
 
@@ -150,24 +136,5 @@ def _length(text: str) -> float:
     return value
 
 
-def _rows(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 0, got {text}")
-    return int(text)
-
-
-def _arrays_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix != ".npz":
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .npz, got {text}")
-    return path
-
-
-def _chart_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in CHART_SUFFIXES:
-        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(CHART_SUFFIXES)}, got {text}")
-    return path
-
-
-command = QueryCommand()
+_LENGTH: dict[str, Any] = {"type": _length, "metavar": "METRES"}
+command = Command("measure how far points, spheres or a robot stay from meshes", _add_arguments, _run)

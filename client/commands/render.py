@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.content import NAMES, Content
 from lumigrad.client.commands.destination import destination_of, in_order, output_path, with_progress
-from lumigrad.client.commands.options import (
-    add_connection,
-    connect,
-    count,
-    direction,
-    picture_size,
-    positive_number,
-)
+from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
 from lumigrad.client.commands.shots import Shot, shots_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import write_depth
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text, naming
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
@@ -38,63 +31,51 @@ examples:
 """
 
 
-class RenderCommand:
-    """Renders a scene from a file."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    scene_file.add_scene(parser)
+    told = "where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)"
+    parser.add_argument("-o", "--output", dest="path", type=output_path, required=True, metavar="FILE", help=told)
+    option(parser, "--show", "what the pictures show", "color", choices=NAMES)
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    scene_file.add_kind(parser)
+    _add_views(parser.add_argument_group("views"))
+    looks = parser.add_argument_group("looks")
+    option(looks, "--depth", "also write the depth: .png or .npy", type=ending(".png or .npy"), metavar="FILE")
+    scene_file.add_looks(looks)
+    add_connection(parser)
 
-    help = "render a file of Gaussians or spheres as pictures or a video"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.description = _DESCRIPTION
-        scene_file.add_scene(parser)
-        parser.add_argument(
-            "-o",
-            "--output",
-            dest="path",
-            type=output_path,
-            required=True,
-            metavar="FILE",
-            help="where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)",
-        )
-        parser.add_argument("--show", choices=NAMES, default="color", help="what the pictures show (default: color)")
-        parser.add_argument("--json", action="store_true", help="print what was done as JSON")
-        scene_file.add_kind(parser)
-        _add_views(parser.add_argument_group("views"))
-        looks = parser.add_argument_group("looks")
-        looks.add_argument("--depth", type=_depth_path, metavar="FILE", help="also write the depth: .png or .npy")
-        scene_file.add_looks(looks)
-        add_connection(parser.add_argument_group("worker"))
+def _run(arguments: argparse.Namespace) -> int:
+    """Reads the scene, renders and writes images."""
+    scene, settings = scene_file.read(arguments)
+    shots = shots_of(arguments, scene)
+    if arguments.depth and len(shots) > 1:
+        raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --show depth")
+    content = Content.of(arguments.show, scene, shots)
+    everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
+    destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
+    with connect(arguments) as client, destination:
+        # For a single image, spheres need not be stored.
+        stored = scene if isinstance(scene, Spheres) and len(shots) == 1 else client.put(scene)
+        extra = (_depth_name(scene),) if arguments.depth else ()
+        outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))
+        times: list[float] = []
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Reads the scene, renders and writes images."""
-        scene, settings = scene_file.read(arguments)
-        shots = shots_of(arguments, scene)
-        if arguments.depth and len(shots) > 1:
-            raise InvalidArgument.of("depth", f"expected with one picture, not with {len(shots)}; use --show depth")
-        content = Content.of(arguments.show, scene, shots)
-        everything = ("color", "alpha", "depth") + (("expected_depth",) if isinstance(scene, Gaussians) else ())
-        destination = destination_of(arguments.path, content, shots, scene.channels, everything, arguments.fps)
-        with connect(arguments) as client, destination:
-            # For a single image, spheres need not be stored.
-            stored = scene if isinstance(scene, Spheres) and len(shots) == 1 else client.put(scene)
-            extra = (_depth_name(scene),) if arguments.depth else ()
-            outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))
-            times: list[float] = []
+        def job(shot: Shot) -> Array | None:
+            frame = client.render(
+                stored, shot.camera, outputs=outputs, image_format=destination.image_formats, **settings
+            )
+            times.append(frame.timings.round_trip_ms)
+            if arguments.depth:
+                with naming(arguments.depth):
+                    write_depth(arguments.depth, frame[_depth_name(scene)])
+            return destination.encode(shot, frame)
 
-            def job(shot: Shot) -> Array | None:
-                frame = client.render(
-                    stored, shot.camera, outputs=outputs, image_format=destination.image_formats, **settings
-                )
-                times.append(frame.timings.round_trip_ms)
-                if arguments.depth:
-                    with naming(arguments.depth):
-                        write_depth(arguments.depth, frame[_depth_name(scene)])
-                return destination.encode(shot, frame)
-
-            for encoded in with_progress(in_order(job, shots), len(shots)):
-                destination.add(encoded)
-        _report(arguments, scene, len(shots), sum(times) / len(times))
-        return 0
+        for encoded in with_progress(in_order(job, shots), len(shots)):
+            destination.add(encoded)
+    _report(arguments, scene, len(shots), sum(times) / len(times))
+    return 0
 
 
 def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures: int, mean_ms: float) -> None:
@@ -108,40 +89,17 @@ def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures:
 
 
 def _add_views(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--camera", type=aim.parse, default="orbit 30,20", metavar="AIM", help=aim.HELP)
-    group.add_argument(
-        "--orbit",
-        type=count,
-        metavar="N",
-        help="N pictures of a whole turn around the scene, from the camera on",
-    )
-    group.add_argument("--view", metavar="NAME | INDEX", help="one camera of a data set (default: all)")
-    group.add_argument(
-        "--size",
-        type=picture_size,
-        metavar="WxH",
-        help="(default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)",
-    )
-    group.add_argument("--fov", type=positive_number, metavar="DEGREES", help="vertical field of view (default: 40)")
-    group.add_argument(
-        "--up",
-        type=direction,
-        metavar="AXIS",
-        help="which way is up: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, "
-        "or up in the photographs of a data set)",
-    )
-    group.add_argument("--fps", type=positive_number, default=30.0, help="pictures per second of an .mp4 (default: 30)")
+    aim.add_camera(group)
+    option(group, "--orbit", "N pictures of a whole turn around the scene, from the camera on", **COUNT)
+    option(group, "--view", "one camera of a data set (default: all)", metavar="NAME | INDEX")
+    told = "(default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)"
+    option(group, "--size", told, **SIZE)
+    aim.add_field(group, "vertical field of view", "which way is up")
+    option(group, "--fps", "pictures per second of an .mp4", 30.0, type=positive_number)
 
 
 def _depth_name(scene: Spheres | Gaussians) -> str:
     return "expected_depth" if isinstance(scene, Gaussians) else "depth"
 
 
-def _depth_path(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in (".png", ".npy"):
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .png or .npy, got {text}")
-    return path
-
-
-command = RenderCommand()
+command = Command("render a file of Gaussians or spheres as pictures or a video", _add_arguments, _run)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lumigrad.client.commands.options import numbers, positive_number
+from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.settings.render import RENDER_SETTINGS
@@ -19,35 +19,27 @@ _SPHERES_GAMMA = 1e-4
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
     """Declares SCENE."""
-    parser.add_argument(
-        "scene", metavar="SCENE", type=Path, help="the file, or the folder of an unbundled .sog", **options
-    )
+    told = "the file, or the folder of an unbundled .sog"
+    parser.add_argument("scene", metavar="SCENE", type=Path, help=told, **options)
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:
     """Declares --as."""
-    parser.add_argument(
-        "--as", dest="kind", choices=("spheres", "gaussians"), help="read it as (default: what the file holds)"
-    )
+    option(parser, "--as", "read it as (default: what the file holds)", dest="kind", choices=("spheres", "gaussians"))
 
 
 def add_looks(group: argparse._ActionsContainer) -> None:
     """Declares the options of rendering."""
-    group.add_argument(
-        "--background", type=numbers, metavar="R,G,B", help="0 to 1 (default: white for spheres, black for Gaussians)"
-    )
-    group.add_argument("--radius", type=positive_number, help="of every sphere (default: the file's, else they touch)")
-    group.add_argument(
-        "--gamma", type=positive_number, help="softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
-    )
-    group.add_argument("--sh-degree", type=int, metavar="D", help="harmonics of Gaussians to use (default: all)")
-    group.add_argument(
-        "--antialiased",
-        action=argparse.BooleanOptionalAction,
-        help="Gaussians smaller than a pixel fade (default: what the file says)",
-    )
-    group.add_argument("--near", type=positive_number, help="least depth of Gaussians shown (default: 0.01)")
-    group.add_argument("--far", type=positive_number, help="largest depth of Gaussians shown (default: 1e10)")
+    told = "0 to 1 (default: white for spheres, black for Gaussians)"
+    option(group, "--background", told, type=numbers, metavar="R,G,B")
+    option(group, "--radius", "of every sphere (default: the file's, else they touch)", type=positive_number)
+    told = "softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
+    option(group, "--gamma", told, type=positive_number)
+    option(group, "--sh-degree", "harmonics of Gaussians to use (default: all)", type=int, metavar="D")
+    told = "Gaussians smaller than a pixel fade (default: what the file says)"
+    option(group, "--antialiased", told, action=argparse.BooleanOptionalAction)
+    option(group, "--near", "least depth of Gaussians shown (default: 0.01)", type=positive_number)
+    option(group, "--far", "largest depth of Gaussians shown (default: 1e10)", type=positive_number)
 
 
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:

@@ -4,45 +4,26 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from lumigrad.client.commands.options import numbers
+from lumigrad.client.commands.options import FILE, numbers, option
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES
 from lumigrad.client.formats.world_files import read_obstacles
-from lumigrad.client.values.obstacle import Sign
 from lumigrad.client.values.pose import IDENTITY
 from lumigrad.client.values.world import World
 
-_UNITS = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
+UNITS = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}
 
 
-def add_surroundings(parser: argparse._ActionsContainer) -> None:
-    """Declares MESH and its placement in the world."""
-    parser.add_argument(
-        "meshes",
-        nargs="+",
-        type=Path,
-        metavar="MESH",
-        help="files of obstacles: .stl, .obj, .ply, .glb, or cuRobo's .yml of a world",
-    )
-    parser.add_argument(
-        "--scale",
-        type=length_unit,
-        default=1.0,
-        metavar="UNIT",
-        help=f"of mesh files: {', '.join(_UNITS)}, or metres per unit (default: m)",
-    )
-    parser.add_argument(
-        "--pose",
-        type=pose,
-        action="append",
-        metavar="X,Y,Z[,QW,QX,QY,QZ]",
-        help="of the obstacles of a file in the world, metres; once for all files, or once for each",
-    )
-    parser.add_argument(
-        "--sign", choices=get_args(Sign), default="auto", help="how inside of a mesh is told (default: auto)"
-    )
+MESHES = ".stl, .obj, .ply, .glb, or cuRobo's .yml of a world"
+
+
+def add_placement(group: argparse._ActionsContainer, units: str) -> None:
+    """Declares the placement of mesh files in the world; `units` names those of --scale."""
+    group.add_argument("--scale", default=1.0, help=f"of mesh files: {units}", **UNIT)
+    told = "of the obstacles of a file in the world, metres; once for all files, or once for each"
+    option(group, "--pose", told, action="append", **_POSE)
 
 
 def world_of(arguments: argparse.Namespace) -> World:
@@ -62,11 +43,11 @@ def world_of(arguments: argparse.Namespace) -> World:
 def length_unit(text: str) -> float:
     """Parses metres per unit, like "mm" or "0.001"."""
     try:
-        value = _UNITS.get(text.lower()) or float(text)
+        value = UNITS.get(text.lower()) or float(text)
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected {', '.join(_UNITS)}, or metres per unit > 0, got {text}")
+        raise argparse.ArgumentTypeError(f"expected {', '.join(UNITS)}, or metres per unit > 0, got {text}")
     return value
 
 
@@ -78,19 +59,19 @@ def pose(text: str) -> tuple[float, ...]:
     return values
 
 
+_POSE: dict[str, Any] = {"type": pose, "metavar": "X,Y,Z[,QW,QX,QY,QZ]"}
+UNIT: dict[str, Any] = {"type": length_unit, "metavar": "UNIT"}
+
+
 def add_robot(group: argparse._ActionsContainer) -> None:
     """Declares the options of a robot."""
-    group.add_argument("--urdf", type=Path, metavar="FILE", help="of the robot")
-    group.add_argument(
-        "--joints",
-        type=_joints,
-        metavar="Q1,Q2,.. | FILE",
-        help="joint values, radians and metres, or a file of them: [J], or [T, J] along a trajectory "
-        "(default: where the robot's file says that it rests)",
+    option(group, "--urdf", "of the robot", **FILE)
+    told = (
+        "joint values, radians and metres, or a file of them: [J], or [T, J] along a trajectory "
+        "(default: where the robot's file says that it rests)"
     )
-    group.add_argument(
-        "--base", type=pose, default=tuple(IDENTITY), metavar="X,Y,Z[,QW,QX,QY,QZ]", help="of the robot in the world"
-    )
+    option(group, "--joints", told, type=_joints, metavar="Q1,Q2,.. | FILE")
+    group.add_argument("--base", default=tuple(IDENTITY), help="of the robot in the world", **_POSE)
 
 
 def _joints(text: str) -> Any:

@@ -17,7 +17,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 from lumigrad.client.base.extras import require
-from lumigrad.client.commands.options import add_connection, connect_to, positive_number, tls_of
+from lumigrad.client.commands.options import SECONDS, add_connection, connect_to, option, tls_of
+from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
 from lumigrad.client.transport.addresses import Targets
 from lumigrad.client.transport.channel import resolve_tls
@@ -31,56 +32,50 @@ examples:
 """
 
 
-class TopCommand:
-    """Polls and shows the metrics of workers."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    told = "HOST:PORT, or the URL of its metrics (default: --target)"
+    parser.add_argument("targets", nargs="*", metavar="WORKER", help=told)
+    option(parser, "--interval", "between looks", 2.0, **SECONDS)
+    parser.add_argument("--once", action="store_true", help="look once, over one interval, and end")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each look")
+    add_connection(parser, 3.0)
 
-    help = "show live what workers are doing"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.epilog = _EXAMPLES
-        told = "HOST:PORT, or the URL of its metrics (default: --target)"
-        parser.add_argument("targets", nargs="*", metavar="WORKER", help=told)
-        told = "between looks (default: 2)"
-        parser.add_argument("--interval", type=positive_number, default=2.0, metavar="SECONDS", help=told)
-        parser.add_argument("--once", action="store_true", help="look once, over one interval, and end")
-        parser.add_argument("--json", action="store_true", help="print a line of JSON for each look")
-        add_connection(parser.add_argument_group("worker"), 3.0)
+def _run(arguments: argparse.Namespace) -> int:
+    """Shows them until q or Control-C."""
+    for module in ("rich", "prometheus_client"):
+        require(module, "top", "lumigrad top")
+    from rich.console import Console, Group
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Shows them until q or Control-C."""
-        for module in ("rich", "prometheus_client"):
-            require(module, "top", "lumigrad top")
-        from rich.console import Console, Group
+    from lumigrad.client.monitor.metrics import UNREACHABLE, Watch
+    from lumigrad.client.monitor.screen import page
 
-        from lumigrad.client.monitor.metrics import UNREACHABLE, Watch
-        from lumigrad.client.monitor.screen import page
-
-        watches = [Watch(*source) for source in _sources(arguments)]
-        console = Console(highlight=False)
-        is_live = console.is_terminal and not arguments.once and not arguments.json
-        # The terminal is restored on this signal too.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with suppress(KeyboardInterrupt), ThreadPoolExecutor(len(watches)) as pool, _keys() as wait:
-            reports = list(pool.map(Watch.look, watches))
-            if watches[0].error is not None and all(report["state"] == UNREACHABLE for report in reports):
-                raise watches[0].error
-            with console.screen() if is_live else nullcontext() as screen:
-                while True:
-                    if screen is not None:
-                        title = f"lumigrad top  every {arguments.interval:g} s, q ends  {time.strftime('%H:%M:%S')}"
-                        screen.update(Group(title, page(reports, console.height - 1)))
-                    if wait(arguments.interval):
-                        break
-                    reports = list(pool.map(Watch.look, watches))
-                    # The first poll, which covers a worker's whole life, is only shown on screen.
-                    if arguments.json:
-                        print(json_text({"workers": reports}), flush=True)
-                    elif screen is None:
-                        console.print(page(reports))
-                    if arguments.once:
-                        break
-        return 0
+    watches = [Watch(*source) for source in _sources(arguments)]
+    console = Console(highlight=False)
+    is_live = console.is_terminal and not arguments.once and not arguments.json
+    # The terminal is restored on this signal too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), ThreadPoolExecutor(len(watches)) as pool, _keys() as wait:
+        reports = list(pool.map(Watch.look, watches))
+        if watches[0].error is not None and all(report["state"] == UNREACHABLE for report in reports):
+            raise watches[0].error
+        with console.screen() if is_live else nullcontext() as screen:
+            while True:
+                if screen is not None:
+                    title = f"lumigrad top  every {arguments.interval:g} s, q ends  {time.strftime('%H:%M:%S')}"
+                    screen.update(Group(title, page(reports, console.height - 1)))
+                if wait(arguments.interval):
+                    break
+                reports = list(pool.map(Watch.look, watches))
+                # The first poll, which covers a worker's whole life, is only shown on screen.
+                if arguments.json:
+                    print(json_text({"workers": reports}), flush=True)
+                elif screen is None:
+                    console.print(page(reports))
+                if arguments.once:
+                    break
+    return 0
 
 
 def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str | None], ssl.SSLContext]]:
@@ -123,4 +118,4 @@ def _keys() -> Iterator[Callable[[float], bool]]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
 
 
-command = TopCommand()
+command = Command("show live what workers are doing", _add_arguments, _run)

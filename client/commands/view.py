@@ -6,12 +6,12 @@ import argparse
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands import aim, scene_file
-from lumigrad.client.commands.options import add_connection, direction, port_number, positive_number
-from lumigrad.client.commands.surroundings import add_robot, length_unit, pose
+from lumigrad.client.commands.options import FILE, add_connection, option, positive_number, whole
+from lumigrad.client.commands.surroundings import MESHES, add_placement, add_robot
+from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
 examples:
@@ -22,77 +22,40 @@ examples:
 """
 
 
-class ViewCommand:
-    """Serves the page until Control-C."""
-
-    help = "orbit a scene in the browser"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
-        parser.epilog = _EXAMPLES
-        scene_file.add_scene(parser, nargs="?")
-        scene_file.add_kind(parser)
-        views = parser.add_argument_group("first view")
-        views.add_argument("--camera", type=aim.parse, default="orbit 30,20", metavar="AIM", help=aim.HELP)
-        views.add_argument("--view", metavar="NAME | INDEX", help="camera of a data set to begin with (default: 0)")
-        views.add_argument(
-            "--fov", type=positive_number, metavar="DEGREES", help="vertical angle of view (default: 40)"
-        )
-        views.add_argument(
-            "--up",
-            type=direction,
-            metavar="AXIS",
-            help="what cameras turn around: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for "
-            "Gaussians -y, or up in the photographs of a data set)",
-        )
-        scene_file.add_looks(parser.add_argument_group("looks"))
-        _add_cell(parser.add_argument_group("obstacles and a robot"))
-        page = parser.add_argument_group("page")
-        page.add_argument(
-            "--host", default="127.0.0.1", help="address to listen on; who reaches it sees the scene (default: this "
-            "machine's own, 127.0.0.1)"
-        )  # fmt: skip
-        page.add_argument("--port", type=port_number, default=8080, help="0: any (default: 8080, or the next free one)")
-        page.add_argument(
-            "--fps", type=positive_number, default=30.0, help="pictures per second while the camera moves (default: 30)"
-        )
-        add_connection(parser.add_argument_group("worker"))
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Serves the page."""
-        require("viser", "viewer", "lumigrad view")
-        from lumigrad.client.commands.view_page import opened
-
-        with opened(arguments) as viewer:
-            print(f"{viewer.title}: {viewer.url}\nControl-C ends it", flush=True)
-            _wait()
-        return 0
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    scene_file.add_scene(parser, nargs="?")
+    scene_file.add_kind(parser)
+    views = parser.add_argument_group("first view")
+    aim.add_camera(views)
+    option(views, "--view", "camera of a data set to begin with (default: 0)", metavar="NAME | INDEX")
+    aim.add_field(views, "vertical angle of view", "what cameras turn around")
+    scene_file.add_looks(parser.add_argument_group("looks"))
+    cell = parser.add_argument_group("obstacles and a robot")
+    option(cell, "--world", f"obstacles: {MESHES}; with or without SCENE", dest="meshes", nargs="+", **FILE)
+    add_placement(cell, "mm, in, .., or metres per unit")
+    cell.set_defaults(sign="auto")
+    told = "of the robot's links, in cuRobo's .yml; coloured by distance"
+    option(cell, "--spheres", told, **FILE)
+    add_robot(cell)
+    page = parser.add_argument_group("page")
+    told = "address to listen on; who reaches it sees the scene (default: this machine's own, 127.0.0.1)"
+    page.add_argument("--host", default="127.0.0.1", help=told)
+    told = "0: any (default: 8080, or the next free one)"
+    page.add_argument("--port", type=whole("a port, 0 to 65535", 0, 65535), default=8080, help=told)
+    option(page, "--fps", "pictures per second while the camera moves", 30.0, type=positive_number)
+    add_connection(parser)
 
 
-def _add_cell(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--world",
-        dest="meshes",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="obstacles: .stl, .obj, .ply, .glb, or cuRobo's .yml of a world; with or without SCENE",
-    )
-    group.add_argument(
-        "--scale", type=length_unit, default=1.0, metavar="UNIT", help="of mesh files: mm, in, .., or metres per unit"
-    )
-    group.add_argument(
-        "--pose",
-        type=pose,
-        action="append",
-        metavar="X,Y,Z[,QW,QX,QY,QZ]",
-        help="of the obstacles of a file in the world, metres; once for all files, or once for each",
-    )
-    group.set_defaults(sign="auto")
-    group.add_argument(
-        "--spheres", type=Path, metavar="FILE", help="of the robot's links, in cuRobo's .yml; coloured by distance"
-    )
-    add_robot(group)
+def _run(arguments: argparse.Namespace) -> int:
+    """Serves the page."""
+    require("viser", "viewer", "lumigrad view")
+    from lumigrad.client.commands.view_page import opened
+
+    with opened(arguments) as viewer:
+        print(f"{viewer.title}: {viewer.url}\nControl-C ends it", flush=True)
+        _wait()
+    return 0
 
 
 def _wait() -> None:
@@ -103,4 +66,4 @@ def _wait() -> None:
         threading.Event().wait()
 
 
-command = ViewCommand()
+command = Command("orbit a scene in the browser", _add_arguments, _run)

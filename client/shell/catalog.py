@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
-from typing import Protocol
 
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.shell import exits
@@ -27,16 +27,19 @@ exit status:
 """
 
 
-class Command(Protocol):
-    """The interface of a subcommand's entry point."""
+@dataclass(frozen=True)
+class Command:
+    """A subcommand, or whatever object with these attributes its entry point names.
+
+    Attributes:
+        help: one line about it.
+        add_arguments: declares options on the subcommand's parser.
+        run: runs the command; returns the exit status.
+    """
 
     help: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares options on the subcommand's parser."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Runs the command; returns the exit status."""
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 def found_commands() -> dict[str, EntryPoint]:

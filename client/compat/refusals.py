@@ -5,28 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from lumigrad.client.errors import InvalidArgument, Violation
 
 
 @contextmanager
-def renamed(kind: type[InvalidArgument], arguments: Mapping[str, str]) -> Iterator[None]:
+def renamed(
+    kind: type[InvalidArgument], arguments: Mapping[str, str], numbers: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[None]:
     """Raises `kind` where the client or the worker refuses an argument.
 
     Args:
         kind: the drop-in's own error.
         arguments: what a part of a path in the request, or the client's own argument, is called in the drop-in.
+        numbers: of the drop-in's arguments, where its errors tell them.
     """
     try:
         yield
     except InvalidArgument as error:
-        violations = tuple(
-            Violation(_renamed(violation.field, arguments), violation.description) for violation in error.violations
-        )
+        violations = tuple(_renamed(violation, arguments, numbers) for violation in error.violations)
         text = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
         raise kind(text or str(error), violations) from error
 
 
-def _renamed(field: str, arguments: Mapping[str, str]) -> str:
-    known = [arguments[part] for part in re.findall(r"\w+", field) if part in arguments]
-    return known[-1] if known else field
+def _renamed(violation: Violation, arguments: Mapping[str, str], numbers: Mapping[str, int]) -> Violation:
+    known = [arguments[part] for part in re.findall(r"\w+", violation.field) if part in arguments]
+    if not known:
+        return violation
+    number = f"invalid argument {numbers[known[-1]]}: " if known[-1] in numbers else ""
+    return Violation(known[-1], number + violation.description)

@@ -11,9 +11,8 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets.colmap import find_model, read_model
 from lumigrad.client.datasets.fields import read_json
-from lumigrad.client.datasets.inria import points_beside, read_cameras_json
+from lumigrad.client.datasets.inria import read_cameras_json
 from lumigrad.client.datasets.nerfstudio import read_transforms_json
-from lumigrad.client.datasets.photographs import Photographs
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import View
 from lumigrad.client.errors import InvalidArgument
@@ -106,6 +105,8 @@ def _load_file(path: Path, photographs: Path | None) -> Capture:
     if isinstance(values, dict) and "frames" in values:
         return Capture(*read_transforms_json(path, values, photographs))
     if isinstance(values, list):
-        folder = path.parent / "images" if photographs is None else photographs
-        return Capture(read_cameras_json(path, values, Photographs(folder)), points_beside(path))
+        views = read_cameras_json(path, values, path.parent / "images" if photographs is None else photographs)
+        # What the training began with.
+        points = path.with_name("input.ply")
+        return Capture(views, Points.load(points) if points.is_file() else None)
     raise malformed(path, 'expected a list of cameras (Inria) or an object with "frames" (nerfstudio)')

@@ -9,12 +9,12 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.datasets import colmap_binary, colmap_text
-from lumigrad.client.datasets.fields import quaternion_rotation
-from lumigrad.client.datasets.photographs import Photographs
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View, unique_names
+from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View, photograph, unique_names
 from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.pose import rotated
 
+_READERS = {".bin": colmap_binary, ".txt": colmap_text}
 # Places of a reconstruction in the folder of a data set.
 _PLACES = ("", "sparse/0", "sparse", "colmap/sparse/0")
 
@@ -36,12 +36,12 @@ def read_model(model: Path, images: Path | None) -> tuple[tuple[View, ...], Poin
     if cameras_file is None or images_file is None:
         missing = "cameras" if cameras_file is None else "images"
         raise malformed(model, f"expected a file {missing}.bin or {missing}.txt; there is none")
-    cameras = (colmap_binary if cameras_file.suffix == ".bin" else colmap_text).read_cameras(cameras_file)
-    entries = (colmap_binary if images_file.suffix == ".bin" else colmap_text).read_images(images_file)
+    cameras = _READERS[cameras_file.suffix].read_cameras(cameras_file)
+    entries = _READERS[images_file.suffix].read_images(images_file)
     if not entries:
         raise malformed(images_file, "expected at least one image, got none")
     entries = sorted(entries, key=lambda entry: entry.name)
-    photographs = Photographs(_dataset_folder(model) / "images" if images is None else images)
+    folder = _dataset_folder(model) / "images" if images is None else images
     views = []
     for entry, name in zip(entries, unique_names([entry.name for entry in entries]), strict=True):
         lens = cameras.get(entry.camera_id)
@@ -49,12 +49,12 @@ def read_model(model: Path, images: Path | None) -> tuple[tuple[View, ...], Poin
             raise malformed(images_file, f"image {entry.name}: no camera {entry.camera_id} is in {cameras_file.name}")
         _check(lens, cameras_file, entry)
         camera = lens.camera(_rotation(entry, images_file), entry.translation)
-        views.append(View(name, camera, photographs.find(entry.name)))
+        views.append(View(name, camera, photograph(folder, entry.name)))
     return tuple(views), _points(model)
 
 
 def _file(model: Path, name: str) -> Path | None:
-    return next((path for path in (model / f"{name}.bin", model / f"{name}.txt") if path.is_file()), None)
+    return next((path for path in (model / f"{name}{suffix}" for suffix in _READERS) if path.is_file()), None)
 
 
 def _dataset_folder(model: Path) -> Path:
@@ -80,12 +80,14 @@ def _rotation(entry: ColmapImage, file: Path) -> Float64:
             file,
             f"image {entry.name}: expected a finite pose with a quaternion of length 1 or so, and not 0, got {pose}",
         )
-    return quaternion_rotation(*entry.quaternion)
+    quaternion = np.array(entry.quaternion) / np.linalg.norm(entry.quaternion)
+    return np.asarray(rotated(quaternion, np.eye(3)).T)
 
 
 def _points(model: Path) -> Points | None:
     file = _file(model, "points3D")
     if file is not None:
-        return colmap_binary.read_points(file) if file.suffix == ".bin" else colmap_text.read_points(file)
+        points: Points = _READERS[file.suffix].read_points(file)
+        return points
     file = model / "points3D.ply"
     return Points.load(file) if file.is_file() else None

@@ -22,6 +22,9 @@ def read_json(path: Path) -> Any:
         raise malformed(path, f"expected a JSON file: {error}") from error
 
 
+_MOST_PIXELS = 1 << 20
+
+
 class Fields:
     """An object of a JSON file.
 
@@ -57,6 +60,13 @@ class Fields:
             return float(value)
         except OverflowError as error:
             raise self.fail(name, "a finite number", "an integer beyond all floats") from error
+
+    def pixels(self, name: str) -> int:
+        """A whole number of pixels."""
+        value = self.number(name)
+        if value < 1 or value != math.floor(value) or value > _MOST_PIXELS:
+            raise self.fail(name, "a whole number of pixels >= 1", value)
+        return int(value)
 
     def text(self, name: str) -> str:
         """A string that is not empty."""
@@ -102,15 +112,3 @@ def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
             f"R R^T off the identity by {deviation:.3g}, determinant {np.linalg.det(matrix):.3g}",
         )
     return matrix
-
-
-def quaternion_rotation(w: float, x: float, y: float, z: float) -> Float64:
-    """[3, 3] the rotation of a quaternion of any length > 0."""
-    w, x, y, z = np.array([w, x, y, z]) / np.linalg.norm([w, x, y, z])
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lumigrad.client.datasets.fields import Fields, checked_rotation
-from lumigrad.client.datasets.photographs import Photographs
-from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import Intrinsics, View, unique_names
+from lumigrad.client.datasets.view import Intrinsics, View, photograph, unique_names
 from lumigrad.client.formats.source import malformed
 
 
-def read_cameras_json(path: Path, entries: Any, photographs: Photographs) -> tuple[View, ...]:
+def read_cameras_json(path: Path, entries: Any, images: Path) -> tuple[View, ...]:
     """Reads the views in the file's order. `position` is the camera's, the columns of `rotation` are its axes."""
     if not isinstance(entries, list) or not entries:
         raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
@@ -24,24 +20,10 @@ def read_cameras_json(path: Path, entries: Any, photographs: Photographs) -> tup
     for entry, name, file in zip(fields, unique_names(files), files, strict=True):
         rotation = checked_rotation(entry, "rotation", entry.array("rotation", (3, 3))).T
         values = {"fx": entry.number("fx"), "fy": entry.number("fy")}
-        lens = Intrinsics("PINHOLE", whole(entry, "width"), whole(entry, "height"), values)
+        lens = Intrinsics("PINHOLE", entry.pixels("width"), entry.pixels("height"), values)
         for axis, focal in values.items():
             if focal <= 0:
                 raise entry.fail(axis, "a focal length in pixels > 0", focal)
         camera = lens.camera(rotation, -rotation @ entry.array("position", (3,)))
-        views.append(View(name, camera, photographs.find(file)))
+        views.append(View(name, camera, photograph(images, file)))
     return tuple(views)
-
-
-def points_beside(path: Path) -> Points | None:
-    """Reads the initial points of the training, input.ply in its folder."""
-    file = path.with_name("input.ply")
-    return Points.load(file) if file.is_file() else None
-
-
-def whole(entry: Fields, name: str) -> int:
-    """A number of pixels."""
-    value = entry.number(name)
-    if value < 1 or value != np.floor(value) or value > 1 << 20:
-        raise entry.fail(name, "a whole number of pixels >= 1", value)
-    return int(value)

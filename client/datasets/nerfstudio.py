@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float64
+from lumigrad.client.base.extras import require
 from lumigrad.client.datasets.fields import Fields, checked_rotation
-from lumigrad.client.datasets.inria import whole
-from lumigrad.client.datasets.photographs import Photographs, picture_size
 from lumigrad.client.datasets.points import Points
-from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, unique_names
+from lumigrad.client.datasets.view import PARAMETERS, Intrinsics, View, photograph, unique_names
 from lumigrad.client.formats.source import malformed
 
 # OpenGL's cameras look along -z with y up.
@@ -39,8 +38,8 @@ def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[
     views = []
     for frame, name, file in zip(frames, unique_names(files), files, strict=True):
         folder, wanted = (path.parent, file) if images is None else (images, Path(file).name)
-        image = Photographs(folder).find(wanted)
-        mask = Photographs(path.parent).find(frame.text("mask_path")) if "mask_path" in frame else None
+        image = photograph(folder, wanted)
+        mask = photograph(path.parent, frame.text("mask_path")) if "mask_path" in frame else None
         lens = _lens(frame, image)
         if lens.unrenderable:
             raise malformed(path, f"{frame.where}.camera_model: {lens.unrenderable}")
@@ -63,7 +62,7 @@ def _lens(frame: Fields, image: Path | None) -> Intrinsics:
     fx = _focal(frame, "x", width)
     values = {
         "fx": fx,
-        "fy": _focal(frame, "y", height) if {"fl_y", "camera_angle_y"} & _present(frame) else fx,
+        "fy": _focal(frame, "y", height) if "fl_y" in frame or "camera_angle_y" in frame else fx,
         "cx": frame.number("cx", width / 2),
         "cy": frame.number("cy", height / 2),
     }
@@ -80,16 +79,17 @@ def _lens(frame: Fields, image: Path | None) -> Intrinsics:
     return Intrinsics(model, width, height, values)
 
 
-def _present(frame: Fields) -> set[str]:
-    return {name for name in ("fl_y", "camera_angle_y") if name in frame}
-
-
 def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
     if "w" in frame and "h" in frame:
-        return whole(frame, "w"), whole(frame, "h")
+        return frame.pixels("w"), frame.pixels("h")
     if image is None:
         raise frame.fail("w", "w and h in pixels, or a photograph at file_path", None)
-    return picture_size(image)
+    pictures = require("PIL.Image", "io", "reading the sizes of photographs")
+    try:
+        with pictures.open(image) as picture:
+            return int(picture.width), int(picture.height)
+    except (OSError, ValueError, SyntaxError, pictures.DecompressionBombError) as error:
+        raise malformed(image, f"expected a picture: {error}") from error
 
 
 def _focal(frame: Fields, axis: str, size: int) -> float:

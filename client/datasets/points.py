@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32, float32_array
-from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.ply_header import PlyHeader, fractions
 
 _COLORS = ("red", "green", "blue")
 _DEFAULT_COLOR = 0.5
@@ -51,10 +51,4 @@ class Points:
         positions = np.stack([np.asarray(vertices[axis], np.float32) for axis in "xyz"], axis=1)
         if not set(_COLORS) <= names:
             return Points(positions, np.full_like(positions, _DEFAULT_COLOR))
-        return Points(positions, np.stack([_fractions(vertices[color]) for color in _COLORS], axis=1))
-
-
-def _fractions(column: Any) -> Float32:
-    """Integers scaled so that the type's largest is 1; floats unchanged."""
-    largest = np.iinfo(column.dtype).max if column.dtype.kind in "iu" else 1
-    return np.asarray(column.astype(np.float32) / np.float32(largest))
+        return Points(positions, np.stack([fractions(vertices[color]) for color in _COLORS], axis=1))

@@ -21,6 +21,7 @@ PARAMETERS = {
     "OPENCV_FISHEYE": ("fx", "fy", "cx", "cy", "k1", "k2", "k3", "k4"),
 }
 READABLE = ", ".join(PARAMETERS)
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".JPG", ".PNG", ".JPEG", ".webp")
 _DISTORTION = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
 
 
@@ -118,6 +119,17 @@ def resized(camera: Camera, width: int, height: int) -> Camera:
     model = camera.model
     scaled = replace(model, fx=model.fx * x, fy=model.fy * y, cx=model.cx * x, cy=model.cy * y)
     return Camera(width, height, scaled)
+
+
+def photograph(folder: Path, name: str) -> Path | None:
+    """The path of a photograph in a folder, by its name with or without suffix; None if there is none.
+
+    Files with another suffix match too, because data sets are often converted.
+    """
+    wanted = folder / name
+    candidates = [wanted, *(wanted.with_name(wanted.name + suffix) for suffix in _SUFFIXES)]
+    candidates += [wanted.with_suffix(suffix) for suffix in _SUFFIXES] if wanted.suffix in _SUFFIXES else []
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def unique_names(files: Sequence[str]) -> list[str]:

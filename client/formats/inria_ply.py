@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arrays import Float32
-from lumigrad.client.base.extras import require
-from lumigrad.client.formats.ply_header import PlyHeader
+from lumigrad.client.formats.ply_header import PlyHeader, write_vertices
 from lumigrad.client.formats.scene import (
     StoredScene,
     logarithms_of_scales,
@@ -59,10 +58,8 @@ def read_inria_ply(header: PlyHeader) -> StoredScene:
 
 def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes a binary little-endian file with the properties in the order that Inria's tools expect."""
-    plyfile = require("plyfile", "io", "writing PLY files")
-    zeros = np.zeros(len(scene), np.float32)
     columns: dict[str, Float32] = dict(zip("xyz", scene.means.T, strict=True))
-    columns |= dict.fromkeys(("nx", "ny", "nz"), zeros)
+    columns |= dict.fromkeys(("nx", "ny", "nz"), np.zeros(len(scene), np.float32))
     # Channel-major: all coefficients of red, then green, then blue.
     rest = scene.sh[:, 1:].transpose(0, 2, 1).reshape(len(scene), 3 * (scene.sh.shape[1] - 1))
     columns |= {f"f_dc_{k}": scene.sh[:, 0, k] for k in range(3)}
@@ -70,12 +67,7 @@ def write_inria_ply(scene: StoredScene, path: str | PathLike[str]) -> None:
     columns["opacity"] = logits_of_opacities(scene.opacities)
     columns |= {f"scale_{k}": logarithms_of_scales(scene.scales[:, k]) for k in range(3)}
     columns |= {f"rot_{k}": scene.quats[:, k] for k in range(4)}
-    table = np.empty(len(scene), dtype=[(name, "<f4") for name in columns])
-    for name, column in columns.items():
-        table[name] = column
-    comments = ["SplatRenderMode: mip"] if scene.antialiased else []
-    element = plyfile.PlyElement.describe(table, "vertex")
-    plyfile.PlyData([element], byte_order="<", comments=comments).write(fspath(path))
+    write_vertices(path, columns, ["SplatRenderMode: mip"] if scene.antialiased else [])
 
 
 def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:

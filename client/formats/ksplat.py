@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.formats.scene import StoredScene, sh_from_colors
+from lumigrad.client.formats.scene import TENSORS, StoredScene, sh_from_colors
 from lumigrad.client.formats.source import Source
 
 Array = npt.NDArray[Any]
@@ -40,6 +40,8 @@ _LEVELS = (_Level("<f4", "<f4", "<f4"), _Level("<u2", "<f2", "<f2"), _Level("<u2
 class _Section:
     """The header of one section, and the offset of its data."""
 
+    start: int
+    level: int
     count: int
     room: int
     bucket_capacity: int
@@ -50,18 +52,10 @@ class _Section:
     full_buckets: int
     partial_buckets: int
     degree: int
-    start: int
-    level: int
 
     @staticmethod
     def read(source: Source, offset: int, start: int, level: int) -> _Section:
-        count, room, capacity, buckets, block_size, bucket_bytes, steps, full, partial, degree = source.unpack(
-            "4IfH2xI4xIIH", offset, "section header"
-        )
-        steps = steps or _DEFAULT_RANGE
-        return _Section(
-            count, room, capacity, buckets, block_size, bucket_bytes, steps, full, partial, degree, start, level
-        )
+        return _Section(start, level, *source.unpack("4IfH2xI4xIIH", offset, "section header"))
 
     @property
     def record(self) -> np.dtype[Any]:
@@ -110,13 +104,8 @@ def read_ksplat(source: Source) -> StoredScene:
     scenes = [_read_section(source, section, degree, harmonics_range) for section in sections if section.count]
     if not scenes:
         raise source.fail("expected at least one Gaussian, got none")
-    return StoredScene(
-        means=np.concatenate([scene.means for scene in scenes]),
-        quats=np.concatenate([scene.quats for scene in scenes]),
-        scales=np.concatenate([scene.scales for scene in scenes]),
-        opacities=np.concatenate([scene.opacities for scene in scenes]),
-        sh=np.concatenate([scene.sh for scene in scenes]),
-    )
+    tensors: dict[str, Any] = {name: np.concatenate([getattr(scene, name) for scene in scenes]) for name in TENSORS}
+    return StoredScene(**tensors)
 
 
 def _sections(source: Source, level: int) -> list[_Section]:
@@ -145,8 +134,8 @@ def _read_section(source: Source, section: _Section, degree: int, harmonics_rang
     records = source.array(section.record, (section.count,), section.records_start, "records")
     means = records["mean"].astype(np.float64)
     if section.level:
-        step = section.block_size / 2.0 / section.steps
-        means = (means - section.steps) * step + _centers(source, section)
+        steps = section.steps or _DEFAULT_RANGE
+        means = (means - steps) * (section.block_size / 2.0 / steps) + _centers(source, section)
     levels = records["rgba"] / 255.0
     return StoredScene(
         means=means.astype(np.float32),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from lumigrad.client.base.arrays import Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
@@ -89,6 +94,22 @@ class PlyHeader:
             return plyfile.PlyData.read(str(self.path))[element].data
         except (plyfile.PlyParseError, ValueError, TypeError, KeyError, OverflowError) as error:
             raise self.fail(f"expected a PLY file, but it does not parse: {error}") from error
+
+
+def fractions(column: npt.NDArray[Any]) -> Float32:
+    """Integers scaled so that the type's largest is 1; floats unchanged."""
+    largest = np.iinfo(column.dtype).max if column.dtype.kind in "iu" else 1
+    return np.asarray(column.astype(np.float32) / np.float32(largest))
+
+
+def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], comments: Sequence[str] = ()) -> None:
+    """Writes a binary little-endian PLY file whose vertices have these float32 properties [N], in this order."""
+    plyfile = require("plyfile", "io", "writing PLY files")
+    table = np.empty(len(columns["x"]), dtype=[(name, "<f4") for name in columns])
+    for name, column in columns.items():
+        table[name] = column
+    element = plyfile.PlyElement.describe(table, "vertex")
+    plyfile.PlyData([element], byte_order="<", comments=list(comments)).write(fspath(path))
 
 
 def _lines(path: str | PathLike[str], start: bytes) -> tuple[list[str], int]:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.ply_header import fractions, write_vertices
+from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
 
 # Enough for a mean within a few per cent, and about a second for a million points.
@@ -51,8 +53,6 @@ _RADIUS_NAMES = ("radius", "radii")
 # Makes neighbours on a surface overlap enough to close it.
 _RADIUS_PER_DISTANCE = 0.7
 _DEFAULT_COLOR = 0.7
-# The constant spherical harmonic; Gaussian splat files store the base colour divided by it.
-_HARMONIC_0 = 0.28209479177387814
 
 
 def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Spheres:
@@ -74,17 +74,13 @@ def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Sphe
 
 def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
     """Writes spheres as a binary little-endian PLY file of float32 properties."""
-    plyfile = require("plyfile", "io", "writing PLY files")
     channels = _COLOR_NAMES[0] if spheres.channels == 3 else [f"color_{k}" for k in range(spheres.channels)]
     columns: dict[str, Array] = dict(zip("xyz", spheres.positions.T, strict=True))
     columns |= dict(zip(channels, spheres.colors.T, strict=True))
     columns["radius"] = spheres.radii
     if spheres.opacities is not None:
         columns["opacity"] = spheres.opacities
-    table = np.empty(len(spheres), dtype=[(name, "<f4") for name in columns])
-    for name, column in columns.items():
-        table[name] = column
-    plyfile.PlyData([plyfile.PlyElement.describe(table, "vertex")], byte_order="<").write(fspath(path))
+    write_vertices(path, columns)
 
 
 def _read_vertices(path: str | PathLike[str]) -> tuple[Any, set[str]]:
@@ -106,13 +102,13 @@ def _read_vertices(path: str | PathLike[str]) -> tuple[Any, set[str]]:
 def _colors(vertices: Any, names: set[str]) -> Array:
     for channels in _COLOR_NAMES:
         if set(channels) <= names:
-            return np.stack([_fraction(vertices[channel]) for channel in channels], axis=1)
+            return np.stack([fractions(vertices[channel]) for channel in channels], axis=1)
     if {"f_dc_0", "f_dc_1", "f_dc_2"} <= names:
         base = np.stack([vertices[f"f_dc_{k}"] for k in range(3)], axis=1)
-        return np.clip(0.5 + _HARMONIC_0 * base, 0.0, 1.0)
+        return np.clip(colors_of_sh(base[:, None]), 0.0, 1.0)
     numbered = sum(1 for name in names if name.startswith("color_"))
     if numbered and {f"color_{k}" for k in range(numbered)} <= names:
-        return np.stack([_fraction(vertices[f"color_{k}"]) for k in range(numbered)], axis=1)
+        return np.stack([fractions(vertices[f"color_{k}"]) for k in range(numbered)], axis=1)
     return np.full((len(vertices), 3), _DEFAULT_COLOR, np.float32)
 
 
@@ -130,12 +126,5 @@ def _opacities(vertices: Any, names: set[str]) -> Array | None:
         return None
     for name in ("opacity", "alpha"):
         if name in names:
-            return _fraction(vertices[name])
+            return fractions(vertices[name])
     return None
-
-
-def _fraction(column: Array) -> Array:
-    """Integers scaled so that the type's largest is 1; floats unchanged."""
-    if column.dtype.kind in "iu":
-        return np.asarray(column.astype(np.float32) / np.float32(np.iinfo(column.dtype).max))
-    return column.astype(np.float32)

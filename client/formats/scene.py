@@ -96,6 +96,7 @@ def smallest_three(quats: Float64) -> tuple[Array, Float64]:
 
 
 Mask = npt.NDArray[np.bool_]
+TENSORS = ("means", "quats", "scales", "opacities", "sh")
 
 
 @dataclass(frozen=True)
@@ -151,23 +152,15 @@ class StoredScene:
 
         Invalid are nonfinite values and negative scales, which failed trainings produce.
         """
-        names = ("means", "quats", "scales", "opacities", "sh")
-        valid = {name: np.isfinite(getattr(self, name)) for name in names}
+        valid = {name: np.isfinite(getattr(self, name)) for name in TENSORS}
         valid["scales"] &= self.scales >= 0
         masks = {name: ~flags.reshape(len(self), flags[:1].size).all(axis=1) for name, flags in valid.items()}
         return {name: mask for name, mask in masks.items() if mask.any()}
 
     def keep(self, mask: Mask) -> StoredScene:
         """The Gaussians for which a mask [N] is true."""
-        return replace(
-            self,
-            means=self.means[mask],
-            quats=self.quats[mask],
-            scales=self.scales[mask],
-            opacities=self.opacities[mask],
-            sh=self.sh[mask],
-            skipped=self.skipped + int((~mask).sum()),
-        )
+        kept = {name: getattr(self, name)[mask] for name in TENSORS}
+        return replace(self, **kept, skipped=self.skipped + int((~mask).sum()))
 
 
 # For each harmonic up to degree 4 the axes in which it is odd: it changes sign if an odd number of these is flipped.

@@ -8,10 +8,9 @@ import math
 import struct
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -128,39 +127,38 @@ _PICTURE_FORMATS = ("WEBP", "PNG")
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, UnicodeError, ValueError, RuntimeError, EOFError)
 
 
-class SogFiles(ABC):
-    """Reads the files of one scene by name."""
+class SogFiles:
+    """The files of one scene by name: those beside a meta.json, or the members of a zip file."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> SogFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        self._path, self._zip = path, None
+        if not path.name.endswith(".json"):
+            try:
+                self._zip = zipfile.ZipFile(path)
+            except _DAMAGE as error:
+                raise self.fail(f"expected a zip file: {error}") from error
 
     def fail(self, description: str) -> InvalidArgument:
         """The error to raise about this scene."""
         return malformed(self._path, description)
 
-    @abstractmethod
+    def meta(self) -> bytes:
+        """The content of the meta.json."""
+        return self.read(META_NAME if self._zip else self._path.name)
+
     def read(self, name: str) -> bytes:
         """The content of a file."""
+        return self._from_folder(name) if self._zip is None else self._from_zip(self._zip, name)
 
-    @abstractmethod
-    def stored_bytes(self) -> int:
-        """The total size of the files in bytes."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the zip file."""
+        if self._zip is not None:
+            self._zip.close()
 
     def check_growth(self, count: int) -> None:
         """Raises InvalidArgument if `count` is implausible for files of this size."""
-        check_growth(self._path, self.stored_bytes(), count * _BYTES_PER_GAUSSIAN)
+        files = [self._path] if self._zip else [file for file in self._path.parent.iterdir() if file.is_file()]
+        check_growth(self._path, sum(file.stat().st_size for file in files), count * _BYTES_PER_GAUSSIAN)
 
     def picture(self, name: str, count: int) -> npt.NDArray[Any]:
         """[H, W, 4] levels of an image of at least `count` pixels; 0: a palette."""
@@ -181,12 +179,7 @@ class SogFiles(ABC):
                 raise
             raise self.fail(f"expected a WebP or PNG picture in {name}: {error}") from error
 
-
-class FolderFiles(SogFiles):
-    """The folder of a meta.json."""
-
-    def read(self, name: str) -> bytes:
-        """The content of a file, which must be in the folder itself."""
+    def _from_folder(self, name: str) -> bytes:
         if Path(name).name != name:
             raise self.fail(f"expected the name of a file in the same folder, got {name!r}")
         try:
@@ -196,51 +189,23 @@ class FolderFiles(SogFiles):
                 raise
             raise self.fail(f"expected a file {name} beside it; there is none") from error
 
-    def stored_bytes(self) -> int:
-        """The total size of the files beside the meta.json, in bytes."""
-        return sum(file.stat().st_size for file in self._path.parent.iterdir() if file.is_file())
-
-    def close(self) -> None:
-        """Does nothing: files are closed after reading."""
-
-
-class ZipFiles(SogFiles):
-    """Members of a zip file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def _from_zip(self, archive: zipfile.ZipFile, name: str) -> bytes:
         try:
-            self._zip = zipfile.ZipFile(path)
-        except _DAMAGE as error:
-            raise self.fail(f"expected a zip file: {error}") from error
-
-    def read(self, name: str) -> bytes:
-        """The content of a member."""
-        try:
-            member = self._zip.getinfo(name)
-            if member.file_size > max(_LARGEST_META, self.stored_bytes()):
+            member = archive.getinfo(name)
+            if member.file_size > max(_LARGEST_META, self._path.stat().st_size):
                 raise self.fail(
                     f"expected no member larger than the file itself, {name} has {member.file_size:,} bytes"
                 )
-            return self._zip.read(member)
+            return archive.read(member)
         except InvalidArgument:
             raise
         except KeyError as error:
-            raise self.fail(f"expected a member {name} in the zip file, got {self._listed()}") from error
+            names = archive.namelist()
+            others = f" and {len(names) - _LISTED} others" if len(names) > _LISTED else ""
+            listed = ", ".join(names[:_LISTED]) + others
+            raise self.fail(f"expected a member {name} in the zip file, got {listed}") from error
         except (*_DAMAGE, OSError) as error:
             raise self.fail(f"expected a whole member {name}: {error}") from error
-
-    def _listed(self) -> str:
-        names = self._zip.namelist()
-        return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} others" if len(names) > _LISTED else "")
-
-    def stored_bytes(self) -> int:
-        """The size of the zip file."""
-        return self._path.stat().st_size
-
-    def close(self) -> None:
-        """Closes the zip file."""
-        self._zip.close()
 
 
 META_NAME = "meta.json"
@@ -252,9 +217,8 @@ _PALETTE_WIDTH = 64
 
 def read_sog(path: Path) -> StoredScene:
     """Reads a .sog file, or a folder's meta.json and its images; versions 1 and 2."""
-    files: SogFiles = FolderFiles(path) if path.name.endswith(".json") else ZipFiles(path)
-    with files:
-        content = files.read(path.name if path.name.endswith(".json") else META_NAME)
+    with closing(SogFiles(path)) as files:
+        content = files.meta()
         try:
             values = json.loads(content)
         except (ValueError, RecursionError) as error:

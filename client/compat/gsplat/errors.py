@@ -8,32 +8,17 @@ from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
 
 _ARGUMENTS = {
-    "means": "means",
-    "quats": "quats",
-    "scales": "scales",
+    **{
+        name: name for name in ("means", "quats", "scales", "covars", "opacities", "colors", "sh_degree", "backgrounds")
+    },
+    **{name: name for name in ("viewmats", "Ks", "width", "height", "radius_clip", "eps2d")},
+    **dict.fromkeys(("cameras", "rotation", "translation"), "viewmats"),
+    **dict.fromkeys(("fx", "fy", "cx", "cy"), "Ks"),
     "covariances": "covars",
-    "covars": "covars",
-    "opacities": "opacities",
-    "colors": "colors",
     "sh": "colors",
-    "sh_degree": "sh_degree",
     "background": "backgrounds",
-    "backgrounds": "backgrounds",
-    "cameras": "viewmats",
-    "rotation": "viewmats",
-    "translation": "viewmats",
-    "viewmats": "viewmats",
-    "Ks": "Ks",
-    "fx": "Ks",
-    "fy": "Ks",
-    "cx": "Ks",
-    "cy": "Ks",
-    "width": "width",
-    "height": "height",
     "near": "near_plane",
     "far": "far_plane",
-    "radius_clip": "radius_clip",
-    "eps2d": "eps2d",
 }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,44 +18,27 @@ from lumigrad.client.torch.graphs import refuse_backward
 class Meta(dict[str, Any]):
     """A dict some of whose values are functions of no arguments until they are read."""
 
+    # Those of dict would hand out the functions.
+    get, values, items = Mapping.get, Mapping.values, Mapping.items  # type: ignore[assignment]
+
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
         super().__init__({**values, **{name: _Later(compute) for name, compute in later.items()}})
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
         if isinstance(value, _Later):
-            value = value.compute()
-            self[name] = value
+            value = self[name] = value.compute()
         return value
 
     def __iter__(self) -> Iterator[str]:
         # Its presence alone keeps dict(meta) and {**meta} from copying values that nobody has read.
         return super().__iter__()
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """As of any dict."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
     def pop(self, name: str, *default: Any) -> Any:
         """As of any dict."""
         if name in self:
             _ = self[name]
         return super().pop(name, *default)
-
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        """As of any dict; computes all of them."""
-        return dict(self).values()
-
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        """As of any dict; computes all of them."""
-        return dict(self).items()
-
-    def copy(self) -> dict[str, Any]:
-        """As of any dict; computes all values."""
-        return dict(self)
 
 
 class _Later:
@@ -202,7 +186,8 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
     tile_width, tile_height = math.ceil(camera.width / tile_size), math.ceil(camera.height / tile_size)
     arrays = {key: layout.arrange(frame[name]) for name, key in _WITHOUT_GRADIENT.items()}
     radii = layout.arrange(frame.radii)
-    lists = _TileLists({**arrays, "radii": radii, "means2d": centres.detach()}, layout, tile_size)
+    shown = {**arrays, "radii": radii, "means2d": centres.detach()}
+    lists = cache(lambda: intersect(*_projected(shown, layout), tile_size, tile_width, tile_height))
     shape = arrays["depths"].shape
     values = {
         **_ids(layout, tensors),
@@ -219,12 +204,10 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
         "n_cameras": tensors.cameras,
     }
     later = {
-        "tiles_per_gauss": lambda: lists.found(tile_width, tile_height).tiles_per_gauss.reshape(shape),
-        "isect_ids": lambda: lists.found(tile_width, tile_height).isect_ids,
-        "flatten_ids": lambda: lists.found(tile_width, tile_height).flatten_ids,
-        "isect_offsets": lambda: lists.found(tile_width, tile_height).offsets.reshape(
-            *tensors.views, tile_height, tile_width
-        ),
+        "tiles_per_gauss": lambda: lists().tiles_per_gauss.reshape(shape),
+        "isect_ids": lambda: lists().isect_ids,
+        "flatten_ids": lambda: lists().flatten_ids,
+        "isect_offsets": lambda: lists().offsets.reshape(*tensors.views, tile_height, tile_width),
     }
     return Meta(values, later)
 
@@ -255,23 +238,9 @@ def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
     return {name: values.to(layout.device) for name, values in zip(names, ids, strict=True)}
 
 
-class _TileLists:
-    """The lists of tiles of a rendering, computed once, when they are needed."""
-
-    def __init__(self, arrays: dict[str, torch.Tensor], layout: Layout, tile_size: int) -> None:
-        self._arrays = arrays
-        self._layout = layout
-        self._tile_size = tile_size
-        self._found: Intersections | None = None
-
-    def found(self, tile_width: int, tile_height: int) -> Intersections:
-        """The lists, for so many tiles in a row and in a column."""
-        if self._found is None:
-            layout = self._layout
-            axes = 1 if layout.visible is not None else len(layout.shape)
-            flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in self._arrays.items()}
-            rows = torch.arange(len(flat["depths"])) if layout.visible is None else layout.visible
-            projected = Projected((rows // layout.shape[-1]).to(layout.device), **flat)
-            images = math.prod(layout.shape[:-1])
-            self._found = intersect(projected, images, self._tile_size, tile_width, tile_height)
-        return self._found
+def _projected(arrays: dict[str, torch.Tensor], layout: Layout) -> tuple[Projected, int]:
+    """The Gaussians of a rendering one after the other, and the number of its pictures."""
+    axes = 1 if layout.visible is not None else len(layout.shape)
+    flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in arrays.items()}
+    rows = torch.arange(len(flat["depths"])) if layout.visible is None else layout.visible
+    return Projected((rows // layout.shape[-1]).to(layout.device), **flat), math.prod(layout.shape[:-1])

@@ -18,8 +18,7 @@ either are a GsplatArgumentError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from typing import Any
 
 from lumigrad.client.compat.gsplat.errors import GsplatArgumentError
@@ -39,38 +38,6 @@ _UNDISTORT = (
 _ON_PLANE = "leave it out: Gaussians are projected by the Jacobian of the camera and evaluated in the picture"
 _ONE_SHUTTER = "render each pose that matters as a camera of its own"
 _AS_CHANNELS = "append the signals to colors as more channels; beside harmonics, render them as colors of a second call"
-
-
-@dataclass(frozen=True)
-class Unsupported:
-    """Options of gsplat that have to stay as they are by default."""
-
-    distributed: bool
-    with_ut: bool
-    with_eval3d: bool
-    return_normals: bool
-    global_z_order: bool
-    rays: Any
-    radial_coeffs: Any
-    tangential_coeffs: Any
-    thin_prism_coeffs: Any
-    ftheta_coeffs: Any
-    lidar_coeffs: Any
-    external_distortion_coeffs: Any
-    rolling_shutter: Any
-    viewmats_rs: Any
-    ut_params: Any
-    extra_signals: Any
-    extra_signals_sh_degree: Any
-    renderer_config: Any
-
-    def refuse(self) -> None:
-        """Raises NotImplementedError for the first option that was changed."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not _is_default(field.name, value):
-                shown = f"={value}" if isinstance(value, bool) else ""
-                raise NotImplementedError(f"{field.name}{shown} is not supported here; {_ADVICE[field.name]}")
 
 
 _ADVICE = {
@@ -93,6 +60,15 @@ _ADVICE = {
     "extra_signals_sh_degree": _AS_CHANNELS,
     "renderer_config": f"leave it out, or pass {_DEFAULT_RENDERER}(): there is one renderer",
 }
+
+
+def refuse_unsupported(options: Mapping[str, Any]) -> None:
+    """Raises NotImplementedError for the first option, of those that there are not here, that was changed."""
+    for name, advice in _ADVICE.items():
+        value = options[name]
+        if not _is_default(name, value):
+            shown = f"={value}" if isinstance(value, bool) else ""
+            raise NotImplementedError(f"{name}{shown} is not supported here; {advice}")
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -118,11 +94,11 @@ def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> Non
         raise NotImplementedError(
             f'camera_model="{camera_model}" is not supported here; use one of {", ".join(_CAMERA_MODELS)}'
         )
-    for name, value, known in _modes(render_mode, camera_model, rasterize_mode):
+    modes = {
+        "render_mode": (render_mode, RENDER_MODES),
+        "camera_model": (camera_model, _CAMERA_MODELS),
+        "rasterize_mode": (rasterize_mode, _RASTERIZE_MODES),
+    }
+    for name, (value, known) in modes.items():
         if value not in known:
             raise GsplatArgumentError.of(name, f"expected one of {', '.join(known)}, got {value!r}")
-
-
-def _modes(*values: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    names = ("render_mode", "camera_model", "rasterize_mode")
-    yield from zip(names, values, (RENDER_MODES, _CAMERA_MODELS, _RASTERIZE_MODES), strict=True)

@@ -9,7 +9,7 @@ import torch
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.compat.gsplat.errors import GsplatArgumentError, gsplat_refusals
 from lumigrad.client.compat.gsplat.meta import intermediates
-from lumigrad.client.compat.gsplat.options import Unsupported, check_modes
+from lumigrad.client.compat.gsplat.options import check_modes, refuse_unsupported
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.cameras import ViewMatrices
 from lumigrad.client.operators.gaussians import GaussianCall, projection_of
@@ -139,11 +139,7 @@ def rasterization(
         NotImplementedError: an option of gsplat that is not supported; it says which and what to do.
         GsplatArgumentError: an argument was refused.
     """
-    Unsupported(
-        distributed, with_ut, with_eval3d, return_normals, global_z_order, rays, radial_coeffs, tangential_coeffs,
-        thin_prism_coeffs, ftheta_coeffs, lidar_coeffs, external_distortion_coeffs, rolling_shutter, viewmats_rs,
-        ut_params, extra_signals, extra_signals_sh_degree, renderer_config,
-    ).refuse()  # fmt: skip
+    refuse_unsupported(locals())
     check_modes(render_mode, camera_model, rasterize_mode)
     # gsplat sees their squares only, and optimisers that step them without an activation cross 0.
     scales = scales.abs() if isinstance(scales, torch.Tensor) else scales

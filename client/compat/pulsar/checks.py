@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import torch
 
-from lumigrad.client.errors import InvalidArgument, Violation
+from lumigrad.client.compat.refusals import renamed
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import PULSAR_LENGTHS
 
 EPS = 1e-6
@@ -49,25 +49,10 @@ class PulsarArgumentError(InvalidArgument, RuntimeError):
         return cls.of(name, f"invalid argument {number}: {description}")
 
 
-@contextmanager
-def pulsar_refusals() -> Iterator[None]:
+def pulsar_refusals() -> AbstractContextManager[None]:
     """Raises PulsarArgumentError, which names the drop-in's arguments, where the client or the worker refuses one."""
-    try:
-        yield
-    except PulsarArgumentError:
-        raise
-    except InvalidArgument as error:
-        violations = tuple(_of_drop_in(violation) for violation in error.violations)
-        text = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
-        raise PulsarArgumentError(text or str(error), violations) from error
-
-
-def _of_drop_in(violation: Violation) -> Violation:
-    for part in re.findall(r"\w+", violation.field):
-        if part in _ARGUMENTS:
-            name, number = _ARGUMENTS[part]
-            return Violation(name, f"invalid argument {number}: {violation.description}")
-    return violation
+    names = {field: name for field, (name, _) in _ARGUMENTS.items()}
+    return renamed(PulsarArgumentError, names, dict(_ARGUMENTS.values()))
 
 
 _EPS32 = np.float32(EPS)

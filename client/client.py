@@ -9,12 +9,10 @@ from typing import Any
 from lumigrad.client.base.arguments import instance, names
 from lumigrad.client.calls.distances import DistanceCalls
 from lumigrad.client.calls.scenes import SceneCalls, on_each
-from lumigrad.client.distances.asker import RemoteDistances
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.renderer import RemoteRenderer
+from lumigrad.client.rendering.render import render, render_spread
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.rendering.spread import render_spread
 from lumigrad.client.settings.gaussians import GaussianSemantics, Transform
 from lumigrad.client.settings.image_format import ImageFormat, image_formats, jpeg_quality_of
 from lumigrad.client.settings.render import settings_of
@@ -78,8 +76,6 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         """
         access = Access.of(timeout_s, retry_s, token, tls, certificate, priority, lane)
         self._workers = Pool(Targets(target), access)
-        self._renderer = RemoteRenderer(self._workers)
-        self._distances = RemoteDistances(self._workers)
 
     def __enter__(self) -> Client:
         return self
@@ -215,9 +211,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
     ) -> Frame:
         """As `render`, for those who hold a request already."""
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
-            if spread:
-                return render_spread(self._renderer, self._workers, request, retain, call)
-            return self._renderer.render(request, retain, call)
+            return (render_spread if spread else render)(self._workers, request, retain, call)
 
 
 def _info(worker: Worker, call: Call) -> WorkerInfo:

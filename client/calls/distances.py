@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from lumigrad.client.base.arguments import names, truth
 from lumigrad.client.distances.answer import Distances
-from lumigrad.client.distances.asker import RemoteDistances
+from lumigrad.client.distances.ask import ask, ask_field, ask_spread
 from lumigrad.client.distances.query import DistanceQuery, FieldQuery, Surroundings, environment_numbers, sphere_rows
-from lumigrad.client.distances.spread import query_spread
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.transport.cancellation import Cancellable
@@ -27,7 +26,6 @@ class DistanceCalls(Cancellable):
     """Distances between spheres and obstacles, collision costs, and fields of distances."""
 
     _workers: Pool
-    _distances: RemoteDistances
 
     def query(
         self,
@@ -98,9 +96,7 @@ class DistanceCalls(Cancellable):
     ) -> Distances:
         """As `query`, for those who hold one already."""
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
-            if spread:
-                return query_spread(self._distances, self._workers, query, retain, call)
-            return self._distances.query(query, retain, call)
+            return (ask_spread if spread else ask)(self._workers, query, retain, call)
 
     def field(
         self,
@@ -131,4 +127,4 @@ class DistanceCalls(Cancellable):
         method, facts = f"{DISTANCE_SERVICE}/Field", partial(scene_facts, world)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             query = FieldQuery(world, pose, size, voxel_size, environment, max_distance, semantics)
-            return VoxelGrid(query.outward(self._distances.field(query, call)), query.voxel_size)
+            return VoxelGrid(query.outward(ask_field(self._workers, query, call)), query.voxel_size)

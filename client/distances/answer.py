@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array, NamedArrays
+from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients, Timings
+from lumigrad.client.distances.messages import fill_spec
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellable, Cancellation
-from lumigrad.client.transport.tracing import Facts
-from lumigrad.client.workers.contexts import Context, Kept
+from lumigrad.client.workers.attempts import Source
+from lumigrad.client.workers.contexts import Kept
+from lumigrad.client.workers.pool import Pool
+from lumigrad.client.workers.result import Result
 from lumigrad.protos.service import DISTANCE_SERVICE
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import distance_pb2
 
 
-class Differentiator(Protocol):
-    """Who computes the gradients of distances."""
-
-    def begin(
-        self,
-        timeout_s: float | None,
-        method: str,
-        facts: Callable[[], Facts] | None = None,
-        cancellation: Cancellation | None = None,
-    ) -> Call:
-        """Begins a call of the user."""
-
-    def backward(self, request: DistanceBackward, call: Call, context: Context, release: bool) -> Gradients:
-        """Gradients from the forward state, or without one by asking again."""
-
-
-class Distances(NamedArrays, Cancellable):
+class Distances(Result):
     """The answers to a query, as items and as attributes; those that were asked for are present.
 
     Of the centre and the closest obstacle: `distance` [B, H, S], metres, positive outside unless asked otherwise
@@ -57,7 +45,7 @@ class Distances(NamedArrays, Cancellable):
 
     def __init__(
         self,
-        distances: Differentiator,
+        workers: Pool,
         query: DistanceQuery,
         arrays: Mapping[str, Array],
         kept: Kept | None,
@@ -67,11 +55,8 @@ class Distances(NamedArrays, Cancellable):
         shaped = {name: query.with_axes(array) for name, array in arrays.items()}
         if query.inside and "distance" in shaped:
             shaped["distance"] = -shaped["distance"]
-        super().__init__(shaped)
+        super().__init__(workers, shaped, kept, timings)
         self.query = query
-        self.timings = timings
-        self._distances = distances
-        self._context = Context(self, kept)
 
     def backward(
         self,
@@ -94,7 +79,7 @@ class Distances(NamedArrays, Cancellable):
             timeout_s: instead of the client's time-out.
         """
         method = f"{DISTANCE_SERVICE}/Backward"
-        with self._distances.begin(timeout_s, method, self.query.facts, self._cancellation) as call:
+        with self._workers.begin(timeout_s, method, self.query.facts, self._cancellation) as call:
             given = {name: value for name, value in (("cost", cost), ("distance", distance)) if value is not None}
             if not given:
                 raise InvalidArgument.of("cost", "expected at least one of cost and distance, got none")
@@ -103,13 +88,21 @@ class Distances(NamedArrays, Cancellable):
             }
             if self.query.inside and "distance" in upstream:
                 upstream["distance"] = -upstream["distance"]
-            request = DistanceBackward(self.query, upstream, names("wanted", wanted))
+            request = DistanceBackward(upstream, names("wanted", wanted))
             return self.differentiated(request, call, release)
 
     def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """As `backward`, for those who hold a request and have begun a call already."""
-        return self._distances.backward(request, call, self._context, release)
+        query = self.query
 
-    def release(self) -> None:
-        """Lets the worker forget the forward state; backward still works, by computing it again."""
-        self._context.release()
+        def begin() -> distance_pb2.DistanceBackwardRequest:
+            return distance_pb2.DistanceBackwardRequest(spec=distance_pb2.DistanceBackwardSpec(wanted=request.wanted))
+
+        def again(spec: distance_pb2.DistanceBackwardSpec, source: Source | None, payload: PayloadWriter) -> None:
+            fill_spec(spec.query, query, source, payload)
+
+        reply = self._differentiate("distances", query.world, begin, again, request.output_gradients, call, release)
+        arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.gradients}
+        if "spheres" in arrays:
+            arrays["spheres"] = query.with_axes(arrays["spheres"])
+        return Gradients(arrays, reply.timings)

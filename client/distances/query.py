@@ -82,12 +82,10 @@ class DistanceBackward:
     """Gradients that are asked of a query.
 
     Attributes:
-        query: what was asked.
         output_gradients: dL/d output by the output's name, [B, H, S, ...], of distances positive outside.
         wanted: the names of the inputs to differentiate.
     """
 
-    query: DistanceQuery
     output_gradients: Mapping[str, Array]
     wanted: tuple[str, ...]
 

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lumigrad.client.base.arguments import names
-from lumigrad.client.base.arrays import Array, NamedArrays, to_numpy
+from lumigrad.client.base.arrays import Array, to_numpy
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.rendering.messages import WIRE_FORMATS, fill_spec, gradients_of
 from lumigrad.client.rendering.request import BackwardRequest, RenderRequest, WireFormat
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellable, Cancellation
-from lumigrad.client.transport.tracing import Facts
-from lumigrad.client.workers.contexts import Context, Kept
+from lumigrad.client.workers.contexts import Kept
+from lumigrad.client.workers.pool import Pool
+from lumigrad.client.workers.result import Result
 from lumigrad.protos.service import RENDER_SERVICE
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import render_pb2
 
 # Outputs whose own values their derivatives depend on.
 _NEEDED = ("depth", "expected_depth", "inverse_depth")
 
 
-class Differentiator(Protocol):
-    """Who computes the gradients of frames."""
-
-    def begin(
-        self,
-        timeout_s: float | None,
-        method: str,
-        facts: Callable[[], Facts] | None = None,
-        cancellation: Cancellation | None = None,
-    ) -> Call:
-        """Begins a call of the user."""
-
-    def backward(self, request: BackwardRequest, call: Call, context: Context, release: bool) -> Gradients:
-        """Gradients from the forward state, or without one by rendering again."""
-
-
-class Frame(NamedArrays, Cancellable):
+class Frame(Result):
     """The outputs of a rendering, as items and as attributes; those that were asked for are present.
 
     Of spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
@@ -71,22 +58,20 @@ class Frame(NamedArrays, Cancellable):
 
     def __init__(
         self,
-        renderer: Differentiator,
+        workers: Pool,
         request: RenderRequest,
         arrays: Mapping[str, Array],
         files: Mapping[str, tuple[bytes, ...]],
         kept: Kept | None,
         timings: Timings,
     ) -> None:
-        super().__init__({name: array[0] for name, array in arrays.items()} if request.single else arrays)
+        shown = {name: array[0] for name, array in arrays.items()} if request.single else arrays
+        super().__init__(workers, shown, kept, timings)
         self.files = files
         self.encoded: Mapping[str, bytes | tuple[bytes, ...]] = MappingProxyType(
             {name: views[0] if request.single else views for name, views in files.items()}
         )
         self.request = request
-        self.timings = timings
-        self._renderer = renderer
-        self._context = Context(self, kept)
 
     def decoded(self, name: str) -> Array:
         """The pixels of files in `encoded`, uint8, shaped as the output. Needs the extra `io`."""
@@ -141,20 +126,26 @@ class Frame(NamedArrays, Cancellable):
             "means2d": means2d,
         }
         method = f"{RENDER_SERVICE}/Backward"
-        with self._renderer.begin(timeout_s, method, self.request.facts, self._cancellation) as call:
+        with self._workers.begin(timeout_s, method, self.request.facts, self._cancellation) as call:
             given = {name: value for name, value in {**passed, **of_gaussians}.items() if value is not None}
             self._check_upstream(given, of_gaussians)
             upstream = {name: self._stacked(name, value) for name, value in given.items()}
-            request = BackwardRequest(self.request, upstream, names("wanted", wanted), sparse, wire_format)
+            request = BackwardRequest(upstream, names("wanted", wanted), sparse, wire_format)
             return self.differentiated(request, call, release)
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """As `backward`, for those who hold a request and have begun a call already."""
-        return self._renderer.backward(request, call, self._context, release)
+        render = self.request
+        form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.wire_format], sparse=request.sparse)
 
-    def release(self) -> None:
-        """Lets the worker forget the forward state; backward still works, by computing it again."""
-        self._context.release()
+        def begin() -> render_pb2.BackwardRequest:
+            return render_pb2.BackwardRequest(spec=render_pb2.BackwardSpec(wanted=request.wanted, format=form))
+
+        def again(spec: render_pb2.BackwardSpec, source: Any, payload: PayloadWriter) -> None:
+            fill_spec(spec.render, render, source, payload)
+
+        reply = self._differentiate("render", render.stored, begin, again, request.output_gradients, call, release)
+        return Gradients(gradients_of(reply, render.single), reply.timings)
 
     def _missing(self, name: str) -> str:
         if name in self.encoded:

@@ -52,6 +52,11 @@ class RenderRequest:
             if spheres and isinstance(model, OpenCVModel):
                 model.check_for_spheres()
 
+    @property
+    def stored(self) -> SceneHandle | None:
+        """The scene that decides which worker is asked; one that travels with the call does not."""
+        return self.scene if isinstance(self.scene, SceneHandle) else None
+
     def facts(self) -> dict[str, str | int]:
         """What a span tells of it: what is rendered, and how much of it."""
         pixels = sum(camera.width * camera.height for camera in self.cameras)
@@ -63,14 +68,12 @@ class BackwardRequest:
     """One call of backward.
 
     Attributes:
-        render: what was rendered.
         output_gradients: dL/d output by the output's name, with the axis of cameras.
         wanted: the names of the inputs to differentiate; none: the tensors of the scene.
         sparse: transfer only rows that are not zero.
         wire_format: how gradients per primitive travel.
     """
 
-    render: RenderRequest
     output_gradients: Mapping[str, Array]
     wanted: tuple[str, ...]
     sparse: bool

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lumigrad.client.base.arrays import Array, float32_array
+from lumigrad.client.base.arrays import float32_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.world import World
+from lumigrad.client.wire.scenes import named_tensors
 from lumigrad.client.wire.worlds import update_messages
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import scene_pb2, tensor_pb2
+from lumigrad.v1 import scene_pb2
 
 _CHANGEABLE = {
     "spheres": ("positions", "colors", "radii", "opacities"),
@@ -45,11 +46,10 @@ class SceneChanges:
             return scene_pb2.UpdateRequest(obstacles=update_messages(self.poses, self.enabled))
         if local is None or isinstance(local, World):
             # Only the worker knows the shapes.
-            arrays: Mapping[str, Array] = {name: float32_array(name, value) for name, value in self.tensors.items()}
+            arrays = {name: float32_array(name, value) for name, value in self.tensors.items()}
         else:
-            arrays = local.tensors
-        named = [tensor_pb2.NamedTensor(name=name, tensor=payload.add(arrays[name])) for name in self.tensors]
-        return scene_pb2.UpdateRequest(tensors=named)
+            arrays = {name: local.tensors[name] for name in self.tensors}
+        return scene_pb2.UpdateRequest(tensors=named_tensors(arrays, payload))
 
     def applied(self, handle: SceneHandle) -> Scene | None:
         """The client's own copy, changed alike; None if it has none."""

@@ -22,7 +22,7 @@ from lumigrad.client.values.world import World
 from lumigrad.client.wire.worlds import References, world_arrays, world_message, world_of
 from lumigrad.protos.hashing import content_hash, tensors_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2
+from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2, tensor_pb2
 
 
 def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> Scene:
@@ -83,6 +83,11 @@ def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ())
     for name, array in scene.tensors.items():
         getattr(tensors, name).CopyFrom(payload.add(array))
     return message
+
+
+def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:
+    """Arrays by name, which are appended to `payload`."""
+    return [tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)) for name, array in arrays.items()]
 
 
 def scene_hash(scene: Scene, meshes: References = ()) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Client, Cuboid, Obstacle, World
+from lumigrad.client import Client, Cuboid, Distances, Obstacle, World
 from lumigrad.client import torch as operators
 from support.calls.jax_cases import (
     CAMERAS,
@@ -220,9 +220,11 @@ def test_more_passes_than_are_kept_are_right_too(client: Client):
 
 def test_only_what_is_needed_is_asked_for(client: Client, monkeypatch: pytest.MonkeyPatch):
     asked = []
-    original = client._distances.backward
+    original = Distances.differentiated
     monkeypatch.setattr(
-        client._distances, "backward", lambda request, *rest: asked.append(request) or original(request, *rest)
+        Distances,
+        "differentiated",
+        lambda self, request, *rest: asked.append(request) or original(self, request, *rest),
     )
     poses = jnp.asarray(world().poses, jnp.float32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import Cuboid, InvalidArgument, LumigradError, Mesh, Obstacle, VoxelGrid, World
+from lumigrad.client import Cuboid, Distances, InvalidArgument, LumigradError, Mesh, Obstacle, VoxelGrid, World
 from lumigrad.client.torch import MeshDistances, mesh_distance
 from support.meshes import shapes as mesh_shapes
 from support.workers.worker import WorkerProcess
@@ -162,13 +162,13 @@ def test_stored_worlds_cost_no_upload(client, payload_lengths):
 
 def test_only_what_is_needed_is_asked_for(client, monkeypatch):
     asked = []
-    original = client._distances.backward
+    original = Distances.differentiated
 
-    def spy(request, *rest):
+    def spy(self, request, *rest):
         asked.append((tuple(request.output_gradients), request.wanted))
-        return original(request, *rest)
+        return original(self, request, *rest)
 
-    monkeypatch.setattr(client._distances, "backward", spy)
+    monkeypatch.setattr(Distances, "differentiated", spy)
     tensors = inputs()
     tensors["spheres"].requires_grad_()
     tensors["weight"].requires_grad_()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lumigrad.client import InvalidArgument
+from lumigrad.client import Client, Frame, InvalidArgument
 from lumigrad.client.torch import RenderedGaussians, render_gaussians
 from support.workers.worker import WorkerProcess
 
@@ -73,9 +73,11 @@ def test_batches_are_their_scenes(client):
 
 def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch):
     asked = []
-    original = client._renderer.render
+    original = Client.render_request
     monkeypatch.setattr(
-        client._renderer, "render", lambda request, *rest: asked.append(request) or original(request, *rest)
+        Client,
+        "render_request",
+        lambda self, request, **rest: asked.append(request) or original(self, request, **rest),
     )
     result = render(client, scene(), outputs=("expected_depth",))
     assert [name for name, tensor in result._asdict().items() if tensor is not None] == ["color", "expected_depth"]
@@ -89,13 +91,13 @@ def test_what_was_not_asked_for_is_none_and_does_not_travel(client, monkeypatch)
 
 def test_only_the_gradients_that_are_needed_are_asked_for(client, monkeypatch):
     asked = []
-    original = client._renderer.backward
+    original = Frame.differentiated
 
-    def spy(request, *rest):
+    def spy(self, request, *rest):
         asked.append((tuple(request.output_gradients), request.wanted))
-        return original(request, *rest)
+        return original(self, request, *rest)
 
-    monkeypatch.setattr(client._renderer, "backward", spy)
+    monkeypatch.setattr(Frame, "differentiated", spy)
     tensors = scene()
     tensors["colors"].requires_grad_()
     tensors["viewmats"].requires_grad_()

@@ -1,4 +1,4 @@
-"""A rendering whose views several workers share."""
+"""Renders on the worker of a scene, or on several that share the views."""
 
 from __future__ import annotations
 
@@ -11,30 +11,34 @@ import numpy as np
 
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.renderer import RemoteRenderer
+from lumigrad.client.rendering.messages import PER_CAMERA, fill_spec, outputs_of
 from lumigrad.client.rendering.request import BackwardRequest, RenderRequest
 from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.image_format import format_messages
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.call import Call
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.workers.contexts import Kept
 from lumigrad.client.workers.pool import Pool
+from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.spread import added, portions, slowest, together
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import render_pb2
 
 # Gradients with a row for each primitive, which are sparse on request.
 _ROWS = ("positions", "colors", "radii", "opacities", "means", "quats", "scales", "covariances", "sh")
-_PER_CAMERA = ("camera", "means2d")
 
 
 class SpreadFrame(Frame):
     """As `Frame`: the views of its parts, one after the other, and the sum of their gradients."""
 
-    def __init__(self, renderer: RemoteRenderer, request: RenderRequest, parts: Sequence[Frame]) -> None:
+    def __init__(self, workers: Pool, request: RenderRequest, parts: Sequence[Frame]) -> None:
         """Takes what was rendered of `request`, in the order of its cameras."""
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         files = {name: tuple(chain.from_iterable(part.files[name] for part in parts)) for name in parts[0].files}
-        super().__init__(renderer, request, arrays, files, None, slowest([part.timings for part in parts]))
+        super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]))
         self._parts = parts
 
     def release(self) -> None:
@@ -49,28 +53,54 @@ class SpreadFrame(Frame):
         for part in self._parts:
             end = begin + len(part.request.cameras)
             upstream = {name: array[begin:end] for name, array in request.output_gradients.items()}
-            piece = replace(request, render=part.request, output_gradients=upstream)
+            piece = replace(request, output_gradients=upstream)
             asks.append(partial(part.differentiated, piece, call, release))
             begin = end
         found = together(asks)
-        joined = [name for name in found[0] if name.startswith(_PER_CAMERA)]
+        joined = [name for name in found[0] if name.startswith(PER_CAMERA)]
         if _has_backgrounds(self.request):
             joined.append("background")
         return added(found, _ROWS, joined)
 
 
-def render_spread(renderer: RemoteRenderer, workers: Pool, request: RenderRequest, retain: bool, call: Call) -> Frame:
+def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, route: Route | None = None) -> Frame:
+    """Renders; with `retain` the worker keeps the forward state for the frame's backward.
+
+    Args:
+        workers: of the client.
+        request: what to render.
+        retain: whether to keep it.
+        call: of the user.
+        route: which worker; None: the scene's.
+    """
+    attempts = workers.attempts(request.stored, call, route=route)
+
+    def build(payload: PayloadWriter) -> render_pb2.RenderRequest:
+        formats = format_messages(request.image_formats, request.jpeg_quality)
+        message = render_pb2.RenderRequest(retain=retain, formats=formats)
+        fill_spec(message.spec, request, attempts.reference, payload)
+        return message
+
+    while True:
+        with attempts as worker:
+            service = worker.connection.render
+            reply = worker.connection.exchange(service.Render, build, attempts.call)
+            kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
+            arrays, files = outputs_of(reply)
+            return Frame(workers, request, arrays, files, kept, reply.timings)
+
+
+def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Call) -> Frame:
     """Renders each worker's share of the views at the same time; all on one worker what cannot be shared."""
-    scene = request.scene if isinstance(request.scene, SceneHandle) else None
     most = len(request.cameras) if _is_divisible(request) else 1
-    routes = workers.spread(scene, most)
+    routes = workers.spread(request.stored, most)
     if len(routes) < 2:
-        return renderer.render(request, retain, call)
+        return render(workers, request, retain, call)
     asks: list[Callable[[], Frame]] = []
     for share, route in zip(portions(len(request.cameras), len(routes)), routes, strict=True):
         part = replace(request, cameras=request.cameras[share], settings=_settings_of(request, share))
-        asks.append(partial(renderer.render, part, retain, call, route))
-    return SpreadFrame(renderer, request, together(asks))
+        asks.append(partial(render, workers, part, retain, call, route))
+    return SpreadFrame(workers, request, together(asks))
 
 
 def _known(request: RenderRequest) -> object:

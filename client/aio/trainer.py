@@ -11,8 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec
 
 from lumigrad.client.aio.calls import Asynchronous, B, Calls, awaited, awaited_as, streamed, streamed_as
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.training.batch import Batch, LateResult
-from lumigrad.client.training.trainer import Trainer
+from lumigrad.client.training.trainer import Batch, LateResult, Trainer
 
 
 class AsyncLateResult(Asynchronous[LateResult]):

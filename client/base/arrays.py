@@ -82,10 +82,10 @@ def float32_array(name: str, value: Any, shape: Sequence[int | str] | None = Non
     """
     array = to_numpy(name, value)
     if array.dtype.kind not in "fiub":
-        shaped = f" of shape {_written(shape)}" if shape is not None else ""
+        shaped = f" of shape {shape_text(shape)}" if shape is not None else ""
         raise InvalidArgument.of(name, f"expected numbers{shaped}, got dtype {array.dtype}")
     if shape is not None:
-        _check_shape(name, array, shape)
+        check_shape(name, array.shape, shape)
     result: Float32 = np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape).view()
     result.flags.writeable = False
     return result
@@ -100,9 +100,9 @@ def int32_array(name: str, value: Any, shape: Sequence[int | str]) -> Int32:
     array = to_numpy(name, value)
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgument.of(
-            name, f"expected whole numbers of shape {_written(shape)}, got dtype {array.dtype}; pass integers"
+            name, f"expected whole numbers of shape {shape_text(shape)}, got dtype {array.dtype}; pass integers"
         )
-    _check_shape(name, array, shape)
+    check_shape(name, array.shape, shape)
     limits = np.iinfo(np.int32)
     if array.size and not (array.min() >= limits.min and array.max() <= limits.max):
         raise InvalidArgument.of(name, f"expected numbers that int32 holds, got {array.min()} to {array.max()}")
@@ -121,16 +121,23 @@ def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
     return result
 
 
-def _check_shape(name: str, array: npt.NDArray[Any], shape: Sequence[int | str]) -> None:
-    fits = array.ndim == len(shape) and all(
-        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
+def check_shape(name: str, actual: Sequence[int], shape: Sequence[Any], advice: str = "") -> None:
+    """Raises InvalidArgument unless `actual` is a shape of the sizes expected, as for `float32_array`.
+
+    A leading ellipsis stands for any sizes.
+    """
+    sizes = shape[1:] if ... in shape else shape
+    found = actual[max(len(actual) - len(sizes), 0) :] if ... in shape else actual
+    fits = len(found) == len(sizes) and all(
+        isinstance(size, str) or size == each for size, each in zip(sizes, found, strict=True)
     )
     if not fits:
-        raise InvalidArgument.of(name, f"expected shape {_written(shape)}, got {list(array.shape)}")
+        raise InvalidArgument.of(name, f"expected shape {shape_text(shape)}, got {list(actual)}{advice}")
 
 
-def _written(shape: Sequence[int | str]) -> str:
-    return "[" + ", ".join(str(size) for size in shape) + "]"
+def shape_text(shape: Sequence[Any]) -> str:
+    """A shape as messages show it."""
+    return "[" + ", ".join(".." if size is ... else str(size) for size in shape) + "]"
 
 
 Array = npt.NDArray[Any]

@@ -13,9 +13,9 @@ from lumigrad.client.distances.query import DistanceBackward, DistanceQuery
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.call import Call
 from lumigrad.client.workers.attempts import Source
-from lumigrad.client.workers.contexts import Kept
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.result import Result
+from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import DISTANCE_SERVICE
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2

@@ -15,10 +15,10 @@ from lumigrad.client.distances.messages import field_message, fill_spec
 from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery
 from lumigrad.client.transport.call import Call
 from lumigrad.client.values.world import World
-from lumigrad.client.workers.contexts import Kept
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.spread import added, portions, slowest, together
+from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2
 

@@ -17,7 +17,7 @@ from lumigrad.client.distances.query import (
     check_surroundings,
     environment_numbers,
 )
-from lumigrad.client.jax.remote import Inputs, compute, refuse
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.jax.shapes import optional, shaped
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.distances import OUTPUTS, DistanceCall
@@ -71,7 +71,7 @@ def _kept(obstacle: Obstacle) -> tuple[Hashable, ...]:
 
 
 @dataclass(frozen=True)
-class JaxDistanceCall(DistanceCall):
+class JaxDistanceCall(DistanceCall, JaxCall):
     """See `JaxCall`.
 
     Attributes:
@@ -83,11 +83,6 @@ class JaxDistanceCall(DistanceCall):
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """[B, H, S] of each output."""
         return dict.fromkeys(self.outputs, tuple(inputs["spheres"].shape[:3]))
-
-    def refuse_gradients(self, names: frozenset[str]) -> None:
-        """In cuRobo's semantics centres alone have gradients."""
-        if self.settings.semantics != "exact":
-            refuse(self.settings.semantics, names & {"poses"})
 
 
 def mesh_distance(

@@ -15,7 +15,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.jax.remote import Inputs, compute
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.jax.shapes import optional, shaped
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.cameras import ViewMatrices, distortion_rows
@@ -49,7 +49,7 @@ class CheckedMatrices(ViewMatrices):
 
 
 @dataclass(frozen=True)
-class JaxGaussianCall(GaussianCall):
+class JaxGaussianCall(GaussianCall, JaxCall):
     """See `JaxCall`."""
 
     cameras: CheckedMatrices
@@ -59,9 +59,6 @@ class JaxGaussianCall(GaussianCall):
         colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
         views = (len(inputs["view"]), self.cameras.height, self.cameras.width)
         return {name: (*views, colors.shape[-1]) if name == "color" else views for name in self.outputs}
-
-    def refuse_gradients(self, names: frozenset[str]) -> None:
-        """All inputs have gradients."""
 
 
 MORE_OUTPUTS = ("inverse_depth",)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -85,14 +86,12 @@ Inputs = dict[str, Any]
 Result = Frame | Distances
 
 
-class JaxCall(RemoteCall, Hashable, Protocol):
+class JaxCall(RemoteCall):
     """All of a computation that is not an array. Equal calls share what JAX has compiled."""
 
+    @abstractmethod
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """Of the outputs, from inputs of which only the shape is known."""
-
-    def refuse_gradients(self, names: frozenset[str]) -> None:
-        """Raises InvalidArgument for inputs without a gradient."""
 
 
 # By number, from the forward to the backward pass: spares the worker a second forward pass.
@@ -122,7 +121,12 @@ def _remote(call: JaxCall, inputs: Inputs) -> dict[str, Any]:
 def _forward(call: JaxCall, inputs: Inputs) -> tuple[dict[str, Any], Any]:
     values = {name: None if given is None else given.value for name, given in inputs.items()}
     wanted = frozenset(name for name, given in inputs.items() if given is not None and given.perturbed)
-    call.refuse_gradients(wanted)
+    for name in sorted(wanted & call.without_gradient):
+        raise InvalidArgument.of(
+            name,
+            "expected no gradient to be asked of it, since there is none with "
+            f'semantics="{call.settings.semantics}"; pass semantics="exact" or jax.lax.stop_gradient({name})',
+        )
     expected = (_expected(call, values), _array((), jnp.int32))
     outputs, number = on_host(partial(_run_and_keep, call), expected, values)
     # What is wanted is known while tracing: it travels in the structure, as keys.
@@ -181,13 +185,3 @@ def _differentiate(
 
 def _arrays(call: JaxCall, result: Result) -> dict[str, Array]:
     return {name: np.asarray(result[name], np.float32) for name in call.outputs}
-
-
-def refuse(semantics: str, names: frozenset[str]) -> None:
-    """Raises InvalidArgument if there are any: inputs that have no gradient with these semantics."""
-    for name in sorted(names):
-        raise InvalidArgument.of(
-            name,
-            f'expected no gradient to be asked of it, since there is none with semantics="{semantics}"; pass '
-            f'semantics="exact" or jax.lax.stop_gradient({name})',
-        )

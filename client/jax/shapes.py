@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
 
 
@@ -22,16 +23,12 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
         InvalidArgument: no numbers, or another shape.
     """
     if value is None:
-        raise InvalidArgument.of(name, f"expected an array of shape {_written(shape)}, got None")
+        raise InvalidArgument.of(name, f"expected an array of shape {shape_text(shape)}, got None")
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise InvalidArgument.of(name, f"expected an array, got {type(value).__name__} ({error})") from error
-    fits = array.ndim == len(shape) and all(
-        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise InvalidArgument.of(name, f"expected shape {_written(shape)}, got {list(array.shape)}; use jax.vmap")
+    check_shape(name, array.shape, shape, "; use jax.vmap")
     if array.dtype.kind == "c":
         raise InvalidArgument.of(name, f"expected real numbers, got {array.dtype}; pass the real part")
     return array.astype(jnp.float32)
@@ -40,7 +37,3 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
 def optional(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     """`shaped`, or None for None."""
     return None if value is None else shaped(name, value, shape)
-
-
-def _written(shape: Sequence[int | str]) -> str:
-    return "[" + ", ".join(str(size) for size in shape) + "]"

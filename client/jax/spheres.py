@@ -10,7 +10,7 @@ import jax
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.jax.remote import Inputs, compute, refuse
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute
 from lumigrad.client.jax.shapes import optional, shaped
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.spheres import OUTPUTS, SphereCall, picture_size
@@ -34,7 +34,7 @@ class RenderedSpheres(NamedTuple):
     info: jax.Array | None
 
 
-class JaxSphereCall(SphereCall):
+class JaxSphereCall(SphereCall, JaxCall):
     """See `JaxCall`."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
@@ -42,11 +42,6 @@ class JaxSphereCall(SphereCall):
         width, height = self.size
         channels = {"color": (inputs["colors"].shape[1],), "info": (3 + 2 * self.settings.n_track,)}
         return {name: (height, width, *channels.get(name, ())) for name in self.outputs}
-
-    def refuse_gradients(self, names: frozenset[str]) -> None:
-        """In Pulsar's semantics background and gamma have none."""
-        if self.settings.semantics != "exact":
-            refuse(self.settings.semantics, names & {"background", "gamma"})
 
 
 def render_spheres(

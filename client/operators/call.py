@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
 
 
-class RemoteCall(Protocol):
+class RemoteCall:
     """All of a computation that is not an array.
 
     Attributes:
+        settings: of the engine.
         outputs: names of what comes back.
-        differentiable: names of the outputs through which gradients flow.
     """
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """See above."""
+    settings: Any
+    outputs: tuple[str, ...]
 
     @property
+    @abstractmethod
     def differentiable(self) -> frozenset[str]:
-        """See above."""
+        """Outputs through which gradients flow."""
 
+    @property
+    def without_gradient(self) -> frozenset[str]:
+        """Inputs to which none do with these settings."""
+        return frozenset()
+
+    @abstractmethod
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
         """Asks the worker; the result has the outputs as items.
 
@@ -45,6 +52,8 @@ class RemoteCall(Protocol):
             wanted: names of inputs.
             release: let the worker forget the forward state.
         """
+        found: Mapping[str, Array] = result.backward(**upstream, wanted=wanted, release=release)
+        return found
 
 
 def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:

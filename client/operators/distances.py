@@ -10,13 +10,14 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers
+from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.settings.distances import DistanceSettings
 
 OUTPUTS = ("cost", "distance")
 
 
 @dataclass(frozen=True)
-class DistanceCall:
+class DistanceCall(RemoteCall):
     """A query; see `RemoteCall`.
 
     The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32.
@@ -42,6 +43,11 @@ class DistanceCall:
         """Outputs through which gradients flow."""
         return frozenset(OUTPUTS if self.settings.semantics == "exact" else ("cost",))
 
+    @property
+    def without_gradient(self) -> frozenset[str]:
+        """In cuRobo's semantics poses have none."""
+        return frozenset(() if self.settings.semantics == "exact" else ("poses",))
+
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
         """Asks the worker."""
         spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
@@ -50,9 +56,3 @@ class DistanceCall:
         environments = environment_numbers(self.environments, len(spheres))
         query = DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)
         return self.client.ask(query, retain=retain, spread=self.spread)
-
-    def gradients(
-        self, result: Distances, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
-    ) -> Mapping[str, Array]:
-        """As the worker returns them."""
-        return result.backward(**upstream, wanted=wanted, release=release)

@@ -13,6 +13,7 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
+from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.operators.cameras import CAMERA_INPUTS, CameraSource
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
@@ -37,7 +38,7 @@ ROWS, COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
 
 
 @dataclass(frozen=True)
-class GaussianCall:
+class GaussianCall(RemoteCall):
     """A rendering of Gaussians; see `RemoteCall`.
 
     Attributes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.spheres import SphereSettings
@@ -19,7 +19,7 @@ OUTPUTS = ("color", "alpha", "depth", "info")
 
 
 @dataclass(frozen=True)
-class SphereCall:
+class SphereCall(RemoteCall):
     """A rendering of spheres; see `RemoteCall`.
 
     The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32.
@@ -49,6 +49,11 @@ class SphereCall:
         """Outputs through which gradients flow."""
         return frozenset({"color", "alpha", "depth"} if self.settings.semantics == "exact" else {"color"})
 
+    @property
+    def without_gradient(self) -> frozenset[str]:
+        """In Pulsar's semantics background and gamma have none."""
+        return frozenset(() if self.settings.semantics == "exact" else ("background", "gamma"))
+
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
         """Renders one picture."""
         settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
@@ -65,12 +70,6 @@ class SphereCall:
             first_r_then_t=self.first_r_then_t,
         )
         return self.client.render_request(RenderRequest(scene, (camera,), True, settings, self.outputs), retain=retain)
-
-    def gradients(
-        self, result: Frame, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
-    ) -> Mapping[str, Array]:
-        """As the worker returns them."""
-        return result.backward(**upstream, wanted=wanted, release=release)
 
 
 def picture_size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:

@@ -18,9 +18,9 @@ from lumigrad.client.rendering.messages import WIRE_FORMATS, fill_spec, gradient
 from lumigrad.client.rendering.request import BackwardRequest, RenderRequest, WireFormat
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.call import Call
-from lumigrad.client.workers.contexts import Kept
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.result import Result
+from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import RENDER_SERVICE
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2

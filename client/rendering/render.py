@@ -20,10 +20,10 @@ from lumigrad.client.transport.call import Call
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.workers.contexts import Kept
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.spread import added, portions, slowest, together
+from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2
 

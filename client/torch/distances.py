@@ -15,7 +15,7 @@ from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.distances import OUTPUTS, DistanceCall
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.torch.graphs import on_host, outside_graphs
-from lumigrad.client.torch.remote import compute, requires_gradient
+from lumigrad.client.torch.remote import compute
 from lumigrad.client.values.obstacle import Obstacle, Shape
 from lumigrad.client.values.world import World
 
@@ -93,8 +93,6 @@ def mesh_distance(
         "poses": None if poses is None else _poses(poses, world),
         "weight": _weight(weight) if isinstance(weight, torch.Tensor) else None,
     }
-    if semantics != "exact":
-        _refuse_gradients(semantics, poses=poses)
     call = DistanceCall(
         client_of(client), world, DistanceSettings.of(arguments), chosen(outputs, OUTPUTS), environments, spread
     )
@@ -117,14 +115,3 @@ def _weight(weight: torch.Tensor) -> torch.Tensor:
     if weight.numel() != 1:
         raise InvalidArgument.of("weight", f"expected one number, got shape {list(weight.shape)}")
     return on_host("weight", weight).reshape(())
-
-
-def _refuse_gradients(semantics: str, **tensors: Any) -> None:
-    """Now rather than in backward, which is far from the cause."""
-    for name, tensor in tensors.items():
-        if requires_gradient([tensor]):
-            raise InvalidArgument.of(
-                name,
-                f'expected a tensor that requires no gradient, since there is none for it with semantics="{semantics}",'
-                f' got one that does; pass semantics="exact" or {name}.detach()',
-            )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS
 from lumigrad.client.torch.graphs import on_host
@@ -33,13 +34,6 @@ class Prepared:
     device: torch.device
 
     @property
-    def matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """View matrices [.., C, 4, 4] and intrinsics [.., C, 3, 3]."""
-        view, intrinsics = self.inputs["view"], self.inputs["projection"]
-        assert view is not None and intrinsics is not None
-        return view, intrinsics
-
-    @property
     def views(self) -> tuple[int, ...]:
         """The sizes [.., C] of all cameras."""
         return (*self.batch, self.cameras)
@@ -59,20 +53,9 @@ def prepared(
     covars: Any = None,
     matrices: Sequence[Any] = (),
 ) -> Prepared:
-    """Checks shapes and brings everything to the host.
+    """Checks the shapes of what `render_gaussians` takes, and brings everything to the host.
 
-    Args:
-        means: [.., N, 3].
-        quats: [.., N, 4]; ignored with covars.
-        scales: [.., N, 3]; ignored with covars.
-        opacities: [.., N].
-        colors: [.., N, D] or [.., C, N, D], with sh_degree coefficients [N, K, D] or [.., N, K, D].
-        viewmats: [.., C, 4, 4].
-        Ks: [.., C, 3, 3].
-        sh_degree: degree in use; None: colours are given.
-        backgrounds: [.., C, D] or [D].
-        covars: [.., N, 3, 3], instead of quats and scales.
-        matrices: [4, 4] of each transform.
+    All but backgrounds may have leading sizes, coefficients of harmonics need not; `matrices` are the transforms'.
     """
     device = means.device if isinstance(means, torch.Tensor) else torch.device("cpu")
     means = _shaped("means", means, (..., "N", 3))
@@ -108,8 +91,10 @@ def prepared(
     return Prepared(inputs, tuple(batch), cameras, count, device)
 
 
-def check_matrices(viewmats: torch.Tensor, intrinsics: torch.Tensor) -> None:
+def check_matrices(inputs: Tensors) -> None:
     """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] that mean something else than is done."""
+    viewmats, intrinsics = inputs["view"], inputs["projection"]
+    assert viewmats is not None and intrinsics is not None
     if not viewmats.isfinite().all():
         raise InvalidArgument.of("viewmats", "expected finite values, got some that are nan or infinite")
     rows = viewmats.detach()[..., 3, :]
@@ -125,20 +110,10 @@ def check_matrices(viewmats: torch.Tensor, intrinsics: torch.Tensor) -> None:
 def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """`value` on the host; a string stands for any size, a leading ellipsis for any sizes."""
     if value is None:
-        raise InvalidArgument.of(name, f"expected a tensor of shape {_written(shape)}, got None")
+        raise InvalidArgument.of(name, f"expected a tensor of shape {shape_text(shape)}, got None")
     tensor = on_host(name, value, dtype)
-    tail = shape[1:] if shape[0] is ... else shape
-    actual = tensor.shape[tensor.ndim - len(tail) :] if shape[0] is ... else tensor.shape
-    fits = len(actual) == len(tail) and all(
-        isinstance(size, str) or size == found for size, found in zip(tail, actual, strict=True)
-    )
-    if not fits:
-        raise InvalidArgument.of(name, f"expected shape {_written(shape)}, got {list(tensor.shape)}")
+    check_shape(name, tensor.shape, shape)
     return tensor
-
-
-def _written(shape: Sequence[Any]) -> str:
-    return "[" + ", ".join(".." if size is ... else str(size) for size in shape) + "]"
 
 
 def _six_numbers(matrices: torch.Tensor) -> torch.Tensor:
@@ -153,7 +128,7 @@ def _colors(colors: Any, batch: tuple[int, ...], count: int, cameras: int) -> to
     if per_camera and tensor.shape[-3:-1] != (cameras, count) and tensor.shape[-3] == count:
         raise InvalidArgument.of(
             "colors",
-            f"expected shape {_written((*batch, count, 'D'))} or {_written((*batch, cameras, count, 'D'))}, got "
+            f"expected shape {shape_text((*batch, count, 'D'))} or {shape_text((*batch, cameras, count, 'D'))}, got "
             f"{list(tensor.shape)}; pass sh_degree if these are coefficients of spherical harmonics",
         )
     return _shaped("colors", tensor, (*batch, *((cameras,) if per_camera else ()), count, "D"))

@@ -150,7 +150,7 @@ def render_gaussians(
         means=means, quats=quats, scales=scales, opacities=opacities, colors=colors, viewmats=viewmats, Ks=Ks,
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
     )  # fmt: skip
-    check_matrices(*tensors.matrices)
+    check_matrices(tensors.inputs)
     settings = GaussianSettings.of(arguments, transforms=())
     rows = distortion_rows(distortion, math.prod(tensors.views))
     call = GaussianCall(

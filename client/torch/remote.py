@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import RemoteCall
 from lumigrad.client.torch.graphs import first_order, is_last_pass, outside_graphs
 
@@ -31,7 +32,18 @@ def compute(call: RemoteCall, inputs: Tensors) -> dict[str, torch.Tensor]:
 
 
 def run(call: RemoteCall, inputs: Tensors) -> Any:
-    """What the worker returns, not yet part of a graph; its forward state is kept if a gradient can be wanted."""
+    """What the worker returns, not yet part of a graph; its forward state is kept if a gradient can be wanted.
+
+    Raises:
+        InvalidArgument: an input without a gradient requires one. Backward would be far from the cause.
+    """
+    for name in sorted(call.without_gradient):
+        if requires_gradient([inputs[name]]):
+            raise InvalidArgument.of(
+                name,
+                "expected a tensor that requires no gradient, since there is none for it with "
+                f'semantics="{call.settings.semantics}", got one that does; pass semantics="exact" or {name}.detach()',
+            )
     retain = not call.differentiable.isdisjoint(call.outputs) and requires_gradient(inputs.values())
     return call.run(
         {name: None if tensor is None else tensor.detach().numpy() for name, tensor in inputs.items()}, retain

@@ -14,7 +14,7 @@ from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.spheres import OUTPUTS, SphereCall, picture_size
 from lumigrad.client.settings.spheres import Semantics, SphereSettings
 from lumigrad.client.torch.graphs import on_host, outside_graphs
-from lumigrad.client.torch.remote import compute, requires_gradient
+from lumigrad.client.torch.remote import compute
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 
 
@@ -83,8 +83,6 @@ def render_spheres(
         outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
     arguments = locals()
-    if semantics == "compat":
-        _refuse_gradients(background=background, gamma=gamma)
     camera = cam_params if isinstance(cam_params, Camera) else None
     named = {
         "positions": positions,
@@ -108,17 +106,6 @@ def render_spheres(
     device = positions.device if isinstance(positions, torch.Tensor) else torch.device("cpu")
     on_device = {name: tensor.to(device) for name, tensor in results.items()}
     return RenderedSpheres(on_device["color"], on_device.get("alpha"), on_device.get("depth"), on_device.get("info"))
-
-
-def _refuse_gradients(**tensors: Any) -> None:
-    """Now rather than in backward, which is far from the cause."""
-    for name, tensor in tensors.items():
-        if requires_gradient([tensor]):
-            raise InvalidArgument.of(
-                name,
-                'expected a tensor that requires no gradient, since there is none for it with semantics="compat", got '
-                f'one that does; pass semantics="exact" or {name}.detach()',
-            )
 
 
 def _parameters(cam_params: Any) -> torch.Tensor:

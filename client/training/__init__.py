@@ -1,9 +1,8 @@
 """Training on the worker: parameters, optimisers and, if wanted, losses stay there."""
 
-from lumigrad.client.training.batch import Batch, LateResult
 from lumigrad.client.training.options import AdaptiveDensity, Loss, Mcmc, Rate
 from lumigrad.client.training.results import DensityReport, Images, Statistics, StepResult
-from lumigrad.client.training.trainer import Trainer
+from lumigrad.client.training.trainer import Batch, LateResult, Trainer
 
 __all__ = [
     "AdaptiveDensity",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number, whole_number
+from lumigrad.client.base.arguments import number, truth, whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
 from lumigrad.v1 import density_pb2, training_pb2
@@ -56,14 +57,9 @@ class AdaptiveDensity:
 
     def message(self, extent: float) -> density_pb2.DensityControl:
         """The contract's; `extent` is the radius of what the cameras see, scene units."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "max_count"}
-        for name, value in values.items():
-            if isinstance(value, float):
-                number(name, value)
-            elif not isinstance(value, bool):
-                whole_number(name, value, 0, _MOST)
-        strategy = density_pb2.DefaultStrategy(**values)
-        return density_pb2.DensityControl(adaptive=strategy, extent=extent, max_count=self.max_count)
+        values = _checked(self)
+        most = values.pop("max_count")
+        return density_pb2.DensityControl(adaptive=density_pb2.DefaultStrategy(**values), extent=extent, max_count=most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,17 +88,27 @@ class Mcmc:
 
     def message(self, extent: float) -> density_pb2.DensityControl:
         """The contract's; `extent` is the radius of what the cameras see, scene units."""
-        for name in ("cap", "start", "stop", "every"):
-            whole_number(name, getattr(self, name), 0, _MOST)
-        for name in ("noise", "min_opacity", "growth"):
-            number(name, getattr(self, name))
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return density_pb2.DensityControl(mcmc=density_pb2.McmcStrategy(**values), extent=extent)
+        return density_pb2.DensityControl(mcmc=density_pb2.McmcStrategy(**_checked(self)), extent=extent)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "int": partial(whole_number, least=0, largest=_MOST),
+    "float": number,
+    "bool": truth,
+}
+
+
+def _checked(options: AdaptiveDensity | Mcmc) -> dict[str, Any]:
+    """The values of options by name; raises InvalidArgument for those that are not of their type."""
+    values: dict[str, Any] = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        values[field.name] = _CHECKS[str(field.type)](field.name, value)
+    return values
 
 
 Padding = Literal["same", "valid"]
 _PADDINGS = {"same": training_pb2.PADDING_SAME, "valid": training_pb2.PADDING_VALID}
-_MOST_STEPS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class Rate:
         initial = number(name, self.initial)
         if self.final is None:
             return training_pb2.Rate(initial=initial)
-        steps = whole_number(name, self.steps, 1, _MOST_STEPS)
+        steps = whole_number(name, self.steps, 1, _MOST)
         return training_pb2.Rate(initial=initial, final=number(name, self.final), steps=steps)
 
 
@@ -160,10 +166,9 @@ class Loss:
 
     def message(self) -> training_pb2.Loss:
         """The contract's."""
-        if self.padding not in get_args(Padding):
-            raise InvalidArgument.of("padding", f"expected {' or '.join(get_args(Padding))}, got {self.padding!r}")
-        names = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale")
-        weights = {name: number(name, getattr(self, name)) for name in names}
+        if self.padding not in _PADDINGS:
+            raise InvalidArgument.of("padding", f"expected {' or '.join(_PADDINGS)}, got {self.padding!r}")
+        weights = {name: number(name, value) for name, value in vars(self).items() if name != "padding"}
         return training_pb2.Loss(**weights, padding=_PADDINGS[self.padding])
 
 

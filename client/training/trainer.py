@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from lumigrad.client.base.arguments import names, whole_number
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
-from lumigrad.client.training.batch import Batch, LateResult
+from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.client.training.stream import ImageFormat, TrainingStream, TrainReply, step_message
 from lumigrad.client.transport.cancellation import Cancellation
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.workers.scene_store import SceneStore
+from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadWriter
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import tensor_pb2, training_pb2
 
 # Enough for a step of a few milliseconds over a link of 50 ms.
 _IN_FLIGHT = 32
@@ -298,3 +299,91 @@ class Trainer:
             elif reply.kind == "images":
                 self._early.append(Images(reply.message.images, reply.reader))
         return reply
+
+
+class LateResult:
+    """What a step did, `StepResult`, once the worker has told: whoever looks at an attribute waits for it.
+
+    Attributes:
+        number: of the step; known at once.
+    """
+
+    def __init__(self, number: int, trainer: Trainer) -> None:
+        """`trainer` gives the result to `tell`."""
+        self.number = number
+        self._trainer = trainer
+        self._result: StepResult | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.result(), name)
+
+    def result(self) -> StepResult:
+        """The result itself; waits for it."""
+        if self._result is None:
+            self._trainer.settle(self)
+        assert self._result is not None
+        return self._result
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `result` returns at once."""
+        return self._result is not None
+
+    def _cancelled_by(self, cancellation: Cancellation | None) -> LateResult:
+        """The same result; whoever waits for it is ended by `cancellation`."""
+        self._trainer._cancelled_by(cancellation)
+        return self
+
+    def tell(self, result: StepResult) -> None:
+        """Give the result."""
+        self._result = result
+
+
+class Batch:
+    """The pictures of one step, which waits for the gradient of a loss.
+
+    Attributes:
+        images: what was asked for; also as attributes of the batch: `batch.color` [C, H, W, K].
+        views: which were rendered.
+    """
+
+    def __init__(self, trainer: Trainer, images: Images) -> None:
+        self._trainer = trainer
+        self.images = images
+        self.views = images.views
+
+    def __getattr__(self, name: str) -> Array:
+        return getattr(self.__dict__["images"], name)  # type: ignore[no-any-return]
+
+    def apply(self, /, *, gradient_format: WireFormat = "float32", **gradients: Any) -> LateResult:
+        """Makes the step. With more than one in flight it does not wait for the worker: that is for the result to do.
+
+        Args:
+            gradient_format: how the gradients travel.
+            gradients: dL/d output by its name, shaped as the output.
+        """
+        payload = PayloadWriter()
+        message = _gradients_message(self.images.number, gradients, gradient_format, payload)
+        return self._trainer.apply(message, payload)
+
+    def _cancelled_by(self, cancellation: Cancellation | None) -> Batch:
+        """The same batch, whose calls `cancellation` ends."""
+        self._trainer._cancelled_by(cancellation)
+        return self
+
+
+def _gradients_message(
+    number: int, gradients: Mapping[str, Any], gradient_format: WireFormat, payload: PayloadWriter
+) -> training_pb2.StepGradients:
+    """The request that brings the gradients of a step; their bytes go to `payload`."""
+    message = training_pb2.StepGradients(number=number)
+    for name, value in gradients.items():
+        array = float32_array(name, value)
+        if gradient_format == "float32":
+            tensor = payload.add(array)
+        elif gradient_format == "float16":
+            tensor = payload.add(array.astype("<f2"))
+        else:
+            tensor = payload.add(dtypes.float32_to_bfloat16(array), dtypes.BFLOAT16)
+        message.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
+    return message

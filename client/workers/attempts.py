@@ -22,10 +22,9 @@ from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.worlds import References
-from lumigrad.client.workers.contexts import Context, Kept
 from lumigrad.client.workers.routing import Route, Subject, in_order
-from lumigrad.client.workers.worker import Worker
-from lumigrad.client.workers.world_meshes import is_repairable
+from lumigrad.client.workers.scene_store import is_repairable
+from lumigrad.client.workers.worker import Context, Kept, Worker
 from lumigrad.v1 import scene_pb2
 
 # A crowd that finds a worker full must not carry its scene to all others.

@@ -23,10 +23,9 @@ from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.changes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
-from lumigrad.client.workers.contexts import Context
 from lumigrad.client.workers.health import Standing
 from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
-from lumigrad.client.workers.worker import Worker
+from lumigrad.client.workers.worker import Context, Worker
 
 _NAME_BYTES = 8
 # Between two looks at who the workers are, where that may change; and after a call that found nobody, at the least.

@@ -12,9 +12,9 @@ from lumigrad.client.transport.cancellation import Cancellable
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.wire.scenes import named_tensors
 from lumigrad.client.workers.attempts import Source
-from lumigrad.client.workers.contexts import Context, Kept
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Subject
+from lumigrad.client.workers.worker import Context, Kept
 from lumigrad.protos.tensors import PayloadWriter
 
 

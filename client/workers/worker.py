@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
 from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.connection import Connection
 from lumigrad.client.workers.health import Health
-from lumigrad.client.workers.releases import Releases
 from lumigrad.client.workers.scene_store import SceneStore
+from lumigrad.v1 import render_pb2
+
+# A thread that has nothing to tell, and expects nothing, ends after so long.
+_LINGER_S = 1.0
 
 
 class Worker:
@@ -56,3 +65,128 @@ class Worker:
         """In a child of a fork: leaves everything to the parent."""
         self.releases.abandon()
         self.connection.abandon()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A forward state on the worker that has it; no other does.
+
+    Attributes:
+        context_id: names it on the worker.
+        method: releases it.
+        affinity: the key that the call was routed by which made it.
+        worker: the worker.
+    """
+
+    context_id: str
+    method: Any
+    affinity: str
+    worker: Worker
+
+    @staticmethod
+    def of(context_id: str, worker: Worker, release: Any, affinity: str) -> Kept | None:
+        """What a reply tells; None: the worker kept none."""
+        return Kept(context_id, release, affinity, worker) if context_id else None
+
+
+class Releases:
+    """Releases forward states of one worker in a thread, which runs while there may be any."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Takes the way to the worker."""
+        self._connection = connection
+        # Finalizers run anywhere and in any thread, so they must not take a lock: this queue is made for them.
+        self._waiting: SimpleQueue[Kept | None] = SimpleQueue()
+        # The contexts that will come here, unless a backward lets the worker forget them.
+        self._held: set[str] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the worker cannot be told any more: the client is closed, or another process's."""
+        return self._is_closed
+
+    def expect(self, release: Kept) -> None:
+        """Notes a state that will be added, or forgotten."""
+        with self._lock:
+            self._held.add(release.context_id)
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="lumigrad releases", daemon=True)
+                self._thread.start()
+
+    def add(self, release: Kept) -> None:
+        """Has the worker told that it may forget a state. Does not wait."""
+        if not self._is_closed:
+            self._waiting.put(release)
+
+    def forget(self, release: Kept) -> None:
+        """Notes that the worker has forgotten a state by itself."""
+        self._held.discard(release.context_id)
+
+    def close(self) -> None:
+        """Ends the thread; states that the worker has not been told of stay there until they expire."""
+        self._is_closed = True
+        self._waiting.put(None)
+
+    def abandon(self) -> None:
+        """In a child of a fork: leaves everything to the parent."""
+        self._is_closed = True
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            try:
+                release = self._waiting.get(timeout=_LINGER_S)
+            except Empty:
+                with self._lock:
+                    if not self._held and self._waiting.empty():
+                        self._thread = None
+                        return
+                continue
+            if release is not None:
+                request = render_pb2.ReleaseRequest(context_id=release.context_id)
+                self._connection.tell(release.method, request, release.affinity)
+                self.forget(release)
+
+
+class Context:
+    """The forward state of one result; released when the result is dropped or says so."""
+
+    def __init__(self, owner: object, kept: Kept | None) -> None:
+        """Begins to hold it.
+
+        Args:
+            owner: a result that is dropped without backward should not occupy the worker until its context expires.
+            kept: the state; None: there is none.
+        """
+        self._kept = kept
+        if kept is not None:
+            kept.worker.releases.expect(kept)
+            self._finalizer = weakref.finalize(owner, kept.worker.releases.add, kept)
+            self._finalizer.atexit = False
+
+    def take(self, *, to_release: bool) -> Kept | None:
+        """The state, for one call; None: there is none any more.
+
+        Args:
+            to_release: the call lets the worker forget the state, so no other call gets it.
+        """
+        kept = self._kept
+        if to_release:
+            self._kept = None
+        # A state of the process that this one was forked from is that process's.
+        return None if kept is None or kept.worker.releases.is_closed else kept
+
+    def forget(self, kept: Kept) -> None:
+        """Notes that the worker has no state any more, so that nobody asks it to release one."""
+        self._kept = None
+        self._finalizer.detach()
+        kept.worker.releases.forget(kept)
+
+    def release(self) -> None:
+        """Lets the worker forget the state; soon, since nobody waits for it."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._finalizer.detach()
+            kept.worker.releases.add(kept)

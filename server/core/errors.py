@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 
 from lumigrad.protos.errors import shortened
 
@@ -17,14 +18,17 @@ class InvalidArgumentError(ValueError):
         super().__init__(f"{field}: expected {limit}, got {self.value}")
 
 
+@dataclass(eq=False)
 class BusyError(Exception):
-    """Too little of a shared resource is left for the call."""
+    """Too little of a shared resource is left for the call.
 
-    def __init__(self, what: str, retry_seconds: float | None) -> None:
-        """`retry_seconds` None: retrying cannot help."""
-        super().__init__(what)
-        self.what = what
-        self.retry_seconds = retry_seconds
+    Attributes:
+        what: The text for the caller.
+        retry_seconds: None: retrying cannot help.
+    """
+
+    what: str
+    retry_seconds: float | None
 
 
 class DeviceMemoryError(Exception):
@@ -42,30 +46,27 @@ class DeviceLostError(Exception):
     """The device failed or does not respond; the worker exits."""
 
 
+@dataclass(eq=False)
 class SceneNotFoundError(LookupError):
     """The worker has no scene of this name."""
 
-    def __init__(self, scene_id: str) -> None:
-        super().__init__(scene_id)
-        self.scene_id = shortened(scene_id)
+    scene_id: str
 
 
+@dataclass(eq=False)
 class VersionMismatchError(Exception):
     """The scene's version is not the expected one."""
 
-    def __init__(self, scene_id: str, expected: int, actual: int) -> None:
-        super().__init__(scene_id)
-        self.scene_id = scene_id
-        self.expected = expected
-        self.actual = actual
+    scene_id: str
+    expected: int
+    actual: int
 
 
+@dataclass(eq=False)
 class ContextLostError(LookupError):
     """The worker does not, or no longer, have this forward state."""
 
-    def __init__(self, context_id: str) -> None:
-        super().__init__(context_id)
-        self.context_id = shortened(context_id)
+    context_id: str
 
 
 class LaneLostError(LookupError):
@@ -76,37 +77,33 @@ class NoLaneError(Exception):
     """This worker has no shared-memory lanes."""
 
 
+@dataclass(eq=False)
 class TrainingHeldError(Exception):
     """Another client is training the scene."""
 
-    def __init__(self, scene_id: str) -> None:
-        super().__init__(scene_id)
-        self.scene_id = scene_id
+    scene_id: str
 
 
+@dataclass(eq=False)
 class TrainingLostError(LookupError):
     """The worker does not, or no longer, have this training."""
 
-    def __init__(self, training_id: str) -> None:
-        super().__init__(training_id)
-        self.training_id = shortened(training_id)
+    training_id: str
 
 
+@dataclass(eq=False)
 class StepMismatchError(Exception):
     """The step's number is not the next one."""
 
-    def __init__(self, expected: int, actual: int) -> None:
-        super().__init__(f"{expected}, not {actual}")
-        self.expected = expected
-        self.actual = actual
+    expected: int
+    actual: int
 
 
+@dataclass(eq=False)
 class UnauthenticatedError(Exception):
     """The caller is not authenticated."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    why: str
 
 
 class StoppingError(Exception):
@@ -117,13 +114,12 @@ class DeadlineError(Exception):
     """The caller's deadline has passed."""
 
 
-class TooLateError(Exception):
+@dataclass(eq=False)
+class DeadlineTooNearError(Exception):
     """The time left until the caller's deadline is too short for the work."""
 
-    def __init__(self, needed_seconds: float, left_seconds: float) -> None:
-        super().__init__(f"{needed_seconds:g} s needed, {left_seconds:g} s left")
-        self.needed_seconds = needed_seconds
-        self.left_seconds = left_seconds
+    needed_seconds: float
+    left_seconds: float
 
 
 class CancelledError(Exception):

@@ -14,7 +14,7 @@ import torch
 
 from lumigrad.server.core.accounts import CallSlots
 from lumigrad.server.core.call import Call, Priority
-from lumigrad.server.core.errors import BusyError, DeviceMemoryError, InvalidArgumentError, TooLateError
+from lumigrad.server.core.errors import BusyError, DeadlineTooNearError, DeviceMemoryError, InvalidArgumentError
 from lumigrad.server.device.faults import is_out_of_memory, release_frames
 from lumigrad.server.device.memory import Cost, DeviceMemory, Estimates
 
@@ -361,7 +361,7 @@ class DeviceQueue:
         return sum(job.cost.bytes for job in self._queue)
 
     def put(self, job: Job[Any], running: Batch | None) -> None:
-        """Add a job: BusyError if the queue is full, TooLateError if the job cannot end before its deadline."""
+        """Add a job: BusyError if the queue is full, DeadlineTooNearError if the job cannot end before its deadline."""
         self._check_deadline(job, running)
         if not self._queue.put(job):
             depth = len(self._queue)
@@ -418,7 +418,7 @@ class DeviceQueue:
             return
         needed, left = self._ahead(job, running) + least, job.call.remaining
         if needed > left:
-            raise TooLateError(needed, left)
+            raise DeadlineTooNearError(needed, max(0.0, left))
 
     def _ahead(self, job: Job[Any], running: Batch | None) -> float:
         """The least time until a job can run: those before it may run in one batch, or miss their deadlines."""

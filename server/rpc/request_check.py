@@ -22,140 +22,64 @@ _OUTPUTS = 64
 _MATRIX = 64
 _DIMENSIONS = 256
 _VIEWS = 1 << 16
-# Numbers that are compared or kept and never counted to.
-_NUMBER = (1 << 64) - 1
-# Sizes that count in a product or within something else, which is checked where that is known: the pixels of all
-# cameras, the obstacles of a world, the Gaussians of a scene.
-_WITH_OTHERS = (1 << 64) - 1
 
-# Of repeated fields and maps, how many; of strings and bytes, how many bytes; of integers, the largest. Texts name a
-# limit of the worker.
+# By the name of the field, or of message and field. Of repeated fields and maps, how many; of strings and bytes, how
+# many bytes; of integers, the largest. Texts name a limit of the worker. Integers that are not here are compared, kept,
+# or count in a product or within something else, which is checked where that is known: the pixels of all cameras, the
+# obstacles of a world.
 BOUNDS: Mapping[str, int | str] = {
-    "BackwardRequest.data": "payload_bytes",
-    "BackwardRequest.payload_bytes": "payload_bytes",
-    "BackwardSpec.context_id": _NAME,
-    "BackwardSpec.output_gradients": _OUTPUTS,
-    "BackwardSpec.wanted": _OUTPUTS,
-    "Camera.height": _WITH_OTHERS,
-    "Camera.width": _WITH_OTHERS,
-    "Cuboid.size": _MATRIX,
-    "DefaultStrategy.every": _NUMBER,
-    "DefaultStrategy.pause_after_reset": _NUMBER,
-    "DefaultStrategy.reset_every": _NUMBER,
-    "DefaultStrategy.screen_stop": _NUMBER,
-    "DefaultStrategy.start": _NUMBER,
-    "DefaultStrategy.stop": _NUMBER,
-    "DeleteRequest.scene_id": _NAME,
-    "DensityControl.max_count": _WITH_OTHERS,
-    "DistanceBackwardRequest.data": "payload_bytes",
-    "DistanceBackwardRequest.payload_bytes": "payload_bytes",
-    "DistanceBackwardSpec.context_id": _NAME,
-    "DistanceBackwardSpec.output_gradients": _OUTPUTS,
-    "DistanceBackwardSpec.wanted": _OUTPUTS,
-    "DistanceSettings.samples": _WITH_OTHERS,
-    "DistanceSpec.outputs": _OUTPUTS,
-    "EncodedImages.lengths": "cameras",
-    "FieldRequest.environment": _WITH_OTHERS,
-    "FieldRequest.size": _MATRIX,
-    "GaussianSettings.background": "channels",
-    "GaussianSettings.sh_degree": _WITH_OTHERS,
-    "GaussianSettings.transforms": "obstacles",
-    "GetRequest.content_hash": _NAME,
-    "GetRequest.scene_id": _NAME,
-    "InriaCamera.full_projection": _MATRIX,
-    "InriaCamera.position": _MATRIX,
-    "InriaCamera.view_matrix": _MATRIX,
-    "McmcStrategy.cap": _WITH_OTHERS,
-    "McmcStrategy.every": _NUMBER,
-    "McmcStrategy.start": _NUMBER,
-    "McmcStrategy.stop": _NUMBER,
-    "NamedTensor.name": _NAME,
-    "Obstacle.environment": _WITH_OTHERS,
-    "Obstacle.mesh_id": _NAME,
-    "Obstacle.mesh_version": _NUMBER,
-    "Obstacle.name": _NAME,
-    "ObstacleUpdate.name": _NAME,
-    "OpenCVCamera.distortion": _MATRIX,
-    "OpenCVCamera.rotation": _MATRIX,
-    "OpenCVCamera.translation": _MATRIX,
-    "Optimizer.rates": _OUTPUTS,
-    "OutputFormat.name": _NAME,
-    "OutputFormat.quality": _NUMBER,
-    "Peers.group": _NAME,
-    "Peers.rank": _NUMBER,
-    "Peers.rendezvous": _NAME,
-    "Peers.size": _WITH_OTHERS,
-    "Pose.values": _MATRIX,
-    "PulsarCamera.parameters": _MATRIX,
-    "PutRequest.content_hash": _NAME,
-    "PutRequest.data": "payload_bytes",
-    "PutRequest.payload_bytes": "payload_bytes",
-    "QueryRequest.data": "payload_bytes",
-    "QueryRequest.payload_bytes": "payload_bytes",
-    "Rate.steps": _NUMBER,
-    "RatesEntry.key": _NAME,
-    "RegionSpan.length": _WITH_OTHERS,
-    "RegionSpan.offset": _WITH_OTHERS,
-    "RegionSpan.region": _NUMBER,
-    "ReleaseRequest.context_id": _NAME,
-    "RenderRequest.data": "payload_bytes",
-    "RenderRequest.formats": _OUTPUTS,
-    "RenderRequest.payload_bytes": "payload_bytes",
-    "RenderSpec.cameras": "cameras",
-    "RenderSpec.outputs": _OUTPUTS,
-    "SceneRef.scene_id": _NAME,
-    "SceneRef.version": _NUMBER,
-    "SliceTransform.begin": _WITH_OTHERS,
-    "SliceTransform.end": _WITH_OTHERS,
-    "SliceTransform.matrix": _MATRIX,
-    "Span.length": _WITH_OTHERS,
-    "Span.offset": _WITH_OTHERS,
-    "SphereSettings.background": "channels",
-    "SphereSettings.max_hits": _WITH_OTHERS,
-    "SphereSettings.n_track": _WITH_OTHERS,
-    "Step.batch": _WITH_OTHERS,
-    "Step.number": _NUMBER,
-    "Step.outputs": _OUTPUTS,
-    "Step.views": "cameras",
-    "StepGradients.number": _NUMBER,
-    "StepGradients.output_gradients": _OUTPUTS,
-    "Tensor.inline": "payload_bytes",
-    "Tensor.shape": _DIMENSIONS,
-    "TrainRequest.data": "payload_bytes",
-    "TrainRequest.payload_bytes": "payload_bytes",
-    "TrainingSpec.seed": _NUMBER,
-    "TrainingSpec.sh_degree_every": _NUMBER,
-    "TrainingSpec.snapshot_every": _NUMBER,
-    "TrainingStart.at_step": _NUMBER,
-    "TrainingStart.holder": _NUMBER,
-    "TrainingStart.lease": _NAME,
-    "TrainingStart.start_id": _NAME,
-    "TrainingStart.training_id": _NAME,
-    "TrainingStart.undelivered": _NUMBER,
+    "background": "channels",
+    "cameras": "cameras",
+    "content_hash": _NAME,
+    "context_id": _NAME,
+    "data": "payload_bytes",
+    "distortion": _MATRIX,
+    "formats": _OUTPUTS,
+    "full_projection": _MATRIX,
+    "group": _NAME,
+    "inline": "payload_bytes",
+    "key": _NAME,
+    "lease": _NAME,
+    "lengths": "cameras",
+    "matrix": _MATRIX,
+    "mesh_id": _NAME,
+    "name": _NAME,
+    "obstacles": "obstacles",
+    "output_gradients": _OUTPUTS,
+    "outputs": _OUTPUTS,
+    "parameters": _MATRIX,
+    "payload_bytes": "payload_bytes",
+    "position": _MATRIX,
+    "rates": _OUTPUTS,
+    "rendezvous": _NAME,
+    "rotation": _MATRIX,
+    "scene_id": _NAME,
+    "shape": _DIMENSIONS,
+    "size": _MATRIX,
+    "start_id": _NAME,
+    "target": _NAME,
+    "tensors": _OUTPUTS,
+    "training_id": _NAME,
+    "transforms": "obstacles",
+    "translation": _MATRIX,
+    "update_id": _NAME,
+    "values": _MATRIX,
+    "view_matrix": _MATRIX,
+    "views": "cameras",
     "TrainingStart.views": _VIEWS,
-    "TrainingView.target": _NAME,
-    "UpdateRequest.data": "payload_bytes",
-    "UpdateRequest.expected_version": _NUMBER,
-    "UpdateRequest.obstacles": "obstacles",
-    "UpdateRequest.payload_bytes": "payload_bytes",
-    "UpdateRequest.scene_id": _NAME,
-    "UpdateRequest.tensors": _OUTPUTS,
-    "UpdateRequest.update_id": _NAME,
-    "World.environments": _WITH_OTHERS,
-    "World.obstacles": "obstacles",
+    "wanted": _OUTPUTS,
 }
-
-_INTEGERS = {
-    FieldDescriptor.CPPTYPE_INT32,
-    FieldDescriptor.CPPTYPE_INT64,
-    FieldDescriptor.CPPTYPE_UINT32,
-    FieldDescriptor.CPPTYPE_UINT64,
-}
+# Of all others.
+_LARGEST = (1 << 64) - 1
+_TEXT = FieldDescriptor.CPPTYPE_STRING
 
 
-def needs_bound(field: FieldDescriptor) -> bool:
-    """Whether a field repeats or has a size, and so must stand in `BOUNDS`."""
-    return bool(field.is_repeated) or field.cpp_type in _INTEGERS | {FieldDescriptor.CPPTYPE_STRING}
+def bound_of(kind: Descriptor, field: FieldDescriptor) -> int | str:
+    """The bound of a field of a message; KeyError for one that repeats, or a text, that is not in `BOUNDS`."""
+    if not field.is_repeated and field.cpp_type != _TEXT and field.name != "payload_bytes":
+        return _LARGEST
+    name = f"{kind.name}.{field.name}"
+    return BOUNDS[name if name in BOUNDS else field.name]
 
 
 # Of all fields that are looked at in one message and the messages in it: more than a training's start has whose views
@@ -169,7 +93,6 @@ _MOST_UNSEEN = 3 << 19
 # Of the fields of one message that do not repeat, and of those that are unknown: an encoder writes each once.
 _MOST_SINGLE = 1024
 _MOST_VARINT_BYTES = 10
-_LARGEST = (1 << 64) - 1
 _LENGTH_DELIMITED = 2
 # Kinds of fields that begin with their value as a varint, or with its length.
 _MEASURED = (0, _LENGTH_DELIMITED)
@@ -204,23 +127,18 @@ class RequestCheck:
             scan.end()
 
     def _of(self, kind: Descriptor) -> _Rules:
-        found = self._rules.get(kind.full_name)
-        if found is None:
-            found = self._rules[kind.full_name] = _Rules(
-                {field.number: self._rule(kind, field) for field in kind.fields}
-            )
-        return found
+        if kind.full_name not in self._rules:
+            self._rules[kind.full_name] = _Rules({field.number: self._rule(kind, field) for field in kind.fields})
+        return self._rules[kind.full_name]
 
     def _rule(self, kind: Descriptor, field: FieldDescriptor) -> _Rule:
-        bound = BOUNDS[f"{kind.name}.{field.name}"] if needs_bound(field) else _LARGEST
+        bound = bound_of(kind, field)
         return _Rule(
             name=field.name,
             most=getattr(self._limits, bound) if isinstance(bound, str) else bound,
             is_repeated=bool(field.is_repeated),
-            is_packable=bool(field.is_repeated)
-            and field.message_type is None
-            and field.cpp_type != FieldDescriptor.CPPTYPE_STRING,
-            is_text=field.cpp_type == FieldDescriptor.CPPTYPE_STRING,
+            is_packable=bool(field.is_repeated) and field.message_type is None and field.cpp_type != _TEXT,
+            is_text=field.cpp_type == _TEXT,
             width=_PACKED.get(field.type, 0),
             inner=None if field.message_type is None else self._of(field.message_type),
         )
@@ -297,7 +215,8 @@ class _Scan:
                 end = position + value if kind else position
             else:
                 value = 0
-                position = end = position + self._fixed(kind)
+                # A kind that there is not leads beyond the end.
+                position = end = position + _FIXED.get(kind, _LARGEST)
             if end > stop:
                 raise _malformed(self._name, raw)
             rule = fields.get(number)
@@ -334,11 +253,6 @@ class _Scan:
             except InvalidArgumentError as error:
                 where = f"{rule.name}[{index}]" if rule.is_repeated else rule.name
                 raise InvalidArgumentError(f"{where}.{error.field}", error.limit, error.value) from None
-
-    def _fixed(self, kind: int) -> int:
-        if kind not in _FIXED:
-            raise _malformed(self._name, self._raw)
-        return _FIXED[kind]
 
     def _varint(self, position: int) -> tuple[int, int]:
         value = 0

@@ -15,7 +15,7 @@ from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.errors import DeadlineExceeded
 from lumigrad.protos import details
 from lumigrad.server.core.call import Priority
-from lumigrad.server.core.errors import TooLateError
+from lumigrad.server.core.errors import DeadlineTooNearError
 from lumigrad.server.device.memory import Cost, Estimates
 from lumigrad.server.device.queue import Batch, BatchEntry, DeviceQueue, Job
 from lumigrad.v1 import errors_pb2
@@ -122,7 +122,7 @@ def job_of(kind: Any, call: Any, key: Any = None) -> Job[None]:
 def is_refused(queue: DeviceQueue, job: Job[None], running: Batch | None = None) -> bool:
     try:
         queue.put(job, running)
-    except TooLateError:
+    except DeadlineTooNearError:
         return True
     return False
 

@@ -18,7 +18,7 @@ from lumigrad.protos.service import Method
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.errors import InvalidArgumentError
 from lumigrad.server.core.limits import Limits
-from lumigrad.server.rpc.request_check import BOUNDS, RequestCheck, needs_bound
+from lumigrad.server.rpc.request_check import BOUNDS, RequestCheck, bound_of
 from lumigrad.v1.world_pb2 import Obstacle
 from support.calls.message_strategies import messages
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
@@ -49,11 +49,13 @@ def request_kinds() -> dict[str, Descriptor]:
     return seen
 
 
-def test_the_table_has_every_field_that_repeats_or_has_a_size_and_no_other() -> None:
-    fields = {
-        f"{kind.name}.{field.name}" for kind in request_kinds().values() for field in kind.fields if needs_bound(field)
-    }
-    assert set(BOUNDS) == fields
+def test_the_table_has_every_text_and_every_field_that_repeats_and_no_other() -> None:
+    found = set()
+    for kind in request_kinds().values():
+        for field in kind.fields:
+            bound_of(kind, field)
+            found |= {field.name, f"{kind.name}.{field.name}"}
+    assert set(BOUNDS) <= found
 
 
 def test_bounds_that_are_limits_of_the_worker_exist() -> None:
@@ -82,17 +84,17 @@ def test_bytes_are_refused_just_when_the_message_in_them_is_over_a_bound(kind: D
 def is_within(message: Message, limits: Limits) -> bool:
     """By the objects that protobuf makes."""
     for field, value in message.ListFields():
-        bound = BOUNDS.get(f"{field.containing_type.name}.{field.name}", 1 << 64)
+        bound = bound_of(field.containing_type, field)
         most = getattr(limits, bound) if isinstance(bound, str) else bound
         if field.is_repeated:
             size = len(value)
         else:
             size = len(value.encode()) if isinstance(value, str) else len(value) if isinstance(value, bytes) else 0
-        if max(size, value if needs_bound(field) and isinstance(value, int) else 0) > most:
+        if max(size, value if isinstance(value, int) and not isinstance(value, bool) else 0) > most:
             return False
         if field.message_type is not None:
             is_map = field.message_type.GetOptions().map_entry
-            if is_map and any(len(key.encode()) > BOUNDS[f"{field.message_type.name}.key"] for key in value):
+            if is_map and any(len(key.encode()) > BOUNDS["key"] for key in value):
                 return False
             inner = value.values() if is_map else value if field.is_repeated else [value]
             if not all(is_within(one, limits) for one in inner):

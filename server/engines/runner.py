@@ -11,9 +11,11 @@ from typing import Any, Protocol
 import torch
 
 from lumigrad.protos.dtypes import Array
+from lumigrad.server.core.accounts import PayloadMemory
 from lumigrad.server.core.call import Call
-from lumigrad.server.core.limits import arguments_of
-from lumigrad.server.device.memory import Cost
+from lumigrad.server.core.limits import Limits, arguments_of
+from lumigrad.server.device.executor import DeviceExecutor
+from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.base import Engine, Forward, State
@@ -185,3 +187,15 @@ def _check_any(calls: Sequence[Call]) -> None:
     ended = [call.ended() for call in calls]
     if None not in ended:
         raise next(filter(None, ended))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The parts of a worker that all tenants share: the device and its queue."""
+
+    limits: Limits
+    memory: DeviceMemory
+    transfer: Transfer
+    payload_memory: PayloadMemory
+    executor: DeviceExecutor
+    runner: EngineRunner

@@ -1,7 +1,8 @@
-"""Liveness of a worker: warm-up, heartbeat, watchdog and emergency exit."""
+"""Liveness of a worker: warm-up, heartbeat, watchdog, emergency exit, and memory given back."""
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import logging
 import os
@@ -15,7 +16,7 @@ import torch
 from lumigrad.kernels import gaussians, meshes, spheres
 from lumigrad.server.core import logs
 from lumigrad.server.device.executor import DeviceExecutor
-from lumigrad.server.engines.machine import Machine
+from lumigrad.server.engines.runner import Machine
 from lumigrad.server.rpc.handler import CallHandler
 
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -193,3 +194,24 @@ def _mesh(device: torch.device) -> torch.Tensor:
     assert found.state is not None
     meshes.backward(found.state, {"cost": torch.ones_like(found.outputs["cost"])})
     return found.outputs["distance"]
+
+
+# The heaps of the C library give free memory back to the system by themselves only from their ends.
+_TRIM_SECONDS = 60.0
+
+
+class Heap:
+    """Gives free memory back once in a while: between what lives on, it would add up over hours."""
+
+    def __init__(self, seconds: float = _TRIM_SECONDS) -> None:
+        """`seconds` lie between two times."""
+        # glibc alone has it.
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._seconds = seconds
+        self._trimmed = time.monotonic()
+
+    def tidy(self) -> None:
+        """Look whether it is time; call it about once a second."""
+        if self._trim is not None and time.monotonic() - self._trimmed >= self._seconds:
+            self._trim(ctypes.c_size_t(0))
+            self._trimmed = time.monotonic()

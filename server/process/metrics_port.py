@@ -17,7 +17,7 @@ from lumigrad.server.core.config import MIB, Config, ConfigError
 from lumigrad.server.core.file_version import FileVersion, file_version
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import store_limits
-from lumigrad.server.engines.machine import Machine
+from lumigrad.server.engines.runner import Machine
 from lumigrad.server.rpc.handler import CallHandler
 from lumigrad.server.rpc.server import CallThreads
 from lumigrad.server.shm.lanes import Lanes
@@ -48,12 +48,7 @@ def show_state(
         "transit_bytes": lambda: machine.payload_memory.bytes,
         "lanes": lambda: len(lanes),
         "lane_bytes": lambda: lanes.memory_bytes,
-        "scenes": lambda: tenants.scenes,
-        "scene_bytes": lambda: tenants.scene_bytes,
-        "contexts": lambda: tenants.contexts,
-        "context_bytes": lambda: tenants.context_bytes,
-        "trainings": lambda: tenants.trainings,
-        "training_bytes": lambda: tenants.training_bytes,
+        **tenants.gauges(),
         "predicted_bytes": lambda: executor.predicted_bytes,
         "device_memory_bytes": lambda: describe(device).memory_bytes,
         "device_memory_free_bytes": lambda: describe(device).memory_free_bytes,

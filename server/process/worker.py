@@ -39,10 +39,8 @@ from lumigrad.server.device.capacity import default_capacity, store_limits
 from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import DeviceMemory
 from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.engines.machine import Machine
-from lumigrad.server.engines.runner import EngineRunner
-from lumigrad.server.process.heap import Heap
-from lumigrad.server.process.liveness import Emergency, Heartbeat, Watchdog, warm_up
+from lumigrad.server.engines.runner import EngineRunner, Machine
+from lumigrad.server.process.liveness import Emergency, Heap, Heartbeat, Watchdog, warm_up
 from lumigrad.server.process.metrics_port import MetricsPort, show_setup, show_state
 from lumigrad.server.rpc.authentication import authenticator_of
 from lumigrad.server.rpc.distance import DistanceService
@@ -51,7 +49,7 @@ from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
 from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
-from lumigrad.server.rpc.tracing import Tracer, tracer_of
+from lumigrad.server.rpc.tracing import NoTracer, tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import open_spool
@@ -227,7 +225,7 @@ def _device(config: Config) -> torch.device:
         raise ConfigError(f"--{error}") from None
 
 
-def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: Tracer, lanes: Lanes) -> CallHandler:
+def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: NoTracer, lanes: Lanes) -> CallHandler:
     option, share = "--max-trainings", config.share_of(config.max_trainings)
     return CallHandler(
         metrics,

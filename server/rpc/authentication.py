@@ -7,8 +7,8 @@ import hmac
 import logging
 import re
 import threading
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import grpc
 
@@ -107,47 +107,35 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,63}")
 _SUBJECT = "x509_subject"
 
 
-class Authenticator(Protocol):
-    """Finds out which tenant a call is from."""
-
-    def tenant_of(self, context: grpc.ServicerContext) -> str:
-        """The tenant of a call; an UnauthenticatedError if it may not be made."""
+# The tenant that a call is from; UnauthenticatedError if it may not be made.
+Authenticate = Callable[[grpc.ServicerContext], str]
 
 
-class TokenAuthenticator:
-    """Requires a bearer token."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-
-    def tenant_of(self, context: grpc.ServicerContext) -> str:
-        """Whose token it is."""
-        given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-        if len(given) != 1 or not isinstance(given[0], str):
-            raise UnauthenticatedError('expected a bearer token, as metadata "authorization: Bearer TOKEN"')
-        scheme, _, token = given[0].partition(" ")
-        if scheme.lower() != "bearer":
-            raise UnauthenticatedError('expected "authorization" of the form "Bearer TOKEN"')
-        tenant = self._tokens.tenant_of(token.strip())
-        if tenant is None:
-            raise UnauthenticatedError("the token is not valid here")
-        return tenant
+def _by_token(tokens: Tokens, context: grpc.ServicerContext) -> str:
+    """The tenant whose token the call brings."""
+    given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    if len(given) != 1 or not isinstance(given[0], str):
+        raise UnauthenticatedError('expected a bearer token, as metadata "authorization: Bearer TOKEN"')
+    scheme, _, token = given[0].partition(" ")
+    if scheme.lower() != "bearer":
+        raise UnauthenticatedError('expected "authorization" of the form "Bearer TOKEN"')
+    tenant = tokens.tenant_of(token.strip())
+    if tenant is None:
+        raise UnauthenticatedError("the token is not valid here")
+    return tenant
 
 
-class CertificateAuthenticator:
-    """Reads the client's certificate, which the handshake has verified."""
-
-    def tenant_of(self, context: grpc.ServicerContext) -> str:
-        """Its subject; of one with unusual letters, a digest."""
-        subject = b"".join(context.auth_context().get(_SUBJECT, ()))
-        if not subject:
-            raise UnauthenticatedError("the client's certificate has no subject")
-        text = subject.decode("ascii", "replace")
-        return text if _PLAIN.fullmatch(text) else "subject-" + hashlib.sha256(subject).hexdigest()[:32]
+def _by_certificate(context: grpc.ServicerContext) -> str:
+    """The subject of the client's certificate, which the handshake has verified; of unusual letters, a digest."""
+    subject = b"".join(context.auth_context().get(_SUBJECT, ()))
+    if not subject:
+        raise UnauthenticatedError("the client's certificate has no subject")
+    text = subject.decode("ascii", "replace")
+    return text if _PLAIN.fullmatch(text) else "subject-" + hashlib.sha256(subject).hexdigest()[:32]
 
 
-def authenticator_of(config: Config) -> Authenticator | None:
-    """The authenticator that is configured; None: all callers are one tenant. Tokens go before certificates."""
+def authenticator_of(config: Config) -> Authenticate | None:
+    """The configured way to authenticate; None: all callers are one tenant. Tokens go before certificates."""
     if config.tokens_file:
-        return TokenAuthenticator(Tokens(config.tokens_file))
-    return CertificateAuthenticator() if config.tls_client_ca else None
+        return partial(_by_token, Tokens(config.tokens_file))
+    return _by_certificate if config.tls_client_ca else None

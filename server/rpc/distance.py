@@ -20,9 +20,8 @@ from lumigrad.server.engines.runner import Task
 from lumigrad.server.rpc.render import BackwardExchange, ForwardExchange, ForwardRequest
 from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.scenes.world import world_of
-from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scenes import StoredScene
-from lumigrad.server.storage.tenants import Tenants
+from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import distance_pb2, render_pb2
 
 _VOXEL_BYTES = 4

@@ -21,11 +21,11 @@ from lumigrad.server.core.accounts import Account, CallSlots, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
 from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
 from lumigrad.server.core.metrics import REFUSALS, Metrics
-from lumigrad.server.rpc.authentication import Authenticator
+from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import afterwards
 from lumigrad.server.rpc.status import Answer, answer_to
-from lumigrad.server.rpc.tracing import NoTracer, Tracer
+from lumigrad.server.rpc.tracing import NoTracer
 
 _TRAIN = "TrainingService.Train"
 _RETRY_SECONDS = 0.1
@@ -43,21 +43,21 @@ class CallHandler:
         patience: Patience,
         request_check: RequestCheck,
         trainings: Account,
-        authenticator: Authenticator | None = None,
-        tracer: Tracer | None = None,
+        authenticate: Authenticate | None = None,
+        tracer: NoTracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
         """`slots` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.
 
         `request_check` refuses requests whose fields are too many or too large.
 
-        Without `authenticator` all callers are one tenant.
+        Without `authenticate` all callers are one tenant.
 
         `tracer` records each call; `lane_of` finds the lane that a call names.
         """
         self._metrics = metrics
         self._tracer = tracer or NoTracer()
-        self._authenticator = authenticator
+        self._authenticate = authenticate
         self._lane_of = lane_of or (lambda _: NoLane())
         self._slots = slots
         self._patience = patience
@@ -169,8 +169,8 @@ class CallHandler:
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Find out whose call it is and count it in, unless too many are in progress."""
         call.tell_stages = self._metrics.stages
-        if self._authenticator is not None:
-            call.tenant = self._authenticator.tenant_of(context)
+        if self._authenticate is not None:
+            call.tenant = self._authenticate(context)
         call.priority = priority_of(context)
         with self._changed:
             if self._is_closed:

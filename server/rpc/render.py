@@ -20,9 +20,8 @@ from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.engines.runner import ForwardResult, ForwardState, Task
 from lumigrad.server.scenes.kinds import ENGINES
 from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
-from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scenes import StoredScene
-from lumigrad.server.storage.tenants import Tenants
+from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import image_pb2, render_pb2
 
 RenderFrames = Iterator[Frame[render_pb2.RenderRequest]]

@@ -18,9 +18,8 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Content
 from lumigrad.server.scenes.clouds import Arrival
 from lumigrad.server.scenes.kinds import kind_of
-from lumigrad.server.storage.runtime import Runtime
-from lumigrad.server.storage.scene_spool import SceneSpool, SpooledScene
-from lumigrad.server.storage.scenes import StoredScene
+from lumigrad.server.storage.scenes import SceneSpool, SpooledScene, StoredScene
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2
 
 # The interval at which a call that waits for another call's restore checks whether it has ended.

@@ -17,7 +17,7 @@ from lumigrad.server.core.limits import arguments_of, require
 from lumigrad.server.engines.content import Outline, Tensors, check_float32, shapes_of, uploader
 from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.scenes.clouds import Arrival, KeptTensors, Make, replacements
-from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
 KIND = "mesh"

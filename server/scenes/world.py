@@ -16,8 +16,8 @@ from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, Draft, FindMesh, drafts_of, grid_name, grids_uploader
 from lumigrad.server.scenes.clouds import Arrival, Make
 from lumigrad.server.scenes.mesh import MeshContent, search_nothing
-from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.scenes import SceneStore
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2
 
 _ANYTHING = meshes.Cuboid((1.0, 1.0, 1.0))

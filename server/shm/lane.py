@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -18,6 +18,8 @@ import numpy as np
 
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.lanes import Packet, ToCaller
+from lumigrad.server.core.accounts import Account, Reservation
+from lumigrad.server.core.errors import BusyError
 
 # Fixes the size: access to memory that was truncated would kill the process.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -62,36 +64,6 @@ class Region:
         self._map.madvise(mmap.MADV_REMOVE)
 
 
-class LaneBudget:
-    """Counts the bytes of all lanes. One lane may take half of the limit; so may one tenant, if there are tenants."""
-
-    def __init__(self, limit_bytes: int, *, has_tenants: bool) -> None:
-        self.lane_bytes = limit_bytes // 2
-        self._limit_bytes = limit_bytes
-        self._tenant_bytes = limit_bytes // 2 if has_tenants else limit_bytes
-        self._lock = threading.Lock()
-        self._taken: Counter[str] = Counter()
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all lanes."""
-        return self._taken.total()
-
-    def take(self, tenant: str, nbytes: int) -> bool:
-        """Reserve bytes for a tenant; False if too few are left."""
-        with self._lock:
-            mine = self._taken[tenant] + nbytes
-            if mine > self._tenant_bytes or self._taken.total() + nbytes > self._limit_bytes:
-                return False
-            self._taken[tenant] = mine
-            return True
-
-    def give(self, tenant: str, nbytes: int) -> None:
-        """Release bytes of a tenant."""
-        with self._lock:
-            self._taken[tenant] -= nbytes
-
-
 # Each takes a descriptor on the caller's side.
 _MAX_REGIONS = 256
 # Remembered leases that were released before their calls arrived: their callers gave up at once.
@@ -115,18 +87,17 @@ class Lane:
     Allocating memory is slow, so unused regions are kept for a while.
     """
 
-    def __init__(self, tenant: str, link: socket.socket, budget: LaneBudget) -> None:
-        """`link` is the non-blocking connection to the caller."""
+    def __init__(self, tenant: str, link: socket.socket, account: Account) -> None:
+        """`link` is the non-blocking connection to the caller; `account` counts the bytes of all lanes."""
         self.tenant = tenant
         self._link = link
-        self._budget = budget
-        self._max_bytes = budget.lane_bytes
+        self._max_bytes = account.limit // 2
+        self._reserved = Reservation(account, tenant)
         self._lock = threading.Lock()
         self._regions: dict[int, Region] = {}
         self._leases: dict[int, Lease] = {}
         self._dismissed: deque[int] = deque(maxlen=_MAX_DISMISSED)
         self._numbers = itertools.count(1)
-        self._bytes = 0
         self._is_closed = False
 
     def begin(self, number: int) -> Lease | None:
@@ -199,8 +170,7 @@ class Lane:
                 lease.regions.clear()
             self._regions.clear()
             self._leases.clear()
-            self._budget.give(self.tenant, self._bytes)
-            self._bytes = 0
+            self._reserved.release()
 
     def send(self, packet: Packet, descriptors: Collection[int] = ()) -> bool:
         """Send a packet; False if the caller's buffer is full or it has disconnected."""
@@ -235,17 +205,21 @@ class Lane:
                 return None
         region = self._sent(size, content)
         if region is None:
-            self._budget.give(self.tenant, size)
+            self._reserved.resize(self._reserved.amount - size)
             return None
         self._regions[region.number] = region
-        self._bytes += size
         return region
 
     def _count(self, size: int) -> bool:
         """Reserve the bytes of another region; False if a limit is reached."""
-        if self._is_closed or len(self._regions) >= _MAX_REGIONS or self._bytes + size > self._max_bytes:
+        wanted = self._reserved.amount + size
+        if self._is_closed or len(self._regions) >= _MAX_REGIONS or wanted > self._max_bytes:
             return False
-        return self._budget.take(self.tenant, size)
+        try:
+            self._reserved.resize(wanted)
+        except BusyError:
+            return False
+        return True
 
     def _sent(self, size: int, content: bytes) -> Region | None:
         """Create a region and send it to the caller; None if either fails."""
@@ -263,8 +237,7 @@ class Lane:
             return False
         del self._regions[region.number]
         region.free()
-        self._budget.give(self.tenant, region.size)
-        self._bytes -= region.size
+        self._reserved.resize(self._reserved.amount - region.size)
         return True
 
     def _recycle(self, lease: Lease) -> None:

@@ -24,10 +24,11 @@ from lumigrad.protos.lanes import (
     unpack_hello,
 )
 from lumigrad.server.core import logs
+from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import Call, NoLane
 from lumigrad.server.core.errors import BusyError, NoLaneError
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.shm.lane import Lane, LaneBudget, Lease, Region
+from lumigrad.server.shm.lane import Lane, Lease, Region
 from lumigrad.server.shm.payload import LostLane, OpenLane
 from lumigrad.v1 import worker_pb2
 
@@ -99,7 +100,7 @@ class LaneListener:
         waiting = sum(not connection.is_open for connection in self._connections)
         if peer_uid(link) not in (os.geteuid(), _ROOT) or waiting >= _MAX_UNOPENED:
             link.close()
-            self._lanes.refuse()
+            self._lanes.fall_back("refused")
             return
         link.setblocking(False)
         connection = _Connection(link, time.monotonic() + _OPEN_SECONDS)
@@ -135,12 +136,11 @@ class LaneListener:
         return False
 
     def _make_lane(self, connection: _Connection, token: bytes | None) -> bool:
-        offer = self._lanes.accept(token) if token is not None else None
-        if token is None or offer is None:
+        accepted = self._lanes.accept(token, connection.link) if token is not None else None
+        if token is None or accepted is None:
             return False
-        connection.token, connection.nonce = token, offer.nonce
-        connection.lane = self._lanes.make(offer, connection.link)
-        connection.region = connection.lane.show(offer.nonce)
+        connection.token, (connection.lane, connection.nonce) = token, accepted
+        connection.region = connection.lane.show(connection.nonce)
         return connection.region is not None
 
     def _open(self, connection: _Connection, lane: Lane) -> bool:
@@ -160,7 +160,7 @@ class LaneListener:
             self._lanes.close(connection.token, connection.lane)
         connection.link.close()
         if not connection.is_open:
-            self._lanes.refuse()
+            self._lanes.fall_back("refused")
 
 
 # Open lanes in all, and of one tenant if there are tenants.
@@ -187,7 +187,8 @@ class Lanes:
 
     def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
         """`limit_bytes` 0: no lanes."""
-        self._budget = LaneBudget(limit_bytes, has_tenants=has_tenants)
+        share = limit_bytes // 2 if has_tenants else None
+        self._account = Account("bytes of shared memory", limit_bytes, "--lane-mib", share=share)
         self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
         self._metrics = metrics
         self._lock = threading.Lock()
@@ -199,7 +200,7 @@ class Lanes:
     @property
     def memory_bytes(self) -> int:
         """The bytes of all lanes."""
-        return self._budget.bytes
+        return self._account.taken
 
     def __len__(self) -> int:
         """The number of open lanes."""
@@ -219,20 +220,20 @@ class Lanes:
             self._offers[token] = Offer(tenant, nonce, time.monotonic() + _OFFER_SECONDS)
         return worker_pb2.OpenLaneReply(socket=self._acceptor.name, token=token, nonce=nonce)
 
-    def accept(self, token: bytes) -> Offer | None:
-        """Take the offer of a token; None if it is unknown, used or expired."""
+    def accept(self, token: bytes, link: socket.socket) -> tuple[Lane, bytes] | None:
+        """Create the lane that was offered with a token, not open yet; returns its nonce too.
+
+        None if the token is unknown, used or expired.
+        """
         with self._lock:
             offer = self._offers.pop(token, None)
-            is_good = offer is not None and offer.ends > time.monotonic() and self._may_open(offer.tenant)
-            return offer if is_good else None
+            if offer is None or offer.ends <= time.monotonic() or not self._may_open(offer.tenant):
+                return None
+            return Lane(offer.tenant, link, self._account), offer.nonce
 
     def _may_open(self, tenant: str) -> bool:
         own = sum(lane.tenant == tenant for lane in self._lanes.values())
         return len(self._lanes) < _MAX_LANES and own < self._max_tenant_lanes
-
-    def make(self, offer: Offer, link: socket.socket) -> Lane:
-        """Create a lane, which is not open yet."""
-        return Lane(offer.tenant, link, self._budget)
 
     def open(self, token: bytes, lane: Lane) -> None:
         """Make a lane available to calls."""
@@ -245,17 +246,13 @@ class Lanes:
             self._lanes.pop(token, None)
         lane.close()
 
-    def refuse(self) -> None:
-        """Count a refused connection."""
-        self._fall_back("refused")
-
     def of(self, call: Call) -> NoLane:
         """The lane that a call names; another tenant's lane counts as missing."""
         found = self._find(call.lane_name, call.tenant)
         if found is None:
-            self._fall_back("lost")
+            self.fall_back("lost")
             return LostLane()
-        return OpenLane(*found, call.times, self._fall_back)
+        return OpenLane(*found, call.times, self.fall_back)
 
     def _find(self, name: str, tenant: str) -> tuple[Lane, Lease] | None:
         named = _NAMED.fullmatch(name)
@@ -265,5 +262,6 @@ class Lanes:
         lease = lane.begin(int(named[2]))
         return None if lease is None else (lane, lease)
 
-    def _fall_back(self, reason: str) -> None:
+    def fall_back(self, reason: str) -> None:
+        """Count a connection that was refused, or a call that has to do without its lane."""
         self._metrics.lane_fallbacks.labels(reason).inc()

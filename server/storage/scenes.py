@@ -1,4 +1,4 @@
-"""The store of versioned scenes, found by name and by content hash."""
+"""The store of versioned scenes, found by name and by content hash, and their files in the spool."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import contextlib
 import dataclasses
 import secrets
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
-from lumigrad.protos.tensors import PayloadReader
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.server.core.call import Allocate
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
+from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Content, Outline
 from lumigrad.server.storage.lru import LruStore
+from lumigrad.server.storage.spool import Blob, TenantSpool
+from lumigrad.server.storage.spool_writer import SpoolWriter, Writing
 from lumigrad.v1 import scene_pb2
 
 # A name begins with this many digits of the content hash, for people and balancers; the rest is random.
@@ -87,44 +93,121 @@ class StoredScene:
         return dataclasses.replace(new, updates=made[-_MAX_UPDATES:])
 
 
-class Backing(Protocol):
-    """Storage of scenes that outlives memory and process; see `SceneSpool`."""
+_BOOT_FILE = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine; a random one where the system has none."""
+    try:
+        with open(_BOOT_FILE, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return secrets.token_hex(16)
+
+
+KIND = "scene"
+# An updated scene is written once it has not changed for this long.
+_REST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class SpooledScene:
+    """A scene read from the spool; its id and version are valid only if it was written since the machine's boot."""
+
+    message: scene_pb2.GetReply
+    reader: PayloadReader
+    name: str
+    is_valid: bool
+
+
+class SceneSpool:
+    """Backs a scene store with files. The owner holds a lock around the calls that change anything.
+
+    Names include the boot id: a power failure may lose an update, and a version that was given out must not be reused
+    for other content. After a reboot scenes are found by their content hash only.
+    """
+
+    def __init__(self, tenant_spool: TenantSpool, writer: SpoolWriter, transfer: Transfer) -> None:
+        self._tenant_spool = tenant_spool
+        self._writer = writer
+        self._transfer = transfer
+        self._boot = boot_id()
+        self._writings: dict[str, Writing] = {}
+        # Held while a scene is restored, so that two calls do not restore it at once.
+        self.restoring = threading.RLock()
 
     def stored(self, scene: StoredScene) -> None:
         """Schedule a new version to be written."""
+        delay = _REST_SECONDS if scene.version > 1 else 0.0
+        self._writings[scene.scene_id] = self._writer.submit(partial(self._write, scene), delay)
 
     def forget(self, scene_id: str) -> bool:
-        """Delete the written version of a scene; returns whether there was one."""
+        """Delete a scene's file and cancel its write; returns whether a file existed. Durable once `sync` returns."""
+        self.cancel_write(scene_id)
+        return self._tenant_spool.forget(KIND, self._name(scene_id))
 
     def cancel_write(self, scene_id: str) -> None:
-        """Cancel the pending write of an evicted scene."""
+        """Cancel the pending write of a scene that was evicted; an existing file stays."""
+        writing = self._writings.pop(scene_id, None)
+        if writing is not None:
+            self._writer.cancel(writing)
 
     def sync(self) -> None:
         """Make deletions durable."""
+        self._tenant_spool.sync()
 
     def touch(self, scene_id: str) -> bool:
-        """Whether a scene is written; marks it as used."""
+        """Whether a scene has a file; marks it as used."""
+        return self._tenant_spool.touch(KIND, self._name(scene_id))
 
+    def has_content(self, content_hash: str) -> bool:
+        """Whether a file of this content exists."""
+        return self._tenant_spool.has_alias(KIND, content_hash)
 
-class NoBacking:
-    """Stores nothing."""
+    def read(self, scene_id: str, allocate: Allocate) -> SpooledScene | None:
+        """Read a scene by its name; None: missing or damaged."""
+        return self._decoded(self._tenant_spool.read(KIND, self._name(scene_id), allocate))
 
-    def stored(self, scene: StoredScene) -> None:
-        """Do nothing."""
+    def read_content(self, content_hash: str, allocate: Allocate) -> SpooledScene | None:
+        """Read a scene by its content hash; None: missing or damaged."""
+        return self._decoded(self._tenant_spool.read_alias(KIND, content_hash, allocate))
 
-    def forget(self, _: str) -> bool:
-        """Nothing was written."""
-        return False
+    def remove(self, scene: SpooledScene) -> None:
+        """Delete the file of a scene that cannot be restored, or that has another name now."""
+        self._tenant_spool.forget(KIND, scene.name)
+        self._tenant_spool.sync()
 
-    def cancel_write(self, scene_id: str) -> None:
-        """Do nothing."""
+    def infos(self) -> Iterator[scene_pb2.SceneInfo]:
+        """Descriptions of all scenes in files."""
+        for head in self._tenant_spool.heads(KIND):
+            if head.name.startswith(self._name("")):
+                yield scene_pb2.GetReply.FromString(head.header).info
 
-    def sync(self) -> None:
-        """Do nothing."""
+    def _write(self, scene: StoredScene, is_wanted: Callable[[], bool]) -> None:
+        tensors = scene.content.tensors
+        payload = PayloadWriter()
+        arrays = self._transfer.fetch(list(tensors.values()))
+        sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
+        message = scene_pb2.GetReply(info=scene.info(), scene=scene.content.message(sent), payload_bytes=payload.length)
+        # A scene that does not fit into the spool stays in memory only.
+        with contextlib.suppress(BusyError):
+            self._tenant_spool.write(
+                KIND,
+                self._name(scene.scene_id),
+                message.SerializeToString(),
+                payload.buffers,
+                alias=scene.content_hash,
+                is_wanted=is_wanted,
+            )
 
-    def touch(self, _: str) -> bool:
-        """Nothing is written."""
-        return False
+    def _decoded(self, blob: Blob | None) -> SpooledScene | None:
+        if blob is None:
+            return None
+        message = scene_pb2.GetReply.FromString(blob.header)
+        return SpooledScene(message, PayloadReader(blob.payload), blob.name, blob.name.startswith(self._name("")))
+
+    def _name(self, scene_id: str) -> str:
+        return f"{self._boot}/{scene_id}"
 
 
 class SceneStore(LruStore[StoredScene]):
@@ -135,13 +218,13 @@ class SceneStore(LruStore[StoredScene]):
         limit_bytes: int,
         budget: Budget,
         metrics: Metrics,
-        backing: Backing | None = None,
+        spool: SceneSpool | None = None,
         limit_count: int = sys.maxsize,
         option: str = "--scene-mib",
     ) -> None:
-        """`option` is the option that sets `limit_bytes`, for error texts."""
+        """`spool` outlives memory and process; `option` sets `limit_bytes`, for error texts."""
         self._option = option
-        self._backing = backing or NoBacking()
+        self._spool = spool
         self._metrics = metrics
         self._id_of_hash: dict[str, str] = {}
         super().__init__(limit_bytes, limit_count, budget)
@@ -172,7 +255,8 @@ class SceneStore(LruStore[StoredScene]):
                 self._find(name, 0)
             scene = StoredScene(_new_name(content_hash), 1, content_hash, content)
             self._put(scene)
-            self._backing.stored(scene)
+            if self._spool is not None:
+                self._spool.stored(scene)
         if not self._budget.enforce(self):
             with contextlib.suppress(SceneNotFoundError):
                 self.delete(scene.scene_id)
@@ -181,9 +265,10 @@ class SceneStore(LruStore[StoredScene]):
         return scene, False
 
     def restore(self, scene: StoredScene) -> None:
-        """Store a scene read from the backing, unless it is present or was deleted meanwhile; raises as `add` does."""
+        """Store a scene read from the spool, unless it is present or was deleted meanwhile; raises as `add` does."""
         with self._lock:
-            if self._cache.get(scene.scene_id) is not None or not self._backing.touch(scene.scene_id):
+            is_written = self._spool is not None and self._spool.touch(scene.scene_id)
+            if self._cache.get(scene.scene_id) is not None or not is_written:
                 return
             for name in scene.content.needs:
                 self._find(name, 0)
@@ -198,7 +283,8 @@ class SceneStore(LruStore[StoredScene]):
         """Return a scene; `version` 0: the current one. SceneNotFoundError or VersionMismatchError."""
         with self._lock:
             scene = self._find(scene_id, version)
-        self._backing.touch(scene_id)
+        if self._spool is not None:
+            self._spool.touch(scene_id)
         return scene
 
     def touch(self, scene_id: str) -> bool:
@@ -233,12 +319,14 @@ class SceneStore(LruStore[StoredScene]):
             old = self._find(scene_id, expected_version)
             new = old.updated(content, update_id)
             self._forget_hash(old)
-            # After a crash the file of the old version must not pass for the newest: updating that would create a
-            # second content of one version.
-            self._backing.forget(scene_id)
             self._put(new)
-            self._backing.stored(new)
-        self._backing.sync()
+            if self._spool is not None:
+                # After a crash the file of the old version must not pass for the newest: updating that would create a
+                # second content of one version.
+                self._spool.forget(scene_id)
+                self._spool.stored(new)
+        if self._spool is not None:
+            self._spool.sync()
         self._budget.enforce(self)
         return new.info()
 
@@ -246,12 +334,13 @@ class SceneStore(LruStore[StoredScene]):
         """Delete a scene; SceneNotFoundError if there is none."""
         with self._lock:
             scene = self._cache.pop(scene_id)
-            was_kept = self._backing.forget(scene_id)
+            was_kept = self._spool is not None and self._spool.forget(scene_id)
             if scene is None and not was_kept:
                 raise SceneNotFoundError(scene_id)
             if scene is not None:
                 self._forget_hash(scene)
-        self._backing.sync()
+        if self._spool is not None:
+            self._spool.sync()
 
     def clear(self) -> None:
         """Remove every scene from memory."""
@@ -292,7 +381,8 @@ class SceneStore(LruStore[StoredScene]):
 
     def _dropped(self, _: str, scene: StoredScene, reason: str) -> None:
         self._forget_hash(scene)
-        self._backing.cancel_write(scene.scene_id)
+        if self._spool is not None:
+            self._spool.cancel_write(scene.scene_id)
         self._metrics.evictions.labels("scenes", reason).inc()
 
     def _no_room(self, scene: StoredScene) -> BusyError:

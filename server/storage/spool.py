@@ -54,6 +54,7 @@ class Spool:
         self._folder = folder
         self._metrics = metrics
         self._lock = threading.Lock()
+        self._space, self._files = space, file_account
         self._index = SpoolIndex(space, file_account, idle_seconds)
         self._trash = Trash()
         self._claim = spool_folder.claimed(folder)
@@ -64,12 +65,12 @@ class Spool:
             self._take(file)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return self._files.taken
 
     @property
     def bytes(self) -> int:
         """The size of all files, those being written included."""
-        return self._index.bytes
+        return self._space.taken
 
     def of_tenant(self, tenant: str) -> TenantSpool:
         """The files of one tenant."""

@@ -60,15 +60,6 @@ class SpoolIndex:
         self._folders: defaultdict[str, OrderedDict[str, Entry]] = defaultdict(OrderedDict)
         self._key_of_alias: dict[str, str] = {}
 
-    def __len__(self) -> int:
-        """The number of files, those being written included; needs no lock."""
-        return self._files.taken
-
-    @property
-    def bytes(self) -> int:
-        """Their size; needs no lock."""
-        return self._space.taken
-
     def get(self, key: str) -> Entry | None:
         """Look up an entry and mark it as used."""
         entries = self._of(key)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lumigrad.server.core.accounts import Account
@@ -12,16 +13,28 @@ from lumigrad.server.core.config import MIB, Config
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.device.memory import Budget
-from lumigrad.server.engines.machine import Machine
+from lumigrad.server.engines.runner import ForwardState, Machine
 from lumigrad.server.storage.contexts import ContextStore
-from lumigrad.server.storage.runtime import Runtime
-from lumigrad.server.storage.scene_spool import SceneSpool
-from lumigrad.server.storage.scenes import SceneStore
+from lumigrad.server.storage.scenes import SceneSpool, SceneStore
+from lumigrad.server.storage.spool import TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
 from lumigrad.server.storage.trainings import TrainingStore
 
 # Trainings take long.
 _TRAINING_RETRY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Runtime(Machine):
+    """The parts of a worker as one tenant sees them: the device, its queue, and the tenant's stores."""
+
+    scenes: SceneStore
+    contexts: ContextStore[ForwardState]
+    # None: scenes are kept in memory only.
+    spool: SceneSpool | None
+    trainings: TrainingStore[Any]
+    # Holds snapshots of trainings; None: there is no spool.
+    tenant_spool: TenantSpool | None
 
 
 class Tenants:
@@ -58,35 +71,16 @@ class Tenants:
                 runtime = self._runtimes[call.tenant] = self._make(call.tenant)
             return runtime
 
-    @property
-    def scenes(self) -> int:
-        """The number of all scenes."""
-        return sum(len(runtime.scenes) for runtime in self._all())
-
-    @property
-    def scene_bytes(self) -> int:
-        """The size of all scenes."""
-        return self._scenes.bytes
-
-    @property
-    def contexts(self) -> int:
-        """The number of all forward states."""
-        return sum(len(runtime.contexts) for runtime in self._all())
-
-    @property
-    def context_bytes(self) -> int:
-        """The size of all forward states."""
-        return self._contexts.bytes
-
-    @property
-    def trainings(self) -> int:
-        """The number of all trainings."""
-        return sum(len(runtime.trainings) for runtime in self._all())
-
-    @property
-    def training_bytes(self) -> int:
-        """The size of all trainings."""
-        return self._trainings.taken
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        """Functions that return the numbers and sizes of what is stored, by their names in the metrics."""
+        return {
+            "scenes": lambda: sum(len(runtime.scenes) for runtime in self._all()),
+            "scene_bytes": lambda: self._scenes.bytes,
+            "contexts": lambda: sum(len(runtime.contexts) for runtime in self._all()),
+            "context_bytes": lambda: self._contexts.bytes,
+            "trainings": lambda: sum(len(runtime.trainings) for runtime in self._all()),
+            "training_bytes": lambda: self._trainings.taken,
+        }
 
     @property
     def accounts(self) -> Mapping[str, Account]:
@@ -117,12 +111,7 @@ class Tenants:
         spool = None if writer is None or tenant_spool is None else SceneSpool(tenant_spool, writer, machine.transfer)
         context_bytes = (config.tenant_context_mib or config.context_mib) * MIB
         return Runtime(
-            limits=machine.limits,
-            memory=machine.memory,
-            transfer=machine.transfer,
-            payload_memory=machine.payload_memory,
-            executor=machine.executor,
-            runner=machine.runner,
+            **vars(machine),
             scenes=SceneStore(
                 self._limits.tenant_scene_bytes,
                 self._scenes,

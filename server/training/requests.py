@@ -12,7 +12,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError
-from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import training_pb2
 
 

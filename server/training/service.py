@@ -12,8 +12,7 @@ from lumigrad.server.core.errors import TrainingLostError
 from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.lookup import stored_scene
-from lumigrad.server.storage.runtime import Runtime
-from lumigrad.server.storage.tenants import Tenants
+from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.server.storage.trainings import Training
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.density import DensityState

@@ -23,7 +23,7 @@ from lumigrad.server.engines.content import Shapes, shapes_of, uploader
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.lookup import stored_scene
-from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training
 from lumigrad.server.training import replies, snapshots
 from lumigrad.server.training.images import Planned, Rendered, render

@@ -15,8 +15,8 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import TrainingHeldError, TrainingLostError
 from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.storage.runtime import Runtime
 from lumigrad.server.storage.spool_index import LASTING
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training, TrainingReservation
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters

@@ -16,7 +16,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.engines.content import Content
 from lumigrad.server.scenes.lookup import stored_content
 from lumigrad.server.scenes.target import KIND, image_size
-from lumigrad.server.storage.runtime import Runtime
+from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import camera_pb2, training_pb2
 
 # Bytes of a view without its target.

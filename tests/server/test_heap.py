@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import ctypes
 import psutil
-from lumigrad.server.process.heap import Heap
+from lumigrad.server.process.liveness import Heap
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

@@ -13,10 +13,11 @@ from lumigrad.protos.chunks import allocate_bytes
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import LaneLostError
-from lumigrad.server.shm.lane import Lane, LaneBudget
+from lumigrad.server.shm.lane import Lane
 from lumigrad.server.shm.payload import OpenLane
 from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
 from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
@@ -201,27 +202,27 @@ def test_lanes_share_one_budget(narrow: WorkerProcess) -> None:
 def test_memory_that_nobody_uses_goes_back_after_a_while() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
-        budget = LaneBudget(16 * MIB, has_tenants=False)
-        lane = Lane("", here, budget)
+        account = Account("bytes", 16 * MIB, "--lane-mib")
+        lane = Lane("", here, account)
         held, idle = lane.grant(1, MIB), lane.grant(2, MIB)
-        assert held is not None and idle is not None and budget.bytes == 2 * MIB
+        assert held is not None and idle is not None and account.taken == 2 * MIB
         idle.memory[:] = 7
         lane.release(2)
         lane.trim(idle_seconds=60)
-        assert budget.bytes == 2 * MIB, "it may serve again soon"
+        assert account.taken == 2 * MIB, "it may serve again soon"
         lane.trim(idle_seconds=0)
-        assert budget.bytes == MIB
+        assert account.taken == MIB
         assert not idle.memory.any(), "the pages are gone, whoever has them mapped"
         kinds = [Packet.unpack(there.recv(PACKET_BYTES)) for _ in range(3)]
         assert kinds[-1] == Packet(ToCaller.DROP, idle.number)
         lane.close()
-        assert budget.bytes == 0
+        assert account.taken == 0
 
 
 def test_what_is_let_go_of_while_it_is_read_is_not_used() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with here, there:
-        lane = Lane("", here, LaneBudget(16 * MIB, has_tenants=False))
+        lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"))
         region, lease = lane.grant(1, MIB), lane.begin(2)
         assert region is not None and lease is not None
         reply = OpenLane(lane, lease, StageTimes(), lambda _: None)

@@ -28,8 +28,7 @@ from lumigrad.server.core.errors import (
 )
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.process.worker import make_machine
-from lumigrad.server.storage.runtime import Runtime
-from lumigrad.server.storage.tenants import Tenants
+from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.server.storage.trainings import Footprint, Training, TrainingReservation
 from lumigrad.server.training.requests import Part, Parts
 

@@ -105,39 +105,31 @@ class Config:
     no_supervisor: bool = _option(False, "run one worker in this process, and do not start it again when it dies")
 
     def __post_init__(self) -> None:
-        for name in ("port", "metrics_port"):
-            if not 0 <= getattr(self, name) < 1 << 16:
-                raise ConfigError(f"{_flag(name)}: expected 0 to 65535, got {getattr(self, name)}")
-        for name in ("batch_wait_ms", "lame_duck_seconds", "drain_seconds"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{_flag(name)}: expected a time >= 0, got {getattr(self, name)}")
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{_flag(name)}: expected a value > 0, got {getattr(self, name)}")
-        if self.scene_mib < self.max_payload_mib:
-            raise ConfigError(
-                f"--scene-mib: expected at least --max-payload-mib = {self.max_payload_mib}, so that every scene "
-                f"that may be sent can be stored, got {self.scene_mib}"
-            )
-        if self.transit_mib < 2 * self.max_payload_mib:
-            raise ConfigError(
-                f"--transit-mib: expected at least twice --max-payload-mib = {self.max_payload_mib}, so that every "
-                f"call that is allowed can be served, got {self.transit_mib}"
-            )
-        if self.tenant_transit_mib and not 2 * self.max_payload_mib <= self.tenant_transit_mib <= self.transit_mib:
-            raise ConfigError(
-                f"--tenant-transit-mib: expected 0, or at least twice --max-payload-mib = {self.max_payload_mib} and "
-                f"at most --transit-mib = {self.transit_mib}, got {self.tenant_transit_mib}"
-            )
+        for option in dataclasses.fields(self):
+            name, value = option.name, getattr(self, option.name)
+            if name in _PORTS:
+                _check(0 <= value < 1 << 16, name, "0 to 65535", value)
+            elif name in _TIMES:
+                _check(value >= 0, name, "a time >= 0", value)
+            elif name in _SIZES:
+                _check(value >= 0, name, "a size >= 0", value)
+            elif not isinstance(value, bool | str) and not name.startswith("tenant_"):
+                _check(value > 0, name, "a value > 0", value)
+        payload, share = self.max_payload_mib, self.tenant_transit_mib
+        least = f"at least --max-payload-mib = {payload}, so that every scene that may be sent can be"
+        twice = f"at least twice --max-payload-mib = {payload}"
+        _check(self.scene_mib >= payload, "scene_mib", f"{least} stored", self.scene_mib)
+        limit = f"{twice}, so that every call that is allowed can be served"
+        _check(self.transit_mib >= 2 * payload, "transit_mib", limit, self.transit_mib)
+        limit = f"0, or {twice} and at most --transit-mib = {self.transit_mib}"
+        _check(not share or 2 * payload <= share <= self.transit_mib, "tenant_transit_mib", limit, share)
         self._check_trace_endpoint()
-        if self.spool and self.spool_mib < self.max_payload_mib:
-            raise ConfigError(
-                f"--spool-mib: expected at least --max-payload-mib = {self.max_payload_mib}, so that every scene "
-                f"that may be sent can be kept, got {self.spool_mib}"
-            )
-        if self.lane_mib < 0:
-            raise ConfigError(f"--lane-mib: expected a size >= 0, got {self.lane_mib}")
-        self._check_tenants()
+        _check(not self.spool or self.spool_mib >= payload, "spool_mib", f"{least} kept", self.spool_mib)
+        for store in ("scene", "context", "training", "spool"):
+            whole, share = getattr(self, f"{store}_mib"), getattr(self, f"tenant_{store}_mib")
+            _check(0 <= share <= whole, f"tenant_{store}_mib", f"0 to {whole}", share)
+            is_enough = store in ("context", "training") or not 0 < share < payload
+            _check(is_enough, f"tenant_{store}_mib", f"{least} stored", share)
         self._check_security()
 
     def _check_trace_endpoint(self) -> None:
@@ -150,19 +142,6 @@ class Config:
         if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/"):
             text = "http://HOST:PORT or https://HOST:PORT"
             raise ConfigError(f"--trace-endpoint: expected {text}, got {self.trace_endpoint}")
-
-    def _check_tenants(self) -> None:
-        for store in ("scene", "context", "training", "spool"):
-            name, whole = f"tenant_{store}_mib", getattr(self, f"{store}_mib")
-            share = getattr(self, name)
-            if not 0 <= share <= whole:
-                raise ConfigError(f"{_flag(name)}: expected 0 to {whole}, got {share}")
-        for name in ("tenant_scene_mib", "tenant_spool_mib"):
-            if 0 < getattr(self, name) < self.max_payload_mib:
-                raise ConfigError(
-                    f"{_flag(name)}: expected at least --max-payload-mib = {self.max_payload_mib}, so that every "
-                    f"scene that may be sent can be stored, got {getattr(self, name)}"
-                )
 
     def _check_security(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -268,31 +247,29 @@ class Config:
         return Config(**{option.name: getattr(arguments, option.name) for option in dataclasses.fields(Config)})
 
 
-_POSITIVE = (
-    "queue_size",
-    "max_trainings",
-    "batch_views",
-    "max_payload_mib",
-    "transit_mib",
-    "max_pixels",
-    "max_primitives",
-    "max_cameras",
-    "max_rows",
-    "max_call_seconds",
-    "stall_seconds",
-    "scene_mib",
-    "context_mib",
-    "training_mib",
-    "max_scenes",
-    "max_contexts",
-    "training_seconds",
-    "context_seconds",
-    "spool_mib",
-    "hang_seconds",
-    "max_crashes",
-    "crash_seconds",
-)
+_PORTS = ("port", "metrics_port")
+_TIMES = ("batch_wait_ms", "lame_duck_seconds", "drain_seconds")
+# 0 stands for something else.
+_SIZES = ("lane_mib", "device_memory_mib")
+
+
+def _check(condition: bool, name: str, limit: str, value: object) -> None:
+    if not condition:
+        raise ConfigError(f"{_flag(name)}: expected {limit}, got {value}")
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+# Modification time, size and inode; None: there is no such file.
+FileVersion = tuple[int, int, int] | None
+
+
+def file_version(path: str) -> FileVersion:
+    """A value that changes whenever the file, or the target of a link, is written or replaced."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

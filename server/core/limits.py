@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.errors import InvalidArgumentError
@@ -63,6 +65,19 @@ def require(condition: bool, field: str, limit: str, value: object) -> None:
     """Raise an InvalidArgumentError unless `condition` holds."""
     if not condition:
         raise InvalidArgumentError(field, limit, value)
+
+
+def names_of(kind: EnumTypeWrapper) -> dict[int, str]:
+    """The kernels' names of an enum's values: without the enum's name, in small letters. The first is the default."""
+    prefix = kind.Name(0).removesuffix("UNSPECIFIED")
+    names = {number: name.removeprefix(prefix).lower() for name, number in kind.items()}
+    return {**names, 0: names[1]}
+
+
+def known(names: Mapping[int, str], value: int, field: str) -> str:
+    """The name of an enum's value; InvalidArgumentError if it has none."""
+    require(value in names, field, "a known value", value)
+    return names[value]
 
 
 def check_finite(values: Iterable[float], field: str) -> None:

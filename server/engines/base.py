@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 
@@ -11,9 +12,6 @@ from lumigrad.server.core.limits import Limits
 from lumigrad.server.engines.content import Shapes, Tensors
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import render_pb2
-
-P = TypeVar("P", bound=Plan)
-In = TypeVar("In")
 
 
 class Sized(Protocol):
@@ -58,42 +56,55 @@ class Backward(Protocol):
         """Milliseconds by kernel stage."""
 
 
-class Engine(Protocol[P, In]):
-    """Runs the kernels of one engine on the device's thread."""
+class ForwardPass(Protocol):
+    """Computes outputs, into the tensors of `into` where the engine supports that."""
 
-    @property
-    def name(self) -> str:
-        """The engine's name in metrics and messages."""
-
-    def forward(
+    def __call__(
         self,
-        plan: P,
-        inputs: In,
+        plan: Any,
+        inputs: Any,
         outputs: Sequence[str],
         *,
         retain: bool,
         before_view: Callable[[], object],
         into: Tensors | None = None,
     ) -> Forward:
-        """Compute outputs, into the tensors of `into` where the engine supports that.
-
-        `before_view` is called before each part of the work and may raise to stop it.
-        """
-
-    def backward(
-        self, state: Any, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
-    ) -> Backward:
-        """Compute the gradients `wanted` from those of the outputs."""
-
-    def batched(self, plans: Sequence[P], inputs: Sequence[In]) -> tuple[P, In]:
-        """One forward pass for several plans of one kind and scene; its outputs are theirs, concatenated."""
-
-    def shared(self, state: Any) -> Collection[Sized]:
-        """The parts that a state shares with others and does not count."""
+        """`before_view` is called before each part of the work and may raise to stop it."""
 
 
-class RenderEngine(Engine[P, Tensors], Protocol[P]):
-    """Renders one kind of scene; its name is that of the kind and of its field in `RenderSpec.settings`."""
+# Computes the gradients that are named from a state and those of the outputs; the last argument is as `before_view`.
+BackwardPass = Callable[[Any, Tensors, Sequence[str], Callable[[], object]], Backward]
 
-    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> P:
-        """Check a request; `field` is the path of the spec in it. Raises InvalidArgumentError."""
+
+@dataclass(frozen=True)
+class Engine:
+    """The functions that run the kernels of one engine on the device's thread.
+
+    Attributes:
+        name: The engine's name in metrics and messages.
+        batched: One plan and its inputs for several of one kind and scene; the outputs are theirs, concatenated.
+        shared: The parts that a state shares with others and does not count.
+    """
+
+    name: str
+    forward: ForwardPass
+    backward: BackwardPass
+    batched: Callable[[Sequence[Any], Sequence[Any]], tuple[Plan, Any]]
+    shared: Callable[[Any], Collection[Sized]] = lambda _: ()
+
+
+def batched_views(plans: Sequence[Any], inputs: Sequence[Any]) -> tuple[Plan, Any]:
+    """All views of the one scene."""
+    return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderEngine(Engine):
+    """Renders one kind of scene; its name is that of the kind and of its field in `RenderSpec.settings`.
+
+    Attributes:
+        plan: Checks a request, whose spec has the path given last; InvalidArgumentError.
+    """
+
+    plan: Callable[[render_pb2.RenderSpec, Shapes, Limits, str], Plan]
+    batched: Callable[[Sequence[Any], Sequence[Any]], tuple[Plan, Any]] = batched_views

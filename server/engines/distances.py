@@ -11,22 +11,14 @@ import torch
 from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import extent, nbytes
-from lumigrad.server.core.limits import Limits, arguments_of, require
+from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
+from lumigrad.server.engines.base import Engine
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_float32, check_shape
 from lumigrad.server.engines.requests import Plan
 from lumigrad.v1 import distance_pb2, tensor_pb2
 
-SEMANTICS = {
-    distance_pb2.DISTANCE_SEMANTICS_UNSPECIFIED: "exact",
-    distance_pb2.DISTANCE_SEMANTICS_EXACT: "exact",
-    distance_pb2.DISTANCE_SEMANTICS_CUROBO: "curobo",
-    distance_pb2.DISTANCE_SEMANTICS_CUROBO_FIELD: "curobo_field",
-}
-_REDUCTIONS = {
-    distance_pb2.REDUCTION_UNSPECIFIED: "sum",
-    distance_pb2.REDUCTION_SUM: "sum",
-    distance_pb2.REDUCTION_MAX: "max",
-}
+SEMANTICS = names_of(distance_pb2.DistanceSemantics)
+_REDUCTIONS = names_of(distance_pb2.Reduction)
 # The name of the engine in messages, logs and metrics.
 ENGINE = "meshes"
 # Kernels' names of outputs that clients know by another name.
@@ -149,18 +141,18 @@ def _outputs(spec: distance_pb2.DistanceSpec, shapes: Shapes, field: str) -> tup
 
 
 def _settings(message: distance_pb2.DistanceSettings, field: str) -> meshes.Settings:
-    require(message.semantics in SEMANTICS, f"{field}.semantics", "a known value", message.semantics)
-    require(message.reduction in _REDUCTIONS, f"{field}.reduction", "a known value", message.reduction)
+    semantics = known(SEMANTICS, message.semantics, f"{field}.semantics")
+    reduction = known(_REDUCTIONS, message.reduction, f"{field}.reduction")
     given = {name: getattr(message, name) for name in ("max_distance", "samples", "weight") if message.HasField(name)}
     if message.HasField("time_step"):
         given["time_step_s"] = message.time_step
     with arguments_of(field, {"time_step_s": f"{field}.time_step"}):
         return meshes.Settings(
-            semantics=SEMANTICS[message.semantics],
+            semantics=semantics,
             activation_distance=message.activation_distance,
             sweep=message.sweep,
             speed_metric=message.speed_metric,
-            reduction=_REDUCTIONS[message.reduction],
+            reduction=reduction,
             **given,
         )
 
@@ -204,54 +196,46 @@ class _Backward:
     touched = None
 
 
-class DistanceEngine:
-    """Computes distances and collision costs between spheres and obstacles."""
+def _forward(
+    plan: DistancePlan,
+    inputs: DistanceInputs,
+    outputs: Sequence[str],
+    *,
+    retain: bool,
+    before_view: Callable[[], object],
+    into: Tensors | None = None,
+) -> _Forward:
+    """Compute distances and costs; `into` is not used."""
+    found = meshes.evaluate(
+        inputs.tensors["spheres"],
+        inputs.world,
+        plan.settings,
+        environments=inputs.tensors.get("environments"),
+        outputs=[kernel_name(name) for name in outputs],
+        per_instance=plan.per_obstacle,
+        retain=retain,
+        before_launch=before_view,
+    )
+    return _Forward({name: found.outputs[kernel_name(name)] for name in outputs}, found)
 
-    name = ENGINE
 
-    def forward(
-        self,
-        plan: DistancePlan,
-        inputs: DistanceInputs,
-        outputs: Sequence[str],
-        *,
-        retain: bool,
-        before_view: Callable[[], object],
-        into: Tensors | None = None,
-    ) -> _Forward:
-        """Compute distances and costs; `into` is not used."""
-        found = meshes.evaluate(
-            inputs.tensors["spheres"],
-            inputs.world,
-            plan.settings,
-            environments=inputs.tensors.get("environments"),
-            outputs=[kernel_name(name) for name in outputs],
-            per_instance=plan.per_obstacle,
-            retain=retain,
-            before_launch=before_view,
-        )
-        return _Forward({name: found.outputs[kernel_name(name)] for name in outputs}, found)
+def _backward(
+    state: meshes.State, output_gradients: Tensors, wanted: Sequence[str], before_view: Callable[[], object]
+) -> _Backward:
+    result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
+    return _Backward(result.gradients, result.stages)
 
-    def backward(
-        self,
-        state: meshes.State,
-        output_gradients: Tensors,
-        wanted: Sequence[str],
-        before_view: Callable[[], object],
-    ) -> _Backward:
-        """Compute the gradients of a query."""
-        result = meshes.backward(state, output_gradients, wanted, before_launch=before_view)
-        return _Backward(result.gradients, result.stages)
 
-    def batched(
-        self, plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]
-    ) -> tuple[DistancePlan, DistanceInputs]:
-        """Concatenate the trajectories of queries of one world."""
-        names = inputs[0].tensors
-        tensors = {name: torch.cat([one.tensors[name] for one in inputs]) for name in names}
-        return plans[0], DistanceInputs(inputs[0].world, tensors)
+def _batched(plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]) -> tuple[DistancePlan, DistanceInputs]:
+    """Concatenate the trajectories of queries of one world."""
+    tensors = {name: torch.cat([one.tensors[name] for one in inputs]) for name in inputs[0].tensors}
+    return plans[0], DistanceInputs(inputs[0].world, tensors)
 
-    def shared(self, state: meshes.State) -> list[meshes.Shape]:
-        """The shapes of the world, which an update may have left to this state alone."""
-        shapes = {id(instance.shape): instance.shape for instance in state.world.instances}
-        return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]
+
+def _shared(state: meshes.State) -> list[meshes.Shape]:
+    """The shapes of the world, which an update may have left to this state alone."""
+    shapes = {id(instance.shape): instance.shape for instance in state.world.instances}
+    return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]
+
+
+DISTANCES = Engine(ENGINE, _forward, _backward, _batched, _shared)

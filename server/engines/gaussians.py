@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ import torch
 from lumigrad.kernels import gaussians
 from lumigrad.kernels.gaussians import OUTPUTS, SCENE_GRADIENTS, Camera, Settings, Transform
 from lumigrad.protos.tensors import extent
-from lumigrad.server.core.limits import Limits, arguments_of, check_finite, require
+from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
+from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Shapes, Tensors, check_float32, check_shape
 from lumigrad.server.engines.requests import (
     Plan,
@@ -125,13 +127,7 @@ def _check_color(shapes: Shapes, lead: list[int], field: str) -> None:
     require(is_fit, f"{field}.colors", f"shape [{known}, D] or, for C cameras, [{per_view}, D], with D >= 1", shape)
 
 
-_SEMANTICS = {
-    gaussians_pb2.GAUSSIAN_SEMANTICS_UNSPECIFIED: "exact",
-    gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT: "exact",
-    gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT: "gsplat",
-    gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH: "inria_depth",
-    gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT: "inria_exact",
-}
+_SEMANTICS = names_of(gaussians_pb2.GaussianSemantics)
 # Absent fields have the kernels' default.
 _OPTIONAL = (
     "sh_degree",
@@ -280,7 +276,7 @@ def _transforms(messages: Sequence[gaussians_pb2.SliceTransform], count: int, fi
 
 
 def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: str) -> Settings:
-    require(message.semantics in _SEMANTICS, f"{field}.semantics", "a known value", message.semantics)
+    semantics = known(_SEMANTICS, message.semantics, f"{field}.semantics")
     if message.HasField("sh_degree"):
         stored = isqrt(layout.coefficients) - 1
         limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"
@@ -288,63 +284,27 @@ def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: st
     given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     with arguments_of(field):
         return Settings(
-            semantics=_SEMANTICS[message.semantics],
+            semantics=semantics,
             antialiased=message.antialiased,
             deterministic=message.deterministic,
             **given,
         )
 
 
-class GaussianEngine:
-    """Renders Gaussian clouds."""
+def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> gaussians.Forward:
+    background = None
+    if plan.background:
+        values = torch.tensor(plan.background, dtype=torch.float32).reshape(*plan.background_shape)
+        background = values.to(inputs["means"].device)
+    return gaussians.forward(
+        gaussians.Gaussians(**inputs),
+        plan.cameras,
+        plan.settings,
+        background=background,
+        transforms=plan.transforms,
+        outputs=outputs,
+        **options,
+    )
 
-    name = KIND
 
-    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> GaussianPlan:
-        """Check a request; see `gaussian_plan`."""
-        return gaussian_plan(spec, shapes, limits, field)
-
-    def forward(
-        self,
-        plan: GaussianPlan,
-        inputs: Tensors,
-        outputs: Sequence[str],
-        *,
-        retain: bool,
-        before_view: Callable[[], object],
-        into: Tensors | None = None,
-    ) -> gaussians.Forward:
-        """Render every view."""
-        background = None
-        if plan.background:
-            values = torch.tensor(plan.background, dtype=torch.float32).reshape(*plan.background_shape)
-            background = values.to(inputs["means"].device)
-        return gaussians.forward(
-            gaussians.Gaussians(**inputs),
-            plan.cameras,
-            plan.settings,
-            background=background,
-            transforms=plan.transforms,
-            outputs=outputs,
-            retain=retain,
-            into=into,
-            before_view=before_view,
-        )
-
-    def backward(
-        self,
-        state: gaussians.State,
-        output_gradients: Tensors,
-        wanted: Sequence[str],
-        before_view: Callable[[], object],
-    ) -> gaussians.Backward:
-        """Compute the gradients of the rendered views."""
-        return gaussians.backward(state, output_gradients, wanted, before_view)
-
-    def batched(self, plans: Sequence[GaussianPlan], inputs: Sequence[Tensors]) -> tuple[GaussianPlan, Tensors]:
-        """All views of the one scene."""
-        return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
-
-    def shared(self, _: gaussians.State) -> tuple[()]:
-        """Nothing: states count their scene's tensors."""
-        return ()
+GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, plan=gaussian_plan)

@@ -8,21 +8,15 @@ from math import prod
 
 from lumigrad.kernels import meshes
 from lumigrad.protos.tensors import PayloadReader
-from lumigrad.protos.worlds import name_of, pose_of, sign_of
-from lumigrad.server.core.limits import Limits, arguments_of, require
+from lumigrad.protos.worlds import name_of, pose_of
+from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import check_float32, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
 
 # With longer names, a world with the most obstacles would not fit into one message.
 _NAME_BYTES = 100
-_SIGNS = {
-    world_pb2.SIGN_POLICY_AUTO: "auto",
-    world_pb2.SIGN_POLICY_NORMALS: "normals",
-    world_pb2.SIGN_POLICY_RAYS: "rays",
-    world_pb2.SIGN_POLICY_WINDING: "winding",
-    world_pb2.SIGN_POLICY_UNSIGNED: "unsigned",
-}
+_SIGNS = names_of(world_pb2.SignPolicy)
 NUMBER_OF_SIGN = {name: number for number, name in _SIGNS.items()}
 _SHAPES = "mesh_id, cuboid or grid"
 # Replaces a grid until its values arrive.
@@ -67,8 +61,7 @@ def drafts_of(world: world_pb2.World, environments: int, limits: Limits, find: F
 
 
 def _draft(message: world_pb2.Obstacle, name: str, limits: Limits, find: FindMesh, field: str) -> Draft:
-    sign = sign_of(message)
-    require(sign in _SIGNS, f"{field}.sign", "a known value", sign)
+    sign = known(_SIGNS, message.sign, f"{field}.sign")
     shape: meshes.Shape = _LATER
     grid = None
     match message.WhichOneof("shape"):
@@ -89,7 +82,7 @@ def _draft(message: world_pb2.Obstacle, name: str, limits: Limits, find: FindMes
             pose=pose_of(message),
             enabled=not message.disabled,
             environment=message.environment,
-            sign=_SIGNS[sign],
+            sign=sign,
         )
     return Draft(name, message.mesh_id, instance, grid)
 

@@ -13,17 +13,11 @@ import torch
 from lumigrad.kernels.gaussians import Camera
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import nbytes
-from lumigrad.server.core.limits import Limits, arguments_of, require
+from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
 from lumigrad.server.engines.content import Shapes, check_shape
 from lumigrad.v1 import camera_pb2, render_pb2, tensor_pb2
 
-_PROJECTIONS = {
-    camera_pb2.PROJECTION_UNSPECIFIED: "pinhole",
-    camera_pb2.PROJECTION_PINHOLE: "pinhole",
-    camera_pb2.PROJECTION_ORTHOGRAPHIC: "orthographic",
-    camera_pb2.PROJECTION_FISHEYE: "fisheye",
-}
-
+_PROJECTIONS = names_of(camera_pb2.Projection)
 # Batching large images gains nothing, and each call would wait for the last one.
 _BATCH_PIXELS = 1 << 20
 
@@ -119,8 +113,7 @@ def check_opencv(camera: camera_pb2.OpenCVCamera, field: str) -> None:
 
 def projection_of(camera: camera_pb2.OpenCVCamera, field: str) -> str:
     """The kernels' name of the projection."""
-    require(camera.projection in _PROJECTIONS, f"{field}.projection", "a known value", camera.projection)
-    return _PROJECTIONS[camera.projection]
+    return known(_PROJECTIONS, camera.projection, f"{field}.projection")
 
 
 def rows(values: Sequence[float], length: int) -> list[list[float]]:

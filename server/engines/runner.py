@@ -37,7 +37,7 @@ class Task:
         scene: The stored scene; None: the scene came with the request.
     """
 
-    engine: Engine[Any, Any]
+    engine: Engine
     plan: Plan
     field: str
     scene: scene_pb2.SceneRef | None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import torch
 
 from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
-from lumigrad.server.core.limits import Limits, arguments_of, check_finite, require
+from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
+from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Shapes, Tensors, check_float32, check_shape
 from lumigrad.server.engines.requests import (
     Plan,
@@ -65,11 +67,7 @@ class SphereRules:
 
 _DEFAULT_TRACK = 5
 _DEFAULT_BACKGROUND_DEPTH = 1e-6
-_SEMANTICS = {
-    spheres_pb2.SEMANTICS_UNSPECIFIED: "exact",
-    spheres_pb2.SEMANTICS_EXACT: "exact",
-    spheres_pb2.SEMANTICS_COMPAT: "compat",
-}
+_SEMANTICS = names_of(spheres_pb2.Semantics)
 _CAMERA_VALUES = 16
 # Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former; on
 # CUDA: 163 and 224.
@@ -187,7 +185,7 @@ def _known_camera(serialized: bytes) -> Camera:
 
 
 def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
-    require(message.semantics in _SEMANTICS, f"{field}.semantics", "a known value", message.semantics)
+    known(_SEMANTICS, message.semantics, f"{field}.semantics")
     with arguments_of(field):
         return _known_settings(message.SerializeToString(deterministic=True))
 
@@ -210,55 +208,19 @@ def _known_settings(serialized: bytes) -> Settings:
     )
 
 
-class SphereEngine:
-    """Renders sphere clouds."""
+def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> spheres.Forward:
+    background = torch.tensor(plan.background, dtype=torch.float32) if plan.background else None
+    return spheres.forward(
+        inputs["positions"],
+        inputs["colors"],
+        inputs["radii"],
+        plan.cameras,
+        plan.settings,
+        opacities=inputs.get("opacities"),
+        background=None if background is None else background.to(inputs["positions"].device),
+        outputs=outputs,
+        **options,
+    )
 
-    name = KIND
 
-    def plan(self, spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, field: str) -> SpherePlan:
-        """Check a request; see `sphere_plan`."""
-        return sphere_plan(spec, shapes, limits, field)
-
-    def forward(
-        self,
-        plan: SpherePlan,
-        inputs: Tensors,
-        outputs: Sequence[str],
-        *,
-        retain: bool,
-        before_view: Callable[[], object],
-        into: Tensors | None = None,
-    ) -> spheres.Forward:
-        """Render every view."""
-        background = torch.tensor(plan.background, dtype=torch.float32) if plan.background else None
-        return spheres.forward(
-            inputs["positions"],
-            inputs["colors"],
-            inputs["radii"],
-            plan.cameras,
-            plan.settings,
-            opacities=inputs.get("opacities"),
-            background=None if background is None else background.to(inputs["positions"].device),
-            outputs=outputs,
-            retain=retain,
-            into=into,
-            before_view=before_view,
-        )
-
-    def backward(
-        self,
-        state: spheres.State,
-        output_gradients: Tensors,
-        wanted: Sequence[str],
-        before_view: Callable[[], object],
-    ) -> spheres.Backward:
-        """Compute the gradients of the rendered views."""
-        return spheres.backward(state, output_gradients, wanted, before_view)
-
-    def batched(self, plans: Sequence[SpherePlan], inputs: Sequence[Tensors]) -> tuple[SpherePlan, Tensors]:
-        """All views of the one scene."""
-        return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
-
-    def shared(self, _: spheres.State) -> tuple[()]:
-        """Nothing: states count their scene's tensors."""
-        return ()
+SPHERES = RenderEngine(KIND, _forward, spheres.backward, plan=sphere_plan)

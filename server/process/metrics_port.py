@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_serve
 
 from lumigrad.kernels.device import describe
 from lumigrad.server.core import logs
-from lumigrad.server.core.config import MIB, Config, ConfigError
-from lumigrad.server.core.file_version import FileVersion, file_version
+from lumigrad.server.core.config import MIB, Config, ConfigError, FileVersion, file_version
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.capacity import store_limits
 from lumigrad.server.engines.runner import Machine

@@ -49,7 +49,7 @@ from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
 from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
-from lumigrad.server.rpc.tracing import NoTracer, tracer_of
+from lumigrad.server.rpc.tracing import Tracer, tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import open_spool
@@ -225,7 +225,7 @@ def _device(config: Config) -> torch.device:
         raise ConfigError(f"--{error}") from None
 
 
-def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: NoTracer, lanes: Lanes) -> CallHandler:
+def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: Tracer, lanes: Lanes) -> CallHandler:
     option, share = "--max-trainings", config.share_of(config.max_trainings)
     return CallHandler(
         metrics,

@@ -13,9 +13,8 @@ from functools import partial
 import grpc
 
 from lumigrad.server.core import logs
-from lumigrad.server.core.config import Config, ConfigError
+from lumigrad.server.core.config import Config, ConfigError, file_version
 from lumigrad.server.core.errors import UnauthenticatedError
-from lumigrad.server.core.file_version import file_version
 
 # It stands in logs and in the labels of metrics.
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

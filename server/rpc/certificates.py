@@ -10,8 +10,7 @@ from pathlib import Path
 import grpc
 
 from lumigrad.server.core import logs
-from lumigrad.server.core.config import Config, ConfigError
-from lumigrad.server.core.file_version import FileVersion, file_version
+from lumigrad.server.core.config import Config, ConfigError, FileVersion, file_version
 
 
 class Certificates:

@@ -15,7 +15,7 @@ from lumigrad.server.core.streams import Receiver, named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Outline, uploader
-from lumigrad.server.engines.distances import SEMANTICS, DistanceEngine, DistanceInputs, DistancePlan, distance_plan
+from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.runner import Task
 from lumigrad.server.rpc.render import BackwardExchange, ForwardExchange, ForwardRequest
 from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
@@ -33,7 +33,6 @@ QueryFrames = Iterator[Frame[distance_pb2.QueryRequest]]
 BackwardFrames = Iterator[Frame[distance_pb2.DistanceBackwardRequest]]
 
 _KINDS = AcceptedKinds(("mesh", "world"), "a mesh or a world; RenderService renders spheres and gaussians")
-_ENGINE = DistanceEngine()
 
 
 class DistanceService:
@@ -56,14 +55,14 @@ class DistanceService:
         exchange = BackwardExchange(receiver, self._tenants.of(call), call)
         with call.times.stage("decode"):
             if exchange.is_of_context:
-                exchange.receive_of_context((_ENGINE.name,))
+                exchange.receive_of_context((DISTANCES.name,))
             else:
                 exchange.receive(self._request(receiver.header.spec.query, call, "spec.query"))
         yield from exchange.reply(distance_pb2.DistanceBackwardReply())
 
     def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
         """Compute the distances at the voxels of a box."""
-        call.engine, call.operation = _ENGINE.name, "field"
+        call.engine, call.operation = DISTANCES.name, "field"
         yield from answer_field(request, self._tenants.of(call), call)
 
     def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
@@ -73,7 +72,7 @@ class DistanceService:
 
     def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str) -> DistanceRequest:
         """Check a header; `field` is the path of the spec in the request."""
-        call.engine = _ENGINE.name
+        call.engine = DISTANCES.name
         runtime = self._tenants.of(call)
         scene = find_scene(spec, _KINDS, runtime, call, field)
         plan = distance_plan(spec, scene.outline, runtime.limits, field)
@@ -88,7 +87,7 @@ class DistanceRequest(ForwardRequest):
         self, plan: DistancePlan, scene: InlineScene | StoredScene, field: str, transfer: Transfer, call: Call
     ) -> None:
         """`field` is the path of the spec in the request."""
-        super().__init__(Task(_ENGINE, plan, field, scene.reference), scene)
+        super().__init__(Task(DISTANCES, plan, field, scene.reference), scene)
         self._plan = plan
         self._transfer = transfer
         self._call = call

@@ -25,7 +25,7 @@ from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import afterwards
 from lumigrad.server.rpc.status import Answer, answer_to
-from lumigrad.server.rpc.tracing import NoTracer
+from lumigrad.server.rpc.tracing import NoTracer, Tracer
 
 _TRAIN = "TrainingService.Train"
 _RETRY_SECONDS = 0.1
@@ -44,7 +44,7 @@ class CallHandler:
         request_check: RequestCheck,
         trainings: Account,
         authenticate: Authenticate | None = None,
-        tracer: NoTracer | None = None,
+        tracer: Tracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
         """`slots` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.

@@ -22,7 +22,6 @@ from lumigrad.server.core.call import Call
 from lumigrad.server.core.config import ConfigError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.rpc.status import Answer
-from lumigrad.server.rpc.tracing import NoTracer
 
 _PACKAGE = "lumigrad.v1."
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -39,7 +38,7 @@ _FAULTS = {
 _CLOSE_SECONDS = 2.0
 
 
-class SpanTracer(NoTracer):
+class SpanTracer:
     """Makes the spans of a call when it has ended, and leaves them to a thread that sends them."""
 
     def __init__(self, endpoint: str, device: str, metrics: Metrics) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from typing import Protocol
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
@@ -16,18 +17,28 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _NEEDS = 'needs more packages; install them with: pip install "lumigrad[trace]"'
 
 
-class NoTracer:
-    """Records nothing; a `SpanTracer` records calls."""
+class Tracer(Protocol):
+    """Writes down how calls went."""
 
     def record(self, call: Call, answer: Answer | None) -> Mapping[str, str]:
-        """Record a call that has just ended, `answer` being None for OK; returns its names for the log."""
-        return {}
+        """Write down a call that has just ended, `answer` being None for OK; returns its names for the log."""
 
     def close(self) -> None:
         """Send what is left, as far as that can be done in a moment."""
 
 
-def tracer_of(config: Config, device: str, metrics: Metrics) -> NoTracer:
+class NoTracer:
+    """Writes nothing down."""
+
+    def record(self, _: Call, __: Answer | None) -> Mapping[str, str]:
+        """Nothing to add to the log."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+def tracer_of(config: Config, device: str, metrics: Metrics) -> Tracer:
     """As the worker was told, by its option or by OpenTelemetry's own environment variables.
 
     What cannot be done is a ConfigError if the option asked for it; the variables may have been meant for others.

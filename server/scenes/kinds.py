@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lumigrad.server.core.limits import require
 from lumigrad.server.engines.base import RenderEngine
-from lumigrad.server.engines.gaussians import GaussianEngine, GaussianRules
-from lumigrad.server.engines.spheres import SphereEngine, SphereRules
+from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianRules
+from lumigrad.server.engines.spheres import SPHERES, SphereRules
 from lumigrad.server.scenes.clouds import Cloud, SceneKind
 from lumigrad.server.scenes.mesh import MeshKind
 from lumigrad.server.scenes.target import TargetRules
 from lumigrad.server.scenes.world import WorldKind
 from lumigrad.v1 import scene_pb2
 
-ENGINES: Mapping[str, RenderEngine[Any]] = {engine.name: engine for engine in (SphereEngine(), GaussianEngine())}
+ENGINES: Mapping[str, RenderEngine] = {engine.name: engine for engine in (SPHERES, GAUSSIANS)}
 SCENE_KINDS: Mapping[str, SceneKind] = {
     kind.name: kind
     for kind in (Cloud(SphereRules()), Cloud(GaussianRules()), MeshKind(), WorldKind(), Cloud(TargetRules()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from lumigrad.server.core.limits import Limits, require
+from lumigrad.server.core.limits import Limits, known, names_of, require
 from lumigrad.server.engines.content import Shapes
 from lumigrad.server.training.density import Density, density_of
 from lumigrad.server.training.parameters import Optimizer, parameters_of
@@ -17,11 +17,7 @@ POSES = "poses"
 EXPOSURES = "exposures"
 _KINDS = ("spheres", "gaussians")
 _TERMS = ("l1", "l2", "dssim", "depth", "alpha", "opacity", "scale")
-_PADDINGS: Mapping[int, str] = {
-    training_pb2.PADDING_UNSPECIFIED: "same",
-    training_pb2.PADDING_SAME: "same",
-    training_pb2.PADDING_VALID: "valid",
-}
+_PADDINGS = names_of(training_pb2.Padding)
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,7 @@ class Loss:
         require(any(weights.values()), field, "at least one weight > 0", "none")
         has_depth = kind == "gaussians" or not weights["depth"]
         require(has_depth, f"{field}.depth", "0: spheres have no expected depth", weights["depth"])
-        require(message.padding in _PADDINGS, f"{field}.padding", "a known value", message.padding)
-        return Loss(weights, _PADDINGS[message.padding])
+        return Loss(weights, known(_PADDINGS, message.padding, f"{field}.padding"))
 
     @property
     def compares_color(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.engines.content import shapes_of
-from lumigrad.server.engines.spheres import SphereEngine
+from lumigrad.server.engines.spheres import SPHERES
 from lumigrad.v1 import render_pb2
 from support.calls.raw_calls import Array, opencv_camera, spec_of, sphere_cloud
 
@@ -66,11 +66,11 @@ def gradient(parameters: Parameters) -> Array:
     """Of the sum of all that `picture` shows, with respect to the colours."""
     forward = _forward(parameters, retain=True)
     ones = torch.ones_like(forward.outputs["color"])
-    return SphereEngine().backward(forward.state, {"color": ones}, ["colors"], lambda: None).gradients["colors"].numpy()
+    return SPHERES.backward(forward.state, {"color": ones}, ["colors"], lambda: None).gradients["colors"].numpy()
 
 
 def _forward(parameters: Parameters, *, retain: bool) -> Any:
     tensors = {name: torch.from_numpy(array) for name, array in parameters.tensors.items()}
-    engine = SphereEngine()
+    engine = SPHERES
     plan = engine.plan(spec(), shapes_of(tensors), Limits.of(Config()), "spec")
     return engine.forward(plan, tensors, ["color"], retain=retain, before_view=lambda: None)

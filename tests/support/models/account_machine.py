@@ -317,7 +317,8 @@ class AccountMachine(RuleBasedStateMachine):
         assert self._machine.payload_memory.bytes == 0
         self._tenants.clear()
         assert [account.taken for account in self._tenants.accounts.values()] == [0]
-        assert (self._tenants.scene_bytes, self._tenants.context_bytes, self._tenants.trainings) == (0, 0, 0)
+        gauges = self._tenants.gauges()
+        assert [gauges[name]() for name in ("scene_bytes", "context_bytes", "trainings")] == [0, 0, 0]
 
     def _one(self, which: int) -> Asked:
         return self._calls[which % len(self._calls)]

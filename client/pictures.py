@@ -1,20 +1,31 @@
-"""Renderings as files: PNG and JPEG for eyes, NumPy for programs."""
+"""Renderings as files, PNG and JPEG for eyes and NumPy for programs; numbers as colours."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.arrays import Array, Float32
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.rendering.frame import Frame
 
 # Channels that a PNG can hold: grey, colour, colour with alpha.
 _PNG_CHANNELS = (1, 3, 4)
 _JPEG_CHANNELS = (3,)
 _JPEG_QUALITY = 90
+# From dark blue over green to pale yellow, which grows lighter all the way. Evenly spaced, sRGB.
+_STOPS = (
+    (0.09, 0.07, 0.26),
+    (0.17, 0.20, 0.53),
+    (0.12, 0.41, 0.62),
+    (0.13, 0.60, 0.58),
+    (0.37, 0.76, 0.42),
+    (0.74, 0.87, 0.28),
+    (0.99, 0.95, 0.63),
+)
 
 
 def check_suffix(path: Path, channels: int) -> None:
@@ -27,16 +38,6 @@ def check_suffix(path: Path, channels: int) -> None:
             raise InvalidArgument.of(
                 "output", f"expected {expected} channels for a {path.suffix}, got {channels}; write .npy"
             )
-
-
-def write_picture(path: Path, frame: Frame) -> None:
-    """Writes a frame of one camera: .png its colour, .npy its colour as float32 [H, W, K], .npz every output."""
-    if path.suffix == ".npz":
-        np.savez(path, **dict(frame))  # type: ignore[arg-type]
-    elif path.suffix == ".npy":
-        np.save(path, frame.color)
-    else:
-        write_image(path, frame.color)
 
 
 def write_depth(path: Path, depth: Array) -> None:
@@ -66,3 +67,12 @@ def levels_of(picture: Array) -> Array:
     if picture.dtype == np.uint8:
         return picture
     return np.asarray(np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0), np.uint8)
+
+
+def ramp_colors(fractions: npt.NDArray[Any]) -> Float32:
+    """[..., 3] colours 0 to 1 of numbers 0 (dark) to 1 (light); others are clipped, what is no number is dark."""
+    places = np.linspace(0.0, 1.0, len(_STOPS))
+    inside = np.clip(np.nan_to_num(fractions), 0.0, 1.0)
+    return np.stack([np.interp(inside, places, channel) for channel in zip(*_STOPS, strict=True)], axis=-1).astype(
+        np.float32
+    )

@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -20,21 +19,7 @@ _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,scale=out_color_matrix=bt709,"
     "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709"
 )
-_OPTIONS = (
-    "-an",
-    "-c:v",
-    "libx264",
-    "-pix_fmt",
-    "yuv420p",
-    "-vf",
-    _FILTERS,
-    "-crf",
-    "18",
-    "-preset",
-    "medium",
-    "-movflags",
-    "+faststart",
-)
+_OPTIONS = f"-an -c:v libx264 -pix_fmt yuv420p -vf {_FILTERS} -crf 18 -preset medium -movflags +faststart"
 
 
 class VideoWriter:
@@ -64,9 +49,7 @@ class VideoWriter:
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def add(self, levels: Array) -> None:
@@ -97,28 +80,10 @@ class VideoWriter:
         # A file, so that ffmpeg never waits for somebody to read.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         width, height = self._size
-        pictures = (
-            "-f",
-            "rawvideo",
-            "-pix_fmt",
-            "rgb24",
-            "-s",
-            f"{width}x{height}",
-            "-r",
-            f"{self._frames_per_second}",
-        )
+        pictures = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self._frames_per_second} -i -"
+        options = f"-y -loglevel error {pictures} {_OPTIONS}".split()
         return subprocess.Popen(
-            (
-                self._ffmpeg.get_ffmpeg_exe(),
-                "-y",
-                "-loglevel",
-                "error",
-                *pictures,
-                "-i",
-                "-",
-                *_OPTIONS,
-                str(self._path),
-            ),
+            (self._ffmpeg.get_ffmpeg_exe(), *options, str(self._path)),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._said,

@@ -22,8 +22,7 @@ from arm import arm
 from local_worker import worker
 from lumigrad.client import AdaptiveDensity, Camera, Client, Gaussians, Loss, SceneHandle
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.pictures import write_image
-from lumigrad.client.ramp import ramp_colors
+from lumigrad.client.pictures import ramp_colors, write_image
 from planner import GOAL, START
 from portrait import ball, draw, surface
 

@@ -40,7 +40,7 @@ ORDER = {
         "wire transport",
         "workers",
         "rendering distances",
-        "pictures video ramp",
+        "pictures video",
         "calls",
         "training",
         "client",

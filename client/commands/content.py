@@ -10,7 +10,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands.aim import depth_range
 from lumigrad.client.commands.shots import Shot
-from lumigrad.client.ramp import ramp_colors
+from lumigrad.client.pictures import ramp_colors
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.values.gaussians import Gaussians

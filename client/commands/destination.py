@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -64,36 +62,16 @@ def with_progress(results: Iterable[R], count: int) -> Iterable[R]:
 _SUFFIXES = (".png", ".jpg", ".npy", ".npz", ".mp4")
 
 
-class Destination(ABC):
-    """Writes images in order. Use it in a `with` block."""
+class Files:
+    """Writes images in order, one file for each. Use it in a `with` block.
 
-    # The outputs to render, and their image formats.
+    Attributes:
+        outputs: what to render.
+        image_formats: of the outputs.
+    """
+
     outputs: tuple[str, ...]
     image_formats: ImageFormats
-
-    def __enter__(self) -> Destination:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @abstractmethod
-    def encode(self, shot: Shot, frame: Frame) -> Array | None:
-        """Does work that is independent of the order, in any thread; the result is passed to `add`."""
-
-    @abstractmethod
-    def add(self, encoded: Array | None) -> None:
-        """Writes the next image."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Completes the file."""
-
-
-class Files(Destination):
-    """One file for each image."""
 
     def __init__(self, path: Path, content: Content, everything: tuple[str, ...]) -> None:
         """Writes to the file `path`, or without suffix to .png files in a folder of that name.
@@ -113,11 +91,18 @@ class Files(Destination):
         if not path.suffix:
             path.mkdir(parents=True, exist_ok=True)
 
-    def encode(self, shot: Shot, frame: Frame) -> None:
-        """Writes the file."""
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def encode(self, shot: Shot, frame: Frame) -> Array | None:
+        """Does work that is independent of the order, in any thread: writes the file, or returns what `add` takes."""
         path = self._path if self._path.suffix else self._path / f"{shot.name}.png"
         with naming(path):
             self._write(path, frame)
+        return None
 
     def _write(self, path: Path, frame: Frame) -> None:
         if path.suffix == ".npz":
@@ -130,13 +115,13 @@ class Files(Destination):
             write_image(path, self._content.picture(frame))
 
     def add(self, encoded: Array | None) -> None:
-        """Does nothing: `encode` has written the file."""
+        """Writes the next image, if it is not a file of its own."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Completes the file."""
 
 
-class Video(Destination):
+class Video(Files):
     """An .mp4 file."""
 
     def __init__(self, path: Path, content: Content, width: int, height: int, frames_per_second: float) -> None:
@@ -163,7 +148,7 @@ class Video(Destination):
 
 def destination_of(
     path: Path, content: Content, shots: Sequence[Shot], channels: int, everything: tuple[str, ...], fps: float
-) -> Destination:
+) -> Files:
     """The destination for `path`; InvalidArgument if it cannot store these images."""
     if path.suffix and path.suffix != ".mp4":
         if len(shots) > 1:

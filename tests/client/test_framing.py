@@ -10,7 +10,7 @@ from lumigrad.client.commands import aim
 from lumigrad.client.commands.aim import Extent, depth_range
 from lumigrad.client.commands.content import Content
 from lumigrad.client.commands.shots import Shot
-from lumigrad.client.ramp import ramp_colors
+from lumigrad.client.pictures import ramp_colors
 
 DOWN_IS_Y = np.array([0.0, -1.0, 0.0])
 

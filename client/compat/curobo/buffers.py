@@ -11,58 +11,19 @@ import torch
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
 
 
-@dataclass(frozen=True)
-class Buffers:
+@dataclass
+class CollisionBuffer:
     """What one query writes; any device, kept from call to call.
 
     Attributes:
-        cost: (b, h, n).
-        gradient: (b, h, n, 4), whose last column, that of radii, is left as it is.
-        sparsity: (b, h, n), 1 where the cost is not 0; None: nobody asks.
-    """
-
-    cost: torch.Tensor
-    gradient: torch.Tensor
-    sparsity: torch.Tensor | None
-
-    def check(self, spheres: torch.Tensor) -> None:
-        """Raises CuroboArgumentError unless they fit the spheres (b, h, n, 4)."""
-        if not isinstance(spheres, torch.Tensor) or spheres.ndim != 4 or spheres.shape[-1] != 4:
-            raise CuroboArgumentError.of("query_spheres", f"expected a tensor [b, h, n, 4], got {_kind(spheres)}")
-        rows = spheres.shape[:3]
-        expected = {"out_cost": (self.cost, rows), "out_grad": (self.gradient, spheres.shape)}
-        if self.sparsity is not None:
-            expected["sparsity_idx"] = (self.sparsity, rows)
-        for name, (buffer, shape) in expected.items():
-            if not isinstance(buffer, torch.Tensor) or buffer.shape != shape:
-                raise CuroboArgumentError.of(name, f"expected a tensor of shape {list(shape)}, got {_kind(buffer)}")
-
-    def write(self, cost: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        """Stores all of a result, zeros included, whatever was there before."""
-        self.cost.copy_(cost)
-        if gradient is not None:
-            self.gradient[..., :3].copy_(gradient[..., :3])
-        if self.sparsity is not None:
-            self.sparsity.copy_(cost != 0)
-
-
-def _kind(value: Any) -> str:
-    return f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-
-
-@dataclass
-class CollisionBuffer:
-    """Results of one query.
-
-    Attributes:
         distance_buffer: (b, h, n) costs, or distances with compute_esdf.
-        grad_distance_buffer: (b, h, n, 4).
-        sparsity_index_buffer: (b, h, n) uint8.
+        grad_distance_buffer: (b, h, n, 4), whose last column, that of radii, is left as it is.
+        sparsity_index_buffer: (b, h, n) uint8, 1 where the cost is not 0; None: nobody asks.
     """
 
     distance_buffer: torch.Tensor
     grad_distance_buffer: torch.Tensor
-    sparsity_index_buffer: torch.Tensor
+    sparsity_index_buffer: torch.Tensor | None
 
     @staticmethod
     def zeros(shape: Sequence[int], device: Any) -> CollisionBuffer:
@@ -73,6 +34,26 @@ class CollisionBuffer:
             torch.zeros((*rows, 4), device=device),
             torch.zeros(rows, device=device, dtype=torch.uint8),
         )
+
+    def check(self, spheres: torch.Tensor) -> None:
+        """Raises CuroboArgumentError unless they fit the spheres (b, h, n, 4)."""
+        if not isinstance(spheres, torch.Tensor) or spheres.ndim != 4 or spheres.shape[-1] != 4:
+            raise CuroboArgumentError.of("query_spheres", f"expected a tensor [b, h, n, 4], got {_kind(spheres)}")
+        rows = spheres.shape[:3]
+        expected = {"out_cost": (self.distance_buffer, rows), "out_grad": (self.grad_distance_buffer, spheres.shape)}
+        if self.sparsity_index_buffer is not None:
+            expected["sparsity_idx"] = (self.sparsity_index_buffer, rows)
+        for name, (buffer, shape) in expected.items():
+            if not isinstance(buffer, torch.Tensor) or buffer.shape != shape:
+                raise CuroboArgumentError.of(name, f"expected a tensor of shape {list(shape)}, got {_kind(buffer)}")
+
+    def write(self, cost: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        """Stores all of a result, zeros included, whatever was there before."""
+        self.distance_buffer.copy_(cost)
+        if gradient is not None:
+            self.grad_distance_buffer[..., :3].copy_(gradient[..., :3])
+        if self.sparsity_index_buffer is not None:
+            self.sparsity_index_buffer.copy_(cost != 0)
 
 
 @dataclass
@@ -104,9 +85,13 @@ class CollisionQueryBuffer:
         held = self.mesh_collision_buffer
         return None if held is None else held.grad_distance_buffer
 
-    def buffers_for(self, spheres: torch.Tensor) -> Buffers:
+    def buffers_for(self, spheres: torch.Tensor) -> CollisionBuffer:
         """What a query of these spheres writes."""
         self.update_buffer_shape(spheres.shape, spheres)
         held = self.mesh_collision_buffer
         assert held is not None
-        return Buffers(held.distance_buffer, held.grad_distance_buffer, held.sparsity_index_buffer)
+        return held
+
+
+def _kind(value: Any) -> str:
+    return f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

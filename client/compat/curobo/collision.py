@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from lumigrad.client.compat.curobo import boxes
-from lumigrad.client.compat.curobo.buffers import Buffers, CollisionQueryBuffer
-from lumigrad.client.compat.curobo.errors import CuroboArgumentError
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.compat.curobo.buffers import CollisionBuffer, CollisionQueryBuffer
+from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.compat.curobo.obstacles import Obstacles
-from lumigrad.client.compat.curobo.registry import Slot
 from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, first, settings_of
 from lumigrad.client.compat.curobo.values import (
     CollisionCheckerType,
     Cuboid,
     TensorDeviceType,
     VoxelGrid,
-    inverse_numbers,
     pose_numbers,
 )
 from lumigrad.client.default import default_client
 from lumigrad.client.settings.distances import DistanceSettings
 from lumigrad.client.torch.graphs import outside_graphs
+from lumigrad.client.values.pose import pose_array, rotated
 
 
 @dataclass
@@ -51,7 +51,7 @@ class WorldCollisionConfig:
     max_esdf_distance: Any = 100.0
 
 
-class WorldMeshCollision:
+class WorldMeshCollision(Obstacles):
     """Obstacles by name and environment, and the costs of spheres near them.
 
     Meshes are stored by their content: other geometry under a name that was used before is taken, as anyone expects.
@@ -64,93 +64,15 @@ class WorldMeshCollision:
             config: ours, or any object with its attributes.
             target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
         """
+        super().__init__(max(int(config.n_envs), 1))
         self.tensor_args = config.tensor_args
         self.max_distance = first("max_distance", config.max_distance)
         self.collision_types = {"primitive": True, "mesh": True, "voxel": True}
         self._target = target
-        self._obstacles = Obstacles(max(int(config.n_envs), 1))
         if isinstance(config.world_model, Sequence):
             self.load_batch_collision_model(config.world_model)
         else:
             self.load_collision_model(config.world_model)
-
-    @property
-    def n_envs(self) -> int:
-        """The number of environments."""
-        return self._obstacles.environments
-
-    def load_collision_model(self, world_model: Any, env_idx: int = 0, fix_cache_reference: bool = False) -> None:
-        """Replaces the obstacles of an environment by those of a model with lists `cuboid`, `mesh` and `voxel`."""
-        self._obstacles.load(world_model, env_idx)
-
-    def load_batch_collision_model(self, world_config_list: Sequence[Any]) -> None:
-        """Replaces all obstacles: a model for each environment, of which there are as many then, or more."""
-        self._obstacles.resize(max(len(world_config_list), self.n_envs))
-        self._obstacles.clear()
-        for index, model in enumerate(world_config_list):
-            self.load_collision_model(model, index)
-
-    def create_collision_cache(
-        self, mesh_cache: int | None = None, obb_cache: int | None = None, n_envs: int | None = None
-    ) -> None:
-        """Sets the number of environments, if it is given; any number of obstacles fits."""
-        if n_envs is not None:
-            self._obstacles.resize(n_envs)
-
-    def add_mesh(self, new_mesh: Any, env_idx: int = 0) -> None:
-        """Adds a mesh, or takes new geometry for the one of this name."""
-        self._obstacles.add(Slot.of_mesh(new_mesh), env_idx)
-
-    def update_obstacle_pose(
-        self, name: str, w_obj_pose: Any, env_idx: int = 0, update_cpu_reference: bool = False
-    ) -> None:
-        """Moves an obstacle; its pose is object to world."""
-        self._obstacles.change(name, env_idx, pose=tuple(pose_numbers("w_obj_pose", w_obj_pose)))
-
-    def update_mesh_pose(
-        self,
-        w_obj_pose: Any = None,
-        obj_w_pose: Any = None,
-        name: str | None = None,
-        env_obj_idx: int | None = None,
-        env_idx: int = 0,
-    ) -> None:
-        """Moves a mesh, given by its name or its number among the meshes; by its pose or the inverse of that."""
-        if (w_obj_pose is None) == (obj_w_pose is None):
-            raise CuroboArgumentError.of("w_obj_pose", "expected either w_obj_pose or obj_w_pose, got both or neither")
-        if name is None:
-            meshes = self._obstacles.names(env_idx, "mesh")
-            number = -1 if env_obj_idx is None else int(env_obj_idx)
-            if not 0 <= number < len(meshes):
-                raise CuroboArgumentError.of(
-                    "env_obj_idx", f"expected a name, or the number of one of {len(meshes)} meshes, got {env_obj_idx}"
-                )
-            name = meshes[number]
-        pose = w_obj_pose if obj_w_pose is None else inverse_numbers("obj_w_pose", obj_w_pose)
-        self.update_obstacle_pose(name, pose, env_idx)
-
-    def enable_obstacle(self, name: str, enable: bool = True, env_idx: int = 0) -> None:
-        """Lets queries see an obstacle, or not."""
-        self._obstacles.change(name, env_idx, enabled=bool(enable))
-
-    def get_obstacle_names(self, env_idx: int = 0) -> list[str]:
-        """Names in an environment."""
-        return self._obstacles.names(env_idx)
-
-    def check_obstacle_exists(self, name: str, env_idx: int = 0) -> bool:
-        """Whether there is an obstacle of this name."""
-        return name in self._obstacles.names(env_idx)
-
-    def get_mesh_idx(self, name: str, env_idx: int = 0) -> int:
-        """The number of a mesh among the meshes of an environment."""
-        meshes = self._obstacles.names(env_idx, "mesh")
-        if name not in meshes:
-            raise CuroboArgumentError.of("name", f"expected one of {', '.join(meshes) or 'no meshes'}, got {name!r}")
-        return meshes.index(name)
-
-    def clear_cache(self) -> None:
-        """Removes all obstacles."""
-        self._obstacles.clear()
 
     @outside_graphs
     def get_sphere_distance(
@@ -223,7 +145,7 @@ class WorldMeshCollision:
         """
         settings = settings_of(
             weight, activation_distance, self.max_distance,
-            sweep_steps=int(first("sweep_steps", sweep_steps)), speed_dt=speed_dt if enable_speed_metric else None,
+            sweep_steps=sweep_steps, speed_dt=speed_dt if enable_speed_metric else None,
         )  # fmt: skip
         return self._cost(query_sphere, collision_query_buffer, settings, env_query_idx, return_loss)
 
@@ -238,12 +160,39 @@ class WorldMeshCollision:
 
         At least -max_distance; where it holds nothing but cuboids, -2 max_distance, as in the original.
         """
-        return boxes.field(self._query(), _box(cuboid), voxel_size, dtype)
+        box = _box(cuboid)
+        pose = pose_numbers("cuboid.pose", box.pose)
+        client = default_client(self._target)
+        with curobo_refusals():
+            found = client.field(
+                self._surroundings(client),
+                pose,
+                size=box.dims,
+                voxel_size=voxel_size,
+                max_distance=self.max_distance,
+                semantics="curobo_field",
+            )
+        values = torch.from_numpy(-found.distances).reshape(-1).to(self._device, dtype)
+        return self._grid(box, voxel_size, values)
 
     @outside_graphs
     def get_occupancy_in_bounding_box(self, cuboid: Any = None, voxel_size: float = 0.02) -> VoxelGrid:
         """How deep voxel centres are in obstacles of environment 0; 0: they are free."""
-        return boxes.occupancy(self._query(), _box(cuboid), voxel_size)
+        grid = self._grid(_box(cuboid), voxel_size)
+        assert grid.xyzr_tensor is not None
+        points = grid.xyzr_tensor.cpu().clone()
+        points[:, 3] = 0.0
+        client = default_client(self._target)
+        with curobo_refusals():
+            found = client.query(
+                self._surroundings(client),
+                points,
+                outputs=("cost",),
+                semantics="curobo",
+                max_distance=self.max_distance,
+            )
+        grid.feature_tensor = torch.from_numpy(found.cost).to(self._device)
+        return grid
 
     def get_voxels_in_bounding_box(self, cuboid: Any = None, voxel_size: float = 0.02) -> torch.Tensor:
         """[N, 4] centres in the world, and depths, of the voxels of a box that are in obstacles of environment 0."""
@@ -252,10 +201,17 @@ class WorldMeshCollision:
         voxels = torch.cat([grid.xyzr_tensor[:, :3], grid.feature_tensor[:, None]], dim=1)
         return voxels[grid.feature_tensor > 0]
 
-    def _query(self) -> boxes.BoxQuery:
-        client = default_client(self._target)
-        device = torch.device(getattr(self.tensor_args, "device", "cpu"))
-        return boxes.BoxQuery(client, self._obstacles.world(client), self.max_distance, device)
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(getattr(self.tensor_args, "device", "cpu"))
+
+    def _grid(self, box: Any, voxel_size: float, values: torch.Tensor | None = None) -> VoxelGrid:
+        """The grid of a box, with its voxels' centres and half edges."""
+        grid = VoxelGrid(getattr(box, "name", "grid"), box.pose, box.dims, float(voxel_size), values)
+        centres = _centres(grid)
+        radius = np.full((len(centres), 1), grid.voxel_size / 2)
+        grid.xyzr_tensor = torch.from_numpy(np.concatenate([centres, radius], axis=1)).to(self._device, torch.float32)
+        return grid
 
     def _cost(
         self,
@@ -266,7 +222,7 @@ class WorldMeshCollision:
         return_loss: bool,
     ) -> torch.Tensor:
         client = default_client(self._target)
-        cost = SphereCost(client, self._obstacles.world(client), settings, environments, return_loss)
+        cost = SphereCost(client, self._surroundings(client), settings, environments, return_loss)
         result: torch.Tensor = CheckedSpheres.apply(spheres, cost, buffer.buffers_for(spheres))  # type: ignore[no-untyped-call]
         return result
 
@@ -275,7 +231,7 @@ class CheckedSpheres(torch.autograd.Function):
     """The autograd node of a checker's query."""
 
     @staticmethod
-    def forward(ctx: Any, query_sphere: torch.Tensor, cost: SphereCost, buffers: Buffers) -> torch.Tensor:
+    def forward(ctx: Any, query_sphere: torch.Tensor, cost: SphereCost, buffers: CollisionBuffer) -> torch.Tensor:
         """Fills the buffers and returns that of costs."""
         return cost.forward(ctx, query_sphere, buffers)
 
@@ -288,3 +244,15 @@ class CheckedSpheres(torch.autograd.Function):
 
 def _box(cuboid: Any) -> Any:
     return Cuboid("bounding_box", None, (1.0, 1.0, 1.0)) if cuboid is None else cuboid
+
+
+def _centres(grid: VoxelGrid) -> Float64:
+    """[N, 3] in the world, x slowest; with an odd number of voxels the original is half a voxel off the middle."""
+    edge = grid.voxel_size
+    axes = [
+        (np.arange(1, count + 1) - round(float(length) / (2 * edge))) * edge - edge / 2
+        for count, length in zip(grid.shape, grid.dims, strict=True)
+    ]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    pose = pose_array("pose", pose_numbers("pose", grid.pose))
+    return rotated(pose[3:] / np.linalg.norm(pose[3:]), points) + pose[:3]

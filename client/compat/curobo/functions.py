@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from lumigrad.client.compat.curobo.buffers import Buffers
+from lumigrad.client.compat.curobo.buffers import CollisionBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.compat.curobo.registry import MeshSlots
-from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, first, settings_of
+from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, settings_of
 from lumigrad.client.default import default_client
 from lumigrad.client.torch.graphs import outside_graphs
 
@@ -61,7 +61,7 @@ class SdfMeshWarpPy(torch.autograd.Function):
             world = MeshSlots(mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh).world(client)
             settings = settings_of(weight, activation_distance, max_dist, compute_esdf=compute_esdf)
         cost = SphereCost(client, world, settings, env_query_idx, return_loss)
-        return cost.forward(ctx, query_spheres, Buffers(out_cost, out_grad, sparsity_idx))
+        return cost.forward(ctx, query_spheres, CollisionBuffer(out_cost, out_grad, sparsity_idx))
 
     @staticmethod
     @once_differentiable
@@ -120,10 +120,10 @@ class SweptSdfMeshWarpPy(torch.autograd.Function):
             world = MeshSlots(mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh).world(client)
             settings = settings_of(
                 weight, activation_distance, max_dist,
-                sweep_steps=int(first("sweep_steps", sweep_steps)), speed_dt=speed_dt if enable_speed_metric else None,
+                sweep_steps=sweep_steps, speed_dt=speed_dt if enable_speed_metric else None,
             )  # fmt: skip
         cost = SphereCost(client, world, settings, env_query_idx, return_loss)
-        return cost.forward(ctx, query_spheres, Buffers(out_cost, out_grad, sparsity_idx))
+        return cost.forward(ctx, query_spheres, CollisionBuffer(out_cost, out_grad, sparsity_idx))
 
     @staticmethod
     @once_differentiable

@@ -10,6 +10,7 @@ from typing import Any
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
 from lumigrad.client.compat.curobo.registry import Kind, Slot, sign_of
+from lumigrad.client.compat.curobo.values import inverse_numbers, pose_numbers
 from lumigrad.client.distances.query import Surroundings
 from lumigrad.client.errors import SceneNotFound
 from lumigrad.client.values.handle import SceneHandle
@@ -31,51 +32,98 @@ class Obstacles:
         self._stored: SceneHandle | None = None
 
     @property
-    def environments(self) -> int:
-        """Their number."""
+    def n_envs(self) -> int:
+        """The number of environments."""
         return len(self._slots)
 
-    def load(self, model: Any, environment: int) -> None:
-        """Replaces all obstacles of an environment by those of a world model; None: by none."""
-        slots = [] if model is None else list(_slots_of(model))
-        self._of(environment)[:] = slots
+    def load_collision_model(self, world_model: Any, env_idx: int = 0, fix_cache_reference: bool = False) -> None:
+        """Replaces the obstacles of an environment by those of a model with lists `cuboid`, `mesh` and `voxel`."""
+        slots = [] if world_model is None else list(_slots_of(world_model))
+        self._of(env_idx)[:] = slots
         self._world = None
 
-    def resize(self, environments: int) -> None:
-        """Makes it so many environments; those that remain keep their obstacles."""
-        if environments < 1:
-            raise CuroboArgumentError.of("n_envs", f"expected at least 1, got {environments}")
-        self._slots = [*self._slots[:environments], *([] for _ in range(environments - len(self._slots)))]
+    def load_batch_collision_model(self, world_config_list: Sequence[Any]) -> None:
+        """Replaces all obstacles: a model for each environment, of which there are as many then, or more."""
+        self.create_collision_cache(n_envs=max(len(world_config_list), self.n_envs))
+        self.clear_cache()
+        for index, model in enumerate(world_config_list):
+            self.load_collision_model(model, index)
+
+    def create_collision_cache(
+        self, mesh_cache: int | None = None, obb_cache: int | None = None, n_envs: int | None = None
+    ) -> None:
+        """Sets the number of environments, if it is given; those that remain keep their obstacles, any number fits."""
+        if n_envs is None:
+            return
+        if n_envs < 1:
+            raise CuroboArgumentError.of("n_envs", f"expected at least 1, got {n_envs}")
+        self._slots = [*self._slots[:n_envs], *([] for _ in range(n_envs - len(self._slots)))]
         self._world = None
 
-    def add(self, slot: Slot, environment: int) -> None:
-        """Adds an obstacle, in the place of one of this name and kind if there is one."""
-        slots = self._of(environment)
+    def add_mesh(self, new_mesh: Any, env_idx: int = 0) -> None:
+        """Adds a mesh, or takes new geometry for the one of this name."""
+        slot, slots = Slot.of_mesh(new_mesh), self._of(env_idx)
         same = [index for index, other in enumerate(slots) if (other.name, other.kind) == (slot.name, slot.kind)]
         index = same[0] if same else len(slots)
         slots[index : index + 1] = [slot]
         self._world = None
 
-    def change(self, name: str, environment: int, **values: Any) -> None:
-        """Changes attributes of the obstacle of a name."""
-        slots = self._of(environment)
-        index = self._find(name, environment)
+    def update_obstacle_pose(
+        self, name: str, w_obj_pose: Any, env_idx: int = 0, update_cpu_reference: bool = False
+    ) -> None:
+        """Moves an obstacle; its pose is object to world."""
+        pose, index = tuple(pose_numbers("w_obj_pose", w_obj_pose)), self._find(name, env_idx)
         with curobo_refusals():
-            if "pose" in values:
-                pose_array("pose", values["pose"])
-        slots[index] = replace(slots[index], **values)
-        self._world = None
+            pose_array("pose", pose)
+        self._change(env_idx, index, pose=pose)
 
-    def clear(self) -> None:
-        """Removes everything."""
+    def update_mesh_pose(
+        self,
+        w_obj_pose: Any = None,
+        obj_w_pose: Any = None,
+        name: str | None = None,
+        env_obj_idx: int | None = None,
+        env_idx: int = 0,
+    ) -> None:
+        """Moves a mesh, given by its name or its number among the meshes; by its pose or the inverse of that."""
+        if (w_obj_pose is None) == (obj_w_pose is None):
+            raise CuroboArgumentError.of("w_obj_pose", "expected either w_obj_pose or obj_w_pose, got both or neither")
+        if name is None:
+            meshes = self._names(env_idx, "mesh")
+            number = -1 if env_obj_idx is None else int(env_obj_idx)
+            if not 0 <= number < len(meshes):
+                raise CuroboArgumentError.of(
+                    "env_obj_idx", f"expected a name, or the number of one of {len(meshes)} meshes, got {env_obj_idx}"
+                )
+            name = meshes[number]
+        pose = w_obj_pose if obj_w_pose is None else inverse_numbers("obj_w_pose", obj_w_pose)
+        self.update_obstacle_pose(name, pose, env_idx)
+
+    def enable_obstacle(self, name: str, enable: bool = True, env_idx: int = 0) -> None:
+        """Lets queries see an obstacle, or not."""
+        self._change(env_idx, self._find(name, env_idx), enabled=bool(enable))
+
+    def get_obstacle_names(self, env_idx: int = 0) -> list[str]:
+        """Names in an environment."""
+        return self._names(env_idx)
+
+    def check_obstacle_exists(self, name: str, env_idx: int = 0) -> bool:
+        """Whether there is an obstacle of this name."""
+        return name in self._names(env_idx)
+
+    def get_mesh_idx(self, name: str, env_idx: int = 0) -> int:
+        """The number of a mesh among the meshes of an environment."""
+        meshes = self._names(env_idx, "mesh")
+        if name not in meshes:
+            raise CuroboArgumentError.of("name", f"expected one of {', '.join(meshes) or 'no meshes'}, got {name!r}")
+        return meshes.index(name)
+
+    def clear_cache(self) -> None:
+        """Removes all obstacles."""
         self._slots = [[] for _ in self._slots]
         self._world = None
 
-    def names(self, environment: int, kind: Kind | None = None) -> list[str]:
-        """Of the obstacles of an environment, or of one kind of them."""
-        return [slot.name for slot in self._of(environment) if kind in (None, slot.kind)]
-
-    def world(self, client: Client) -> Surroundings:
+    def _surroundings(self, client: Client) -> Surroundings:
         """What to ask about: travels with each call, or where it holds a grid is stored, since that is long."""
         self._renew()
         if self._world is None:
@@ -110,19 +158,27 @@ class Obstacles:
             for environment, slots in enumerate(self._slots)
             for index, slot in enumerate(slots)
         ]
-        return World(obstacles, self.environments)
+        return World(obstacles, self.n_envs)
 
     def _of(self, environment: int) -> list[Slot]:
         if not 0 <= environment < len(self._slots):
             raise CuroboArgumentError.of("env_idx", f"expected 0 to {len(self._slots) - 1}, got {environment}")
         return self._slots[environment]
 
+    def _names(self, environment: int, kind: Kind | None = None) -> list[str]:
+        return [slot.name for slot in self._of(environment) if kind in (None, slot.kind)]
+
     def _find(self, name: str, environment: int) -> int:
-        names = self.names(environment)
+        names = self._names(environment)
         if name not in names:
             listed = ", ".join(names) or "none, there are no obstacles"
             raise CuroboArgumentError.of("name", f"expected one of {listed}, got {name!r}")
         return names.index(name)
+
+    def _change(self, environment: int, index: int, **values: Any) -> None:
+        slots = self._of(environment)
+        slots[index] = replace(slots[index], **values)
+        self._world = None
 
 
 def _slots_of(model: Any) -> Sequence[Slot]:

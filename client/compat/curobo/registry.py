@@ -45,7 +45,8 @@ def register_mesh(vertices: Any, faces: Any) -> int:
         digest.update(array.tobytes())
     handle = int.from_bytes(digest.digest()[:8], "little") >> 2 | 1
     with _lock:
-        return handle if handle in _meshes else _keep(handle, mesh)
+        _meshes.setdefault(handle, mesh)
+    return handle
 
 
 def unregister_mesh(handle: int) -> None:
@@ -77,11 +78,6 @@ def sign_of(mesh: Mesh, client: Client) -> Sign:
         with _lock:
             _signs[mesh] = sign
     return sign
-
-
-def _keep(handle: int, mesh: Mesh) -> int:
-    _meshes[handle] = mesh
-    return handle
 
 
 Kind = Literal["mesh", "cuboid", "voxel"]

@@ -9,7 +9,7 @@ import torch
 
 from lumigrad.client.base.arguments import number, whole_number
 from lumigrad.client.client import Client
-from lumigrad.client.compat.curobo.buffers import Buffers
+from lumigrad.client.compat.curobo.buffers import CollisionBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.settings.distances import DistanceSettings
@@ -30,7 +30,7 @@ def settings_of(
     activation_distance: Any,
     max_dist: Any,
     *,
-    sweep_steps: int = 0,
+    sweep_steps: Any = 0,
     speed_dt: Any = None,
     compute_esdf: bool = False,
 ) -> DistanceSettings:
@@ -44,13 +44,13 @@ def settings_of(
         speed_dt: seconds between time steps; None: without the speed metric.
         compute_esdf: signed distance instead of a cost.
     """
-    sweep_steps = whole_number("sweep_steps", sweep_steps, 0, _MOST_STEPS)
+    steps = whole_number("sweep_steps", int(first("sweep_steps", sweep_steps)), 0, _MOST_STEPS)
     return DistanceSettings(
         semantics="curobo_field" if compute_esdf else "curobo",
         activation_distance=first("activation_distance", activation_distance),
         max_distance=first("max_dist", max_dist),
-        sweep=sweep_steps > 0,
-        samples=sweep_steps or None,
+        sweep=steps > 0,
+        samples=steps or None,
         speed_metric=speed_dt is not None,
         time_step_s=None if speed_dt is None else first("speed_dt", speed_dt),
         weight=first("weight", weight),
@@ -75,7 +75,7 @@ class SphereCost:
     environments: torch.Tensor | None
     return_loss: bool
 
-    def forward(self, ctx: Any, spheres: torch.Tensor, buffers: Buffers) -> torch.Tensor:
+    def forward(self, ctx: Any, spheres: torch.Tensor, buffers: CollisionBuffer) -> torch.Tensor:
         """Fills the buffers and returns the costs in that of them; gradients are found only if spheres require them."""
         buffers.check(spheres)
         with_gradient = spheres.requires_grad
@@ -98,7 +98,7 @@ class SphereCost:
             # A copy of its own: the buffer belongs to the caller, and to the next call.
             ctx.save_for_backward(gradient.to(spheres.device, spheres.dtype))
         # The same memory, but another tensor: autograd would lead the costs of an earlier call here.
-        return buffers.cost.detach()
+        return buffers.distance_buffer.detach()
 
 
 def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:

@@ -101,17 +101,9 @@ class GaussianRasterizer(torch.nn.Module):
         """
         settings = self.raster_settings
         with inria_refusals():
-            inputs = inria_inputs(
-                settings,
-                self._semantics == "inria_exact",
-                means3D=means3D,
-                opacities=opacities,
-                shs=shs,
-                colors_precomp=colors_precomp,
-                scales=scales,
-                rotations=rotations,
-                cov3D_precomp=cov3D_precomp,
-            )
+            scene = {"means": means3D, "opacities": opacities, "sh": shs, "colors": colors_precomp, "scales": scales}
+            scene |= {"quats": rotations, "covariances": cov3D_precomp}
+            inputs = inria_inputs(settings, self._semantics == "inria_exact", scene)
             centres = centres_of(means2D, len(means3D), settings)
             call = GaussianCall(
                 client=default_client(self._target),

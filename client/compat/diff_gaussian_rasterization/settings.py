@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -74,45 +75,24 @@ def inria_refusals() -> AbstractContextManager[None]:
 
 
 def inria_inputs(
-    settings: GaussianRasterizationSettings,
-    camera_gradients: bool,
-    *,
-    means3D: torch.Tensor,
-    opacities: torch.Tensor,
-    shs: torch.Tensor | None,
-    colors_precomp: torch.Tensor | None,
-    scales: torch.Tensor | None,
-    rotations: torch.Tensor | None,
-    cov3D_precomp: torch.Tensor | None,
+    settings: GaussianRasterizationSettings, camera_gradients: bool, scene: Mapping[str, torch.Tensor | None]
 ) -> dict[str, torch.Tensor | None]:
     """Tensors by the names of `INPUTS`, on the CPU.
 
     Args:
         settings: has the camera and the background; one number is the background of all channels.
         camera_gradients: whether the camera gets gradients, which in the original it does not.
-        means3D: see `GaussianRasterizer.forward`, as all that follow.
-        opacities: axes of 1 are left out.
-        shs: cut to the degree in use.
-        colors_precomp: instead of shs.
-        scales: with rotations.
-        rotations: with scales.
-        cov3D_precomp: instead of both.
+        scene: all of the scene's tensors by those names. Axes of 1 of opacities are left out, and harmonics cut to the
+            degree in use.
     """
-    _check_alternatives(shs, colors_precomp, scales, rotations, cov3D_precomp)
+    _check_alternatives(scene)
     inputs: dict[str, torch.Tensor | None] = dict.fromkeys(INPUTS)
-    inputs["opacities"] = _row(on_host("opacities", opacities))
-    scene = {
-        "means": means3D,
-        "quats": rotations,
-        "scales": scales,
-        "covariances": cov3D_precomp,
-        "sh": _active(shs, settings.sh_degree),
-        "colors": colors_precomp,
-    }
-    inputs |= {name: None if value is None else on_host(_ARGUMENTS[name], value) for name, value in scene.items()}
-    of_channels = inputs["colors"] if shs is None else inputs["sh"]
-    assert of_channels is not None
-    inputs["background"] = _background(settings.bg, of_channels.shape[-1] if of_channels.ndim else 0)
+    given = {**scene, "sh": _active(scene["sh"], settings.sh_degree)}
+    inputs |= {name: None if value is None else on_host(_ARGUMENTS[name], value) for name, value in given.items()}
+    opacities, channels = inputs["opacities"], inputs["sh"] if inputs["colors"] is None else inputs["colors"]
+    assert opacities is not None and channels is not None
+    inputs["opacities"] = _row(opacities)
+    inputs["background"] = _background(settings.bg, channels.shape[-1] if channels.ndim else 0)
     for name, field in (("view", "viewmatrix"), ("projection", "projmatrix"), ("position", "campos")):
         tensor = on_host(f"raster_settings.{field}", getattr(settings, field), torch.float64)
         inputs[name] = tensor if camera_gradients else tensor.detach()
@@ -133,15 +113,16 @@ def centres_of(
     return (tensor[:, :2] * pixels)[None]
 
 
-def _check_alternatives(shs: Any, colors_precomp: Any, scales: Any, rotations: Any, cov3D_precomp: Any) -> None:
-    if (shs is None) == (colors_precomp is None):
-        given = "neither" if shs is None else "both"
+def _check_alternatives(scene: Mapping[str, Any]) -> None:
+    has = {name: value is not None for name, value in scene.items()}
+    if has["sh"] == has["colors"]:
+        given = "both" if has["sh"] else "neither"
         raise InvalidArgument.of("shs", f"expected either shs or colors_precomp, got {given}")
-    if (scales is None) != (rotations is None):
-        missing = "scales" if scales is None else "rotations"
+    if has["scales"] != has["quats"]:
+        missing = "rotations" if has["scales"] else "scales"
         raise InvalidArgument.of(missing, "expected scales and rotations together, got one of them")
-    if (scales is None) == (cov3D_precomp is None):
-        given = "neither" if scales is None else "both"
+    if has["scales"] == has["covariances"]:
+        given = "both" if has["scales"] else "neither"
         raise InvalidArgument.of("cov3D_precomp", f"expected either scales and rotations or cov3D_precomp, got {given}")
 
 

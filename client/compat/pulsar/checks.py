@@ -74,25 +74,19 @@ class RendererLimits:
     def check(self) -> None:
         """Raises PulsarArgumentError for values that no renderer can have."""
         rules = (
-            (self.width > 0, 1, "width", "> 0", self.width),
-            (self.height > 0, 2, "height", "> 0", self.height),
-            (self.max_num_balls > 0, 3, "max_num_balls", "> 0", self.max_num_balls),
-            (
-                0.0 < self.background_normalized_depth < 1.0,
-                5,
-                "background_normalized_depth",
-                "in (0, 1)",
-                self.background_normalized_depth,
-            ),
-            (self.n_channels > 0, 6, "n_channels", "> 0", self.n_channels),
-            (0 < self.n_track <= MAX_GRAD_SPHERES, 7, "n_track", f"from 1 to {MAX_GRAD_SPHERES}", self.n_track),
-            (self.max_num_balls < MAX_INT, 2, "max_num_balls", f"< {MAX_INT}", self.max_num_balls),
-            (self.width > 1, 3, "width", "> 1", self.width),
-            (self.height > 1, 4, "height", "> 1", self.height),
+            (1, "width", "> 0", self.width > 0),
+            (2, "height", "> 0", self.height > 0),
+            (3, "max_num_balls", "> 0", self.max_num_balls > 0),
+            (5, "background_normalized_depth", "in (0, 1)", 0.0 < self.background_normalized_depth < 1.0),
+            (6, "n_channels", "> 0", self.n_channels > 0),
+            (7, "n_track", f"from 1 to {MAX_GRAD_SPHERES}", 0 < self.n_track <= MAX_GRAD_SPHERES),
+            (2, "max_num_balls", f"< {MAX_INT}", self.max_num_balls < MAX_INT),
+            (3, "width", "> 1", self.width > 1),
+            (4, "height", "> 1", self.height > 1),
         )
-        for holds, number, name, expected, actual in rules:
+        for number, name, expected, holds in rules:
             if not holds:
-                raise PulsarArgumentError.at(number, name, f"expected a value {expected}, got {actual}")
+                raise PulsarArgumentError.at(number, name, f"expected a value {expected}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -246,16 +246,13 @@ def _elements(arguments: ForwardArguments) -> list[dict[str, torch.Tensor | None
         "radii": arguments.vert_rad,
         "opacities": arguments.opacity,
     }
-    host = {name: None if tensor is None else tensor.cpu() for name, tensor in points.items()}
+    # A batch axis of 1 where there is none.
+    host = {name: tensor.cpu() for name, tensor in points.items() if tensor is not None}
     cameras = arguments.cam_params.cpu()
-    fixed = dict.fromkeys(("background", "gamma"))
     if not arguments.batched:
-        return [{**host, "cameras": cameras.reshape(-1), **fixed}]
+        host, cameras = {name: tensor[None] for name, tensor in host.items()}, cameras.reshape(1, -1)
+    absent = dict.fromkeys((*points, "background", "gamma"))
     return [
-        {
-            **{name: None if tensor is None else tensor[index] for name, tensor in host.items()},
-            "cameras": camera,
-            **fixed,
-        }
+        {**absent, **{name: tensor[index] for name, tensor in host.items()}, "cameras": camera}
         for index, camera in enumerate(cameras)
     ]

@@ -1,4 +1,4 @@
-// The named arrays of a Python call. The Python face checks every array before it comes here.
+// The named arrays of a Python call. The Python package checks every array before the call.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Which instruction set the CPU loops run on.
+// Choice of the instruction set of the CPU loops.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Memory that is kept: freed blocks are handed out again, so that a steady stream of calls allocates nothing. What
-// nobody takes for ten seconds goes back to the system when the next block is given back.
+// A memory pool: freed blocks are reused, so that repeated calls of one size allocate nothing. Blocks that were not
+// reused for ten seconds are returned to the system when the next block is freed.
 #pragma once
 
 #include <cstddef>

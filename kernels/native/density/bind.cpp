@@ -1,5 +1,5 @@
-// Density control as Python functions on arrays. The Python face checks every argument before it comes here. Each
-// function returns the milliseconds that it took.
+// Python bindings of density control. The Python package checks every argument before the call. Each function returns
+// its duration in milliseconds.
 #include <nanobind/nanobind.h>
 
 #include "common/stage_clock.h"

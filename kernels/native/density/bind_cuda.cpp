@@ -1,5 +1,5 @@
-// Density control on CUDA devices as Python functions on arrays. The Python face checks every argument before it comes
-// here; what is no array is that of bind.cpp.
+// Python bindings of density control on CUDA devices. The Python package checks every argument before the call;
+// arguments other than arrays are those of bind.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 

@@ -1,6 +1,6 @@
-// What density control is given, for one call; plain data, the same for CPU and CUDA. Pointers are to the device's
-// memory. Rows are primitives under training with raw parameters: of Gaussians logarithms of scales and logits of
-// opacities, of spheres radii and opacities themselves.
+// Arguments of density control for one call; plain structs, the same for CPU and CUDA. Pointers are to the device's
+// memory. Rows are primitives in training, with parameters before their activations: logarithms of scales and logits
+// of opacities for Gaussians, radii and opacities themselves for spheres.
 #pragma once
 
 #include <cstdint>

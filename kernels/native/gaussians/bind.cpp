@@ -1,4 +1,4 @@
-// The Gaussian engine as Python functions on arrays. The Python face checks every argument before it comes here.
+// Python bindings of the Gaussian engine. The Python package checks every argument before the call.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>

@@ -1,4 +1,4 @@
-// From an instruction set to the loops compiled for it.
+// Selects the loops that were compiled for an instruction set.
 #include "gaussians/cpu/engine.h"
 
 #define LUMIGRAD_DECLARE_GAUSSIANS(isa)                                                                            \

@@ -1,4 +1,4 @@
-// What the Gaussian engine is given and what it returns, for one call; plain data, the same for CPU and CUDA.
+// Inputs and outputs of the Gaussian engine for one call; plain structs, the same for CPU and CUDA.
 // Pointers are to the device's memory; null: absent (inputs) or not wanted (outputs).
 // S scenes of N Gaussians each are seen by V views; view v sees scene View::scene.
 #pragma once

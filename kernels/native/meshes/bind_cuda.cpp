@@ -1,5 +1,5 @@
-// The mesh engine on CUDA devices as Python functions on arrays. The Python face checks every argument before it comes
-// here; worlds and settings are those of bind.cpp.
+// Python bindings of the mesh engine on CUDA devices. The Python package checks every argument before the call; worlds
+// and settings are those of bind.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>

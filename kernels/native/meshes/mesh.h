@@ -1,4 +1,4 @@
-// A mesh in host memory: what registration found, its topology and surface, and the hierarchy that the CPU searches.
+// A mesh in host memory: its report, topology and surface, and the hierarchy that the CPU searches.
 #pragma once
 
 #include <cmath>

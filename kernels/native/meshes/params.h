@@ -1,4 +1,4 @@
-// What the mesh engine is given and what it returns, for one call; plain data, the same for CPU and CUDA.
+// Inputs and outputs of the mesh engine for one call; plain structs, the same for CPU and CUDA.
 // Pointers are to the device's memory unless said otherwise; null: absent (inputs) or not wanted (outputs).
 // Lengths are in metres; signed distances are positive outside.
 #pragma once

@@ -1,4 +1,4 @@
-// From an instruction set to the loops compiled for it.
+// Selects the loops that were compiled for an instruction set.
 #include "spheres/cpu/engine.h"
 
 #include <atomic>

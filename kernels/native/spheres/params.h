@@ -1,4 +1,4 @@
-// What the sphere engine is given and what it returns, for one view; plain data, the same for CPU and CUDA.
+// Inputs and outputs of the sphere engine for one view; plain structs, the same for CPU and CUDA.
 // Pointers are to the device's memory; null: absent (inputs) or not wanted (outputs).
 #pragma once
 

@@ -1,4 +1,4 @@
-// Training on the CPU as Python functions on arrays. The Python face checks every argument before it comes here.
+// Python bindings of training on the CPU. The Python package checks every argument before the call.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 

@@ -1,5 +1,5 @@
-// From the named arrays of a Python call to the plain data of params.h; the same for CPU and CUDA. The Python face
-// checks everything before it comes here.
+// Conversion of the named arrays of a Python call to the structs of params.h, for CPU and CUDA. The Python package
+// checks everything before the call.
 #pragma once
 
 #include <nanobind/nanobind.h>

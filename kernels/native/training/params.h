@@ -1,4 +1,4 @@
-// What a step of Adam and losses of images work on; plain data that is also passed to CUDA kernels.
+// Arguments of a step of Adam and of image losses; plain structs that are also passed to CUDA kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Packs in the compiler's generic vectors: whatever the machine has, down to one float at a time.
+// Packs in the compiler's generic vectors, which it maps to the registers of the target, or to single floats.
 #pragma once
 
 #include "common/math/number.h"

@@ -1,5 +1,5 @@
-// The tiles of the film, and how primitives become lists by tile: they are sorted by distance, then by tile with a
-// counting sort that keeps the order.
+// The tiles of the image, and the lists of primitives by tile: primitives are sorted by distance, then by tile with a
+// stable counting sort.
 #pragma once
 
 #include <new>

@@ -1,4 +1,4 @@
-// Between an array of structures and packs: 16 rows of floats to one pack per column, and back.
+// Transposition between an array of structures and packs: 16 rows of floats to one pack per column, and back.
 #pragma once
 
 #include "common/cpu/pack.h"

@@ -1,4 +1,4 @@
-// Launching CUDA kernels, and turning what the runtime answers into exceptions. Kernels are never started with <<<>>>,
+// Launches of CUDA kernels, and conversion of CUDA errors to exceptions. Kernels are never launched with <<<>>>,
 // so that the same sources also build with a host compiler over the emulation of a CUDA block that the tests use.
 #pragma once
 

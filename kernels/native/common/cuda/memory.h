@@ -1,5 +1,5 @@
-// Device memory that is kept: blocks given back are handed out again on the same stream, so that a steady stream of
-// calls neither allocates nor waits for the device.
+// A cache of device memory: freed blocks are reused on the same stream, so that repeated calls of one size neither
+// allocate nor wait for the device.
 #pragma once
 
 #include <cuda_runtime.h>

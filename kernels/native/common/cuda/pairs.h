@@ -1,4 +1,4 @@
-// How much room to provide for the (tile, item) pairs of a call, without waiting for the device to count them.
+// An estimate of the number of (tile, item) pairs of a call, so that the host need not wait for the device's count.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the threads of a block do together: shared arrays, and sums over a warp.
+// Primitives of a thread block: shared arrays, and sums over a warp.
 #pragma once
 
 #include <cuda_runtime.h>

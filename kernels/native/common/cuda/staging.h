@@ -1,4 +1,4 @@
-// Copies from the host to the device for which nobody waits: the bytes are first put where the device can fetch them.
+// Asynchronous copies from the host to the device, through pinned staging buffers.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Listing the tiles that items reach. What an item reaches is the engine's to say, by a `Reach`:
+// Lists of the tiles that items overlap. The engine defines the overlap by a `Reach`:
 //   reach(item) gives the tiles of an item, with
 //     unsigned count() const            how many
 //     uint2 tile(unsigned place) const  column and row of one of them, place < count()

@@ -1,5 +1,5 @@
-// Which items (spheres, Gaussians) each tile of each view has to look at, nearest first, on the device: items are
-// sorted by depth, their (tile, item) pairs are listed in this order, and the pairs are sorted by tile.
+// The items (spheres, Gaussians) that overlap each tile of each view, nearest first, on the device: items are sorted by
+// depth, their (tile, item) pairs are listed in this order, and the pairs are sorted by tile.
 #pragma once
 
 #include "common/cuda/memory.h"

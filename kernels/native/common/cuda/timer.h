@@ -1,4 +1,4 @@
-// How long the stages of an operator took on the device, measured with events on its stream: nothing waits.
+// Times of the stages of an operator on the device, measured with events on its stream, without synchronisation.
 #pragma once
 
 #include <cuda_runtime.h>

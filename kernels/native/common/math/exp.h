@@ -1,4 +1,4 @@
-// Exponentials and logarithms: of the number type of the formulas, and in double.
+// Exponentials and logarithms, for the number type of the formulas and in double.
 #pragma once
 
 #include "common/math/number.h"

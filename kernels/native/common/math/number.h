@@ -1,5 +1,5 @@
-// What the formulas need from a number. They are templates on the number type: `float` in a CUDA thread, a pack of 16
-// floats on the CPU (common/cpu/pack.h). Here are the float overloads; each pack header gives the same names for its
+// Operations on the number type of the formulas, which are templates: `float` in a CUDA thread, a pack of 16 floats on
+// the CPU (common/cpu/pack.h). This header has the overloads for float; each pack header has the same ones for its
 // pack.
 #pragma once
 

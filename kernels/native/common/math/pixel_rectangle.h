@@ -1,4 +1,4 @@
-// Pixels that a primitive may touch.
+// The rectangle of pixels that a primitive may overlap.
 #pragma once
 
 #include <cstdint>

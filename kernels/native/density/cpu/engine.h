@@ -1,4 +1,4 @@
-// Density control on the CPU: what each instruction set provides.
+// Density control on the CPU: the interface that each instruction set implements.
 #pragma once
 
 #include "common/isa.h"

@@ -1,4 +1,4 @@
-// From one generation of rows to the next.
+// Copies rows into the arrays of the next generation.
 #include <cstring>
 
 #include "common/cpu/pack.h"

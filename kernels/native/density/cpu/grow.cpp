@@ -1,4 +1,4 @@
-// Statistics of rows, and what becomes of them.
+// Statistics of rows, and the decision to keep, clone, split or prune each.
 #include "density/math/grow.h"
 #include "density/cpu/loops.h"
 

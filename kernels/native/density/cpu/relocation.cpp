@@ -1,4 +1,4 @@
-// Relocation of rows: they are drawn in proportion to their opacities, and a row that was drawn is shared among copies.
+// Relocation of rows: samples rows in proportion to their opacities, and adapts the opacities and scales of copies.
 #include <cstring>
 
 #include "common/pool.h"

@@ -1,4 +1,4 @@
-// Columns of a launch: they are handed over with its arguments, and lie along the grid's second axis.
+// Columns of a launch: passed as kernel arguments, one for each index of the grid's second axis.
 #pragma once
 
 #include <algorithm>

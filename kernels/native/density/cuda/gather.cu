@@ -1,4 +1,4 @@
-// From one generation of rows to the next, on the device.
+// Copies rows into the arrays of the next generation, on the device.
 #include "density/cuda/columns.cuh"
 #include "density/cuda/engine.h"
 #include "density/math/split.h"

@@ -1,4 +1,4 @@
-// Statistics of rows and what becomes of them, on the device.
+// Statistics of rows, and the decision to keep, clone, split or prune each, on the device.
 #include "common/cuda/launch.h"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/sort.h"

@@ -1,4 +1,4 @@
-// Random numbers and noise on the device: a thread per row.
+// Random numbers and noise on the device, with a thread per row.
 #include "common/cuda/launch.h"
 #include "density/cuda/engine.h"
 #include "density/math/noise.h"

@@ -1,5 +1,5 @@
-// Relocation of rows on the device: they are drawn in proportion to their opacities, and a row that was drawn is shared
-// among copies.
+// Relocation of rows on the device: samples rows in proportion to their opacities, and adapts the opacities and scales
+// of copies.
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/sort.h"

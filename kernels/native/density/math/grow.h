@@ -1,5 +1,6 @@
-// What becomes of a Gaussian or a sphere: adaptive density control of "3D Gaussian splatting for real-time radiance
-// field rendering" (Kerbl et al., SIGGRAPH 2023). Comparisons of raw values only, so that every machine decides alike.
+// The decision to keep, clone, split or prune a row: adaptive density control of "3D Gaussian splatting for real-time
+// radiance field rendering" (Kerbl et al., SIGGRAPH 2023). It only compares stored values, so that every machine has
+// the same result.
 #pragma once
 
 #include "common/math/number.h"

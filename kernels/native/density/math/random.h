@@ -1,5 +1,5 @@
-// Random words and normal numbers for rows. They follow from seed, stream, step and row alone: every thread, machine
-// and device gets the same.
+// Random words and normal numbers for rows. They depend on nothing but seed, stream, step and row, and so are the same
+// for every thread, machine and device.
 #pragma once
 
 #include "common/math/number.h"

@@ -1,5 +1,5 @@
-// Drawing rows in proportion to their opacities. Weights are whole numbers, so that their sums do not depend on the
-// order of summation: every machine draws the same rows, however many threads it has.
+// Samples rows in proportion to their opacities. Weights are integers, so that their sums do not depend on the order of
+// summation, and every machine samples the same rows with any number of threads.
 #pragma once
 
 #include "common/math/exp.h"

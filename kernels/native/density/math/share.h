@@ -1,6 +1,6 @@
-// A Gaussian shared among n that lie upon each other: opacities and scales for which they look as the one did, by
+// Replaces a Gaussian by n coincident copies: opacities and scales for which together they look like the one before, by
 // equation 9 of "3D Gaussian splatting as Markov chain Monte Carlo" (Kheradmand et al., NeurIPS 2024). In double, since
-// its sum alternates, and without a library's functions, so that every machine gets the same.
+// the sum alternates, and without library functions, so that every machine has the same result.
 #pragma once
 
 #include "common/math/exp.h"

@@ -1,4 +1,4 @@
-// The two that a split one becomes: their places are drawn from it, and they are smaller.
+// The two children of a split row: smaller, with positions that are sampled from it.
 #pragma once
 
 #include "density/math/noise.h"

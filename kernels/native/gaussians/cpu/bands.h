@@ -1,5 +1,5 @@
-// Who writes which row of sums: bands of tile rows, one per thread. A Gaussian that reaches into several bands has a
-// row of its own in each but the first, so that no two threads write the same one.
+// Assignment of rows of sums to threads: each thread has a band of tile rows. A Gaussian that overlaps several bands
+// has a separate row in each but the first, so that no two threads write the same one.
 #pragma once
 
 #include "gaussians/cpu/view.h"

@@ -1,5 +1,5 @@
 // Differentiates the blending, ellipse by ellipse, nearest first (spec section 3.1). Instead of going back from the
-// last contributor, each pixel keeps what is still to come: v . (its image) minus v . (what has been added).
+// last contributor, each pixel keeps the remaining part: v . (its image) minus v . (what has been added).
 #include <cstring>
 
 #include "gaussians/cpu/bands.h"

@@ -1,4 +1,5 @@
-// The Gaussian engine on the CPU: what each instruction set provides, what a call keeps, and the memory it works in.
+// The Gaussian engine on the CPU: the interface that each instruction set implements, the state that a call retains,
+// and its workspace.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// From a block's sums to the images.
+// Writes a block's sums to the images.
 #pragma once
 
 #include <type_traits>

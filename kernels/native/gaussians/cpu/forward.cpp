@@ -1,5 +1,5 @@
-// The forward pass of a view: project, sort by depth, bin, draw. Binning, which finds the tiles that each ellipse
-// reaches, is here; the other stages have files of their own.
+// The forward pass of a view: project, sort by depth, bin, blend. Binning, which finds the tiles that each ellipse
+// overlaps, is in this file; the other stages have their own.
 #include "gaussians/cpu/view.h"
 #include "gaussians/math/blend.h"
 

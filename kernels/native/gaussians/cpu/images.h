@@ -1,4 +1,4 @@
-// Between images and blocks of 4 x 4 pixels.
+// Loads and stores blocks of 4 x 4 pixels of images.
 #pragma once
 
 #include <cstring>

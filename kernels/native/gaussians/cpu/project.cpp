@@ -1,4 +1,4 @@
-// From the scene to records: projection and colours, sixteen Gaussians at a time.
+// Computes records from the scene: projection and colours, sixteen Gaussians at a time.
 #include "gaussians/math/project.h"
 #include "gaussians/cpu/gaussians.h"
 

@@ -1,5 +1,5 @@
-// From the sums over pixels to the gradients of the scene and of the views, sixteen Gaussians at a time: the views of a
-// scene are added up before anything is written.
+// Computes the gradients of the scene and of the views from the sums over pixels, sixteen Gaussians at a time. It sums
+// the views of a scene before it writes the gradients.
 #include "gaussians/cpu/bands.h"
 #include "gaussians/cpu/gradient_sums.h"
 

@@ -1,4 +1,4 @@
-// One tile's list, a batch at a time: which of its ellipses reach which block.
+// The list of one tile, in batches: finds the ellipses that overlap each block.
 #pragma once
 
 #include "common/cpu/transpose.h"

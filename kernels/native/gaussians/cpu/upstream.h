@@ -1,4 +1,4 @@
-// What the pixels of a tile are differentiated with: gradients of the features and of what shines through.
+// The upstream gradients of the pixels of a tile: of the features and of the transmittance.
 #pragma once
 
 #include "gaussians/cpu/images.h"

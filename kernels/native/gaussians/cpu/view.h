@@ -1,4 +1,4 @@
-// The stages of a view on the CPU, and what they hand to each other.
+// The stages of a view on the CPU, and the data that they pass on.
 #pragma once
 
 #include "common/cpu/tile_lists.h"

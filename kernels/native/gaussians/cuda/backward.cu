@@ -1,4 +1,4 @@
-// The backward pass on the device, from what the forward pass left there.
+// The backward pass on the device, from the state that the forward pass retained.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/stages.h"
 

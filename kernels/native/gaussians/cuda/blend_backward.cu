@@ -1,6 +1,6 @@
-// Back through the pixels on the device: a tile goes through its list from the last Gaussian to the first, and sums
-// what its pixels send to each (spec section 3.1). Sums of a warp come from shuffles and those of its warps from shared
-// memory, so that a tile adds once to a Gaussian's row; in deterministic sums it writes a row of its own instead.
+// Differentiates the blending on the device: a tile traverses its list from the last Gaussian to the first, and sums
+// the gradients of its pixels for each (spec section 3.1). Warps sum with shuffles, and tiles in shared memory, so that
+// a tile adds once to a Gaussian's row; for deterministic sums it writes a separate row instead.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/pixel.cuh"
 #include "gaussians/cuda/stages.h"

@@ -1,4 +1,4 @@
-// What the kernels know of a call: views, poses and slices, copied to the device.
+// The arguments of a call on the device: views, poses and slices.
 #pragma once
 
 #include "gaussians/cuda/engine.h"

@@ -1,6 +1,6 @@
 // The Gaussian engine on a CUDA device: everything is queued on the caller's stream, all views of a call at once. The
-// host waits for the device only where it cannot tell how many (tile, Gaussian) pairs there will be: at the first call
-// of a size, and for deterministic sums.
+// host waits for the device only where it needs the number of (tile, Gaussian) pairs: at the first call of a size, and
+// for deterministic sums.
 #pragma once
 
 #include <cuda_runtime.h>

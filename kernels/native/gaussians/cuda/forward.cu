@@ -1,5 +1,5 @@
 // The forward pass on the device: project, sort by depth, bin, blend. Binning, which finds the tiles that each Gaussian
-// reaches, is here; the other stages have files of their own.
+// overlaps, is in this file; the other stages have their own.
 #include <algorithm>
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-// One Gaussian of the scene as the formulas take it, and its spherical harmonics in registers.
+// Loads one Gaussian of the scene as the argument of the formulas, and its spherical harmonics into registers.
 #pragma once
 
 #include "gaussians/cuda/records.cuh"

@@ -1,4 +1,4 @@
-// What a tile fetches of its Gaussians, which of them reach into a warp's pixels, and where a pixel ends.
+// The data of its Gaussians that a tile loads, the test whether one overlaps a warp's pixels, and the end of blending.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"

@@ -1,4 +1,5 @@
-// From the scene to records, on the device: a thread for each view and Gaussian projects it, then finds its colours.
+// Computes records from the scene on the device: a thread for each view and Gaussian projects it and evaluates its
+// colours.
 #include "common/cuda/launch.h"
 #include "gaussians/cuda/gaussian.cuh"
 #include "gaussians/cuda/stages.h"

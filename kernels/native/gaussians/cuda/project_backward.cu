@@ -1,5 +1,5 @@
-// From sums over pixels to gradients of the scene, of poses, of lenses and of colours, on the device: a thread for each
-// scene and Gaussian goes through the scene's views, so that nothing is added to by two threads.
+// Computes gradients of the scene, poses, lenses and colours from the sums over pixels on the device. A thread for each
+// scene and Gaussian processes all views of the scene, so that no two threads add to the same value.
 #include "common/cuda/launch.h"
 #include "common/cuda/primitives.cuh"
 #include "gaussians/cuda/gaussian.cuh"

@@ -1,4 +1,4 @@
-// What a view knows of its Gaussians on the device, and which of them a thread works on.
+// The records of a view's Gaussians on the device, and the assignment of Gaussians to threads.
 #pragma once
 
 #include "gaussians/cuda/call.h"

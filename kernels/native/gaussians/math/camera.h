@@ -1,5 +1,5 @@
-// From a point in the camera's frame to pixels: the mean's projection and its Jacobian (spec section 1.3), and the way
-// back (section 3.5). Templates on the number type.
+// Projection of a point in the camera's frame to pixels, its Jacobian (spec section 1.3) and its gradient (section
+// 3.5). Templates on the number type.
 #pragma once
 
 #include "common/math/number.h"

@@ -1,4 +1,5 @@
-// From a Gaussian in the world to an ellipse on the film (spec sections 1.1 to 1.5). Templates on the number type.
+// Projection of a Gaussian in the world to an ellipse in the image (spec sections 1.1 to 1.5). Templates on the number
+// type.
 #pragma once
 
 #include "common/math/exp.h"

@@ -1,5 +1,5 @@
-// Back from an ellipse on the film to the Gaussian, the pose and the lens (spec sections 3.2 to 3.6). Templates on the
-// number type.
+// Gradients of the projection with respect to the Gaussian, the pose and the lens (spec sections 3.2 to 3.6). Templates
+// on the number type.
 #pragma once
 
 #include "gaussians/math/project.h"

@@ -1,4 +1,4 @@
-// What a view keeps of a visible Gaussian: 64 bytes for drawing, and as many for what backward sums up.
+// The record of a visible Gaussian in a view: 64 bytes for blending, and 64 bytes for the sums of the backward pass.
 #pragma once
 
 #include "common/math/number.h"

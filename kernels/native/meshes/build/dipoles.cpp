@@ -1,4 +1,4 @@
-// What parts of a mesh are to points far away: the expansion of their winding numbers.
+// Multipole expansions of the winding numbers of parts of a mesh, for points far away.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-// Which faces share an edge.
+// Finds the faces that share an edge.
 #include <algorithm>
 #include <vector>
 

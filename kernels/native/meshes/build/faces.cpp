@@ -1,4 +1,4 @@
-// Which faces are kept, and where their first corner is.
+// Selects the faces that are kept, and their first corners.
 #include <algorithm>
 #include <cmath>
 

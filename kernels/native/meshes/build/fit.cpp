@@ -1,4 +1,4 @@
-// What is fitted to the triangles of each leaf: their packet, normals and box. Then the boxes of the nodes above.
+// Computes the packet, normals and box of the triangles of each leaf, then the boxes of the nodes above.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-// Boxes that lie along the surface.
+// Oriented boxes, aligned with the surface.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Splits many small things into bins, in parallel and without changing their order within a bin.
+// Stable partition of many small items into bins, in parallel.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Three doubles, for what is computed once of the vertices as given.
+// A vector of three doubles, for computations on the vertices as given.
 #pragma once
 
 namespace lumigrad::meshes {

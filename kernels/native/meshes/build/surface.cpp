@@ -1,4 +1,4 @@
-// Where vertices are, and which part of the tree adds up their normals.
+// Positions of vertices, and the parts of the tree that sum their normals.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

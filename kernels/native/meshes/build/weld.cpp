@@ -1,4 +1,4 @@
-// Vertices by position.
+// Merges vertices at equal positions.
 #include <bit>
 #include <cstring>
 

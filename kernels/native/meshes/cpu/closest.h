@@ -1,4 +1,4 @@
-// The closest triangles of a mesh to many points: what neighbouring points learn from each other.
+// The closest triangles of a mesh to many points; the result for one point bounds the search for its neighbours.
 #pragma once
 
 #include "meshes/cpu/search.h"

@@ -1,4 +1,4 @@
-// The mesh engine on the CPU: what each instruction set provides, and the memory it works in.
+// The mesh engine on the CPU: the interface that each instruction set implements, and its workspace.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The order in which rows are looked at: those that are off left out, those of an environment together, neighbours in
-// space one after another.
+// The order in which rows are evaluated: without those that are off, grouped by environment, and within one along a
+// space-filling curve.
 #pragma once
 
 #include "common/cpu/radix_sort.h"

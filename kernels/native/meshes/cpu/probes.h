@@ -1,4 +1,4 @@
-// Points in the frame of one obstacle, and how far each is from it.
+// Points in the frame of one obstacle, and their distances to it.
 #pragma once
 
 #include "meshes/cpu/closest.h"

@@ -1,5 +1,5 @@
-// The closest triangle of a mesh to one point: down the hierarchy, nearest child first, with the tests of 16 boxes or
-// 16 triangles in one pack each.
+// The closest triangle of a mesh to one point: a traversal of the hierarchy, nearest child first, that tests 16 boxes
+// or 16 triangles in one pack.
 #pragma once
 
 #include "common/cpu/pack.h"

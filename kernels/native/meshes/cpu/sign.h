@@ -1,4 +1,4 @@
-// Inside and outside of meshes that pseudo-normals cannot tell, for points in the mesh's frame relative to its centre.
+// The sign of distances to meshes by rays or winding numbers, for points in the mesh's frame relative to its centre.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Costs and distances on the device: sixteen lanes for each row go through the obstacles of its environment.
+// Costs and distances on the device: sixteen lanes per row evaluate the obstacles of its environment.
 #include "common/cuda/launch.h"
 #include "meshes/cuda/engine.h"
 #include "meshes/cuda/search.cuh"

@@ -1,5 +1,5 @@
-// Sixteen lanes of a warp that work for one row: each of them has a box of a node or a triangle of a leaf, and all know
-// the same otherwise. So loads are coalesced, nothing diverges within a row, and few rows already fill a device.
+// Sixteen lanes of a warp that evaluate one row: each has one box of a node or one triangle of a leaf, and all other
+// values are uniform. Loads are coalesced, lanes of a row do not diverge, and few rows fill a device.
 #pragma once
 
 #include "common/cuda/primitives.cuh"

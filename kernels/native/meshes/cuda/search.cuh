@@ -1,4 +1,4 @@
-// Going through the hierarchy of a mesh: the closest triangle, what rays meet first, and winding numbers.
+// Traversals of the hierarchy of a mesh: for the closest triangle, the first hits of rays, and winding numbers.
 #pragma once
 
 #include "meshes/cuda/lanes.cuh"

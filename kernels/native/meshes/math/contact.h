@@ -1,5 +1,5 @@
-// From the triangle that is closest to a point to the signed distance and its derivative. Points are in the mesh's
-// frame, relative to its centre.
+// The signed distance of a point and its derivative, from the closest triangle. Points are in the mesh's frame,
+// relative to its centre.
 #pragma once
 
 #include "meshes/math/distance.h"

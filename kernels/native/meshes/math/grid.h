@@ -1,4 +1,4 @@
-// Signed distances from a grid of them: trilinear, and as cuRobo reads them. Points are in the grid's frame.
+// Interpolation of a grid of signed distances: trilinear, and as in cuRobo. Points are in the grid's frame.
 #pragma once
 
 #include "meshes/math/distance.h"

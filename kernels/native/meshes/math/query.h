@@ -1,4 +1,4 @@
-// A row of a query: what is read of its sphere, what it sees of one obstacle after another, and what that comes to.
+// A row of a query: its sphere, its evaluation against one obstacle after another, and its results.
 #pragma once
 
 #include "meshes/math/contact.h"

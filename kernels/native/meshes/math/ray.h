@@ -1,5 +1,5 @@
-// Where the ray from a point along +x meets boxes and triangles. For rays along y and z turn the axes round: (y, z, x)
-// and (z, x, y) are as right-handed. N is float or a pack.
+// Intersections of the ray from a point along +x with boxes and triangles. For rays along y and z permute the axes to
+// (y, z, x) and (z, x, y), which are right-handed too. N is float or a pack.
 #pragma once
 
 #include "meshes/math/vector.h"

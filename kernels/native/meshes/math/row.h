@@ -1,4 +1,4 @@
-// What the samples of a row come to: the centre's, and those of a sweep toward the time steps before and after.
+// The results of a row from its samples: that of the centre, and those of sweeps toward the adjacent time steps.
 #pragma once
 
 #include "meshes/math/cost.h"

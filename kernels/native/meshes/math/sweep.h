@@ -1,5 +1,5 @@
-// Where a sweep looks next, in the half segment from a centre toward its neighbour in time. Each walker is asked for
-// the next sample until it has none, and told after each how far the inflated sphere was from the obstacle there.
+// The samples of a sweep on the half segment from a centre toward that of an adjacent time step. A walker returns the
+// next sample until it has none; after each, its caller passes the distance of the inflated sphere to the obstacle.
 #pragma once
 
 #include "meshes/math/query.h"

@@ -1,4 +1,4 @@
-// Three numbers, and what the mesh formulas do with them; N is float or a pack.
+// Vectors of three numbers, and their operations; N is float or a pack.
 #pragma once
 
 #include "common/math/number.h"

@@ -1,6 +1,6 @@
-// The backward pass on the CPU. Each thread takes a band of tile rows and, tile by tile, goes through the tile's
+// The backward pass on the CPU. Each thread takes a band of tile rows and, tile by tile, iterates over the tile's
 // spheres: the sums of a sphere over the tile stay in registers. A sphere's row of sums belongs to the one band that
-// contains it; only the few that reach into several bands get a row per band. No atomics, and the same bits each time.
+// contains it; only the few that overlap several bands get a row per band. It uses no atomics and is deterministic.
 #include "common/threads.h"
 #include "spheres/cpu/finish.h"
 #include "spheres/cpu/pixels.h"

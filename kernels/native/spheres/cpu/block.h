@@ -1,4 +1,4 @@
-// What a block of 4x4 pixels remembers while the spheres of its tile are drawn, including its closest spheres.
+// The state of a block of 4x4 pixels while the spheres of its tile are blended, including its closest spheres.
 #pragma once
 
 #include "common/cpu/pack.h"

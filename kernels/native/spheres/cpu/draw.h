@@ -1,5 +1,5 @@
-// Drawing the spheres of a batch into a block, for both semantics: first the hits are found for all candidates, then
-// only they are blended. Doing both in one loop costs a mispredicted branch for most candidates.
+// Blends the spheres of a batch into a block, for both semantics: first finds the hits among all candidates, then
+// blends only those. Both in one loop would cost a mispredicted branch for most candidates.
 #pragma once
 
 #include "spheres/cpu/block.h"

@@ -1,4 +1,4 @@
-// Bands and rows of sums for the backward pass, and the gradient arrays and camera sums that come of them.
+// Bands and rows of sums for the backward pass, and the gradient arrays and camera sums that follow from them.
 #include "spheres/cpu/finish.h"
 #include "common/threads.h"
 #include "spheres/math/camera.h"

@@ -1,4 +1,4 @@
-// Rows of sums per sphere, and what becomes of them: gradient arrays and camera sums.
+// Rows of sums per sphere, and their conversion to gradient arrays and camera sums.
 #pragma once
 
 #include "spheres/cpu/draw.h"

@@ -1,4 +1,4 @@
-// From a block's state to the output images.
+// Writes a block's state to the output images.
 #pragma once
 
 #include "spheres/cpu/draw.h"

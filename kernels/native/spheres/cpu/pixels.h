@@ -1,4 +1,4 @@
-// What the backward pass knows about the pixels of a tile, block by block.
+// The inputs of the backward pass for the pixels of a tile, block by block.
 #pragma once
 
 #include "spheres/cpu/block.h"

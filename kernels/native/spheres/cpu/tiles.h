@@ -1,4 +1,4 @@
-// What each tile of the film must look at, and how its blocks share it.
+// The spheres that overlap each tile of the image, and their use by its blocks.
 #pragma once
 
 #include "common/cpu/tile_lists.h"

@@ -1,5 +1,5 @@
-// The backward pass on the device: what the scene looks like from the camera is worked out again, then differentiated
-// (backward_exact.cu, backward_compat.cu); rows and sums then become gradients.
+// The backward pass on the device: prepares the view again, differentiates it (backward_exact.cu, backward_compat.cu),
+// and computes gradients from the sums.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 

@@ -1,4 +1,4 @@
-// Compat's backward pass on the device: each pixel differentiates with respect to the spheres it tracked.
+// The backward pass of "compat" on the device: each pixel differentiates with respect to the spheres that it tracked.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 #include "spheres/math/compat.h"

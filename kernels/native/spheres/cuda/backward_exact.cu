@@ -1,5 +1,5 @@
-// Exact's backward pass on the device: tiles go through their spheres again, and every pixel that a sphere touched adds
-// to its row.
+// The backward pass of "exact" on the device: tiles iterate over their spheres again, and every pixel that a sphere
+// hits adds to its row.
 #include "common/cuda/launch.h"
 #include "spheres/cuda/rows.cuh"
 #include "spheres/math/blend.h"

@@ -1,4 +1,4 @@
-// A pixel while its tile's spheres are drawn: the state of its blend, and how one sphere changes it.
+// The state of a pixel while its tile's spheres are blended, and its update by one sphere.
 #pragma once
 
 #include "spheres/cuda/prepare.cuh"

@@ -1,5 +1,4 @@
-// What the CUDA kernels know of a scene and a view before they draw: records, depth order and tile lists; and what a
-// tile fetches of them.
+// The results of preparing a scene for a view: records, depth order and tile lists; and the data that a tile loads.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"

@@ -1,4 +1,4 @@
-// How a hit joins a pixel's blend, and how the pixel's upstream gradients come back to it.
+// The blending of a hit into a pixel, and its gradient from the pixel's upstream gradients.
 #pragma once
 
 #include "spheres/math/compat.h"

@@ -1,4 +1,4 @@
-// From a sphere's sums to its own gradient and to the camera's.
+// The gradients of a sphere and of the camera from the sphere's sums.
 #pragma once
 
 #include "spheres/math/setup.h"

@@ -1,4 +1,4 @@
-// Pulsar's formulas (spec sections 1.1, 5.1 and 7), operation by operation: the rounding is part of what users see.
+// Pulsar's formulas (spec sections 1.1, 5.1 and 7), operation by operation, so that results round equally.
 #pragma once
 
 #include "spheres/math/setup.h"

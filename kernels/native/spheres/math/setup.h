@@ -1,4 +1,4 @@
-// Once per sphere and view: is it visible, which pixels may it touch, and what drawing it will need (the record).
+// Setup of a sphere for a view: visibility, the rectangle of pixels that it may hit, and its record for blending.
 #pragma once
 
 #include "common/math/pixel_rectangle.h"

@@ -1,4 +1,4 @@
-// Steps of Adam: blocks of whole rows are first looked at, then stepped.
+// Steps of Adam: blocks of whole rows are first checked for values that are not finite, then updated.
 #include "training/math/adam.h"
 #include "common/cpu/pack.h"
 #include "common/pool.h"

@@ -1,4 +1,4 @@
-// Training on the CPU: what each instruction set provides.
+// Training on the CPU: the interface that each instruction set implements.
 #pragma once
 
 #include "common/isa.h"

@@ -1,4 +1,4 @@
-// The loss of images and its gradient, tile by tile.
+// The image loss and its gradient, tile by tile.
 #include <atomic>
 
 #include "common/threads.h"

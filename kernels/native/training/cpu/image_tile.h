@@ -1,5 +1,5 @@
-// A part of an image whose loss one thread computes: rows one after the other, each filtered along the line when it
-// comes, and across the lines when the last one that is needed is there.
+// A part of an image whose loss one thread computes, row by row: a row is filtered horizontally when it is read, and
+// vertically when the last row of its window is read.
 #pragma once
 
 #include "common/cpu/pack.h"

@@ -1,4 +1,4 @@
-// Packs of the numbers in memory, and of lines of images; the last pack of a row of numbers may be a part of one.
+// Loads and stores packs of arrays and of image rows; the last pack of a row may be partial.
 #pragma once
 
 #include "common/cpu/pack.h"

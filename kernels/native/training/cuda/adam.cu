@@ -1,4 +1,4 @@
-// Steps of Adam: blocks of threads take whole rows, look at them, and then step them.
+// Steps of Adam: blocks of threads take whole rows, check them for values that are not finite, then update them.
 #include <algorithm>
 
 #include "common/cuda/launch.h"

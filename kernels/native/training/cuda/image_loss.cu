@@ -1,5 +1,5 @@
-// The loss of images and its gradient. Blocks of threads take tiles of one channel of a view: first for the map of
-// dissimilarities and its derivatives, then for the gradient that these make together.
+// The image loss and its gradient. Blocks of threads take tiles of one channel of a view: first for the map of
+// dissimilarities and its derivatives, then for the gradient that follows from them.
 #include "common/cuda/launch.h"
 #include "common/cuda/memory.h"
 #include "common/cuda/primitives.cuh"

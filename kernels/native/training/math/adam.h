@@ -1,4 +1,4 @@
-// Adam as torch.optim.Adam computes it, behind the activation of a parameter.
+// Adam as in torch.optim.Adam, with the derivative of the parameter's activation.
 #pragma once
 
 #include "common/math/exp.h"

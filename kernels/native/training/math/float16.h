@@ -1,4 +1,4 @@
-// Numbers of 16 bits as floats: one, or a vector of them at once.
+// Conversion of f16 and bf16 to float, of a single number or of a vector.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Structural similarity (Wang et al., "Image Quality Assessment", 2004) of an image x and its target y, written with
-// their difference: what is left when squares of means are subtracted from means of squares then vanishes with the
-// difference, and so do the errors of rounding.
+// Structural similarity (Wang et al., "Image Quality Assessment", 2004) of an image x and its target y, written in
+// terms of their difference: variances of the difference vanish with it, and so do their rounding errors.
 #pragma once
 
 #include "common/math/number.h"

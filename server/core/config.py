@@ -30,7 +30,7 @@ _GROUPS = {
     "queue_size": "queue",
     "max_payload_mib": "limits of a call",
     "device_memory_mib": "memory",
-    "lame_duck_seconds": "end and replacement",
+    "lame_duck_seconds": "shutdown and restart",
 }
 
 
@@ -38,71 +38,69 @@ _GROUPS = {
 class Config:
     """Every setting of `lumigrad serve`; the option of `queue_size` is `--queue-size`."""
 
-    device: str = _option("auto", "auto, cpu, cuda:N, several with commas between, or all: a worker process for each")
+    device: str = _option("auto", "auto, cpu, cuda:N, a comma-separated list, or all; one worker process per device")
     host: str = _option("127.0.0.1", "address to listen on")
-    port: int = _option(50051, "port of the service, the next ones for further devices; 0 takes free ones")
-    metrics_port: int = _option(9464, "port of the Prometheus metrics, likewise; 0 takes free ones")
+    port: int = _option(50051, "gRPC port of the first worker, further workers use the next ports; 0: free ports")
+    metrics_port: int = _option(9464, "port of the Prometheus metrics, counted like --port; 0: free ports")
     metrics_host: str = _option(
-        "", "address of the metrics; none: --host if it is loopback, else 127.0.0.1", kind="HOST"
+        "", "address of the metrics; none: --host if it is a loopback address, otherwise 127.0.0.1", kind="HOST"
     )
-    metrics_tls: bool = _option(False, "encrypt the metrics too, and ask their readers for what --tls-client-ca says")
+    metrics_tls: bool = _option(False, "serve metrics over TLS, with client certificates if --tls-client-ca is set")
     tls_cert: str = _option(
-        "", "PEM file of the worker's certificate and its chain; with --tls-key, calls are encrypted", kind="FILE"
+        "", "PEM file of the worker's certificate chain; enables TLS together with --tls-key", kind="FILE"
     )
-    tls_key: str = _option("", "PEM file of the certificate's key, without a password", kind="FILE")
+    tls_key: str = _option("", "PEM file of the certificate's private key, without a password", kind="FILE")
     tls_client_ca: str = _option(
-        "", "PEM file of authorities; clients must show a certificate that one of them signed", kind="FILE"
+        "", "PEM file of certificate authorities; clients must present a certificate signed by one of them", kind="FILE"
     )
-    tokens_file: str = _option("", 'file of lines "tenant: token"; clients must send one of the tokens', kind="FILE")
-    insecure: bool = _option(False, "allow a public host without encryption or without authentication")
-    reflection: bool = _option(False, "describe the services by gRPC's reflection, to callers who may call them")
-    log_format: str = _option("plain", "form of the log on standard error", choices=("plain", "json"))
-    trace_endpoint: str = _option("", "send traces to this OpenTelemetry collector, e.g. http://localhost:4317")
-    queue_size: int = _option(64, "calls that may wait for the device")
-    max_trainings: int = _option(32, "trainings open at once; one tenant may have half of them")
-    batch_views: int = _option(16, "views, or queries of distances, of calls that wait together, computed as one")
-    batch_wait_ms: float = _option(0.0, "time for which a call waits for others to be computed as one with")
-    max_payload_mib: int = _option(1024, "payload of one request or reply")
-    transit_mib: int = _option(8192, "payloads of all calls in progress, requests and replies, of all workers together")
+    tokens_file: str = _option("", 'file with lines "tenant: token"; clients must send one of the tokens', kind="FILE")
+    insecure: bool = _option(False, "allow a --host that is not loopback without TLS or without authentication")
+    reflection: bool = _option(False, "enable gRPC server reflection for authenticated callers")
+    log_format: str = _option("plain", "format of the log on standard error", choices=("plain", "json"))
+    trace_endpoint: str = _option("", "URL of an OpenTelemetry collector to send traces to, e.g. http://localhost:4317")
+    queue_size: int = _option(64, "maximum number of calls that wait for the device")
+    max_trainings: int = _option(32, "maximum number of open trainings; half of them per tenant")
+    batch_views: int = _option(16, "maximum number of views, or of distance queries, in a batch of waiting calls")
+    batch_wait_ms: float = _option(0.0, "time to wait for more calls before a batch that is not full is run")
+    max_payload_mib: int = _option(1024, "maximum payload of one request or reply")
+    transit_mib: int = _option(8192, "maximum payload bytes of all calls in progress, over all workers")
     tenant_transit_mib: int = _option(
-        0, "of --transit-mib, what one tenant may have; 0: a quarter (at least two payloads), or all without tenants"
+        0, "one tenant's share of --transit-mib; 0: a quarter (at least two payloads), or all without tenants"
     )
-    lane_mib: int = _option(2048, "shared memory for the payloads of clients on this machine; 0: none")
-    max_pixels: int = _option(1 << 26, "pixels of one call, all its cameras together")
-    max_primitives: int = _option(1 << 24, "primitives of one scene")
-    max_cameras: int = _option(256, "cameras of one call")
-    max_rows: int = _option(1 << 24, "spheres of one query of distances")
-    max_call_seconds: float = _option(600.0, "time after which a call is ended, whatever its own deadline")
-    stall_seconds: float = _option(30.0, "time that a caller may take to send, or to receive, the next chunk of a call")
+    lane_mib: int = _option(2048, "maximum shared memory for clients on the same machine; 0: disabled")
+    max_pixels: int = _option(1 << 26, "maximum number of pixels of one call, over all its cameras")
+    max_primitives: int = _option(1 << 24, "maximum number of primitives of one scene")
+    max_cameras: int = _option(256, "maximum number of cameras of one call")
+    max_rows: int = _option(1 << 24, "maximum number of spheres of one distance query")
+    max_call_seconds: float = _option(600.0, "maximum duration of a call, even if its deadline is later")
+    stall_seconds: float = _option(30.0, "maximum time for a caller to send or receive the next chunk of a payload")
     device_memory_mib: int = _option(
         0,
-        "of the device's memory, what calls and all that is stored may take together; 0: what is free at the start",
+        "device memory for calls and stored data together; 0: nine tenths of what is free at the start",
     )
-    scene_mib: int = _option(4096, "bytes of stored scenes; the least recently used go first")
-    context_mib: int = _option(4096, "bytes of retained forward states; the least recently used go first")
-    training_mib: int = _option(8192, "bytes of trainings; those that nobody has come back to go first")
-    tenant_scene_mib: int = _option(0, "of the stored scenes, bytes that one tenant may have; 0: all")
-    tenant_context_mib: int = _option(0, "of the retained forward states, bytes that one tenant may have; 0: all")
-    tenant_training_mib: int = _option(
-        0, "of the trainings, bytes that one tenant may have; 0: half of them, or all without tenants"
+    scene_mib: int = _option(4096, "memory for stored scenes; the least recently used are evicted")
+    context_mib: int = _option(4096, "memory for retained forward states; the least recently used are evicted")
+    training_mib: int = _option(
+        8192, "memory for trainings; trainings without a client are evicted, the longest idle first"
     )
+    tenant_scene_mib: int = _option(0, "one tenant's share of --scene-mib; 0: all")
+    tenant_context_mib: int = _option(0, "one tenant's share of --context-mib; 0: all")
+    tenant_training_mib: int = _option(0, "one tenant's share of --training-mib; 0: half, or all without tenants")
     max_scenes: int = _option(
-        1 << 16, "stored scenes, in memory and in the spool each; one tenant may have half of them"
+        1 << 16, "maximum number of stored scenes, in memory and again in the spool; half of them per tenant"
     )
-    max_contexts: int = _option(1 << 16, "retained forward states; one tenant may have half of them")
-    training_seconds: float = _option(600.0, "time after which a training that nobody came back to is dropped")
+    max_contexts: int = _option(1 << 16, "maximum number of retained forward states; half of them per tenant")
+    training_seconds: float = _option(600.0, "time after which a training without a client is dropped")
     context_seconds: float = _option(600.0, "time after which an unused forward state is dropped")
-    spool: str = _option("", "folder in which stored scenes outlive the worker", kind="DIR")
-    spool_mib: int = _option(16384, "bytes that each worker keeps in the spool; the least recently used go first")
-    tenant_spool_mib: int = _option(
-        0, "of those, bytes that one tenant may have; 0: half of them, or all without tenants"
-    )
-    lame_duck_seconds: float = _option(1.0, "time between saying NOT_SERVING and refusing calls, on SIGTERM")
-    drain_seconds: float = _option(20.0, "time for the calls in progress to end, on SIGTERM")
-    hang_seconds: float = _option(120.0, "time for one part of a call on the device, after which the worker is ended")
-    max_crashes: int = _option(5, "crashes of a worker within --crash-seconds, after which it is not started again")
-    crash_seconds: float = _option(60.0, "time for which the supervisor remembers a crash")
-    no_supervisor: bool = _option(False, "run one worker in this process, and do not start it again when it dies")
+    spool: str = _option("", "folder for scenes and snapshots, which survive a restart of the worker", kind="DIR")
+    spool_mib: int = _option(16384, "disk space of each worker in --spool; the least recently used files are evicted")
+    tenant_spool_mib: int = _option(0, "one tenant's share of --spool-mib; 0: half, or all without tenants")
+    lame_duck_seconds: float = _option(1.0, "on SIGTERM, time between reporting NOT_SERVING and refusing calls")
+    drain_seconds: float = _option(20.0, "on SIGTERM, maximum time for calls in progress to end")
+    hang_seconds: float = _option(120.0, "maximum time for one job on the device; a worker that takes longer is killed")
+    max_crashes: int = _option(5, "number of crashes within --crash-seconds after which a worker is not restarted")
+    crash_seconds: float = _option(60.0, "time window of --max-crashes")
+    no_supervisor: bool = _option(False, "run one worker in this process, without restarting it after a crash")
 
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):
@@ -138,7 +136,9 @@ class Config:
         url = urlsplit(self.trace_endpoint)
         if "@" in url.netloc:
             # The log shows the configuration.
-            raise ConfigError("--trace-endpoint: expected no password in it; OTEL_EXPORTER_OTLP_HEADERS may have one")
+            raise ConfigError(
+                "--trace-endpoint: expected a URL without a password; pass credentials in OTEL_EXPORTER_OTLP_HEADERS"
+            )
         if url.scheme not in ("http", "https") or not url.hostname or url.path.strip("/"):
             text = "http://HOST:PORT or https://HOST:PORT"
             raise ConfigError(f"--trace-endpoint: expected {text}, got {self.trace_endpoint}")
@@ -146,11 +146,13 @@ class Config:
     def _check_security(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
             given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
-            raise ConfigError(f"{missing}: expected a PEM file, as {given} is given")
+            raise ConfigError(f"{missing}: expected a PEM file, since {given} is set")
         if self.tls_client_ca and not self.tls_cert:
-            raise ConfigError("--tls-client-ca: expected --tls-cert and --tls-key too, for certificates need TLS")
+            raise ConfigError(
+                "--tls-client-ca: expected --tls-cert and --tls-key too, since client certificates need TLS"
+            )
         if self.metrics_tls and not self.tls_cert:
-            raise ConfigError("--metrics-tls: expected --tls-cert and --tls-key too, which it uses")
+            raise ConfigError("--metrics-tls: expected --tls-cert and --tls-key too, whose certificate it uses")
         if self.is_loopback or self.insecure:
             return
         lacks = []
@@ -161,7 +163,7 @@ class Config:
         if lacks:
             raise ConfigError(
                 f"--host: {self.host} can be reached from other machines, so calls must be encrypted and "
-                f"authenticated: give {', and '.join(lacks)}; or say --insecure if the network is trusted"
+                f"authenticated: set {', and '.join(lacks)}; or set --insecure if the network is trusted"
             )
 
     def chosen(self) -> dict[str, Any]:

@@ -47,35 +47,35 @@ _OTHERS = "(others)"
 # Gauges without labels: name after `lumigrad_`, and help text.
 _GAUGES = {
     "up": "1 while the worker's health is SERVING.",
-    "start_time_seconds": "When the worker began to serve, since 1970.",
+    "start_time_seconds": "Unix time at which the worker started serving.",
     "queue_depth": "Calls that wait for the device.",
-    "queue_limit": "Calls that may wait for the device.",
-    "calls_in_progress": "Calls that have not ended.",
-    "calls_limit": "Calls that may be in progress.",
+    "queue_limit": "Maximum number of calls that wait for the device.",
+    "calls_in_progress": "Calls in progress.",
+    "calls_limit": "Maximum number of calls in progress.",
     "call_threads": "Threads that answer calls.",
     "call_threads_busy": "Threads that are at a call.",
-    "transit_bytes": "Bytes of the payloads of calls in progress.",
-    "transit_limit_bytes": "Bytes that those may have.",
-    "lanes": "Lanes of shared memory that are open.",
-    "lane_bytes": "Bytes of shared memory.",
-    "lane_limit_bytes": "Bytes that there may be.",
-    "scenes": "Scenes stored.",
-    "scene_bytes": "Bytes of the scenes stored.",
-    "scene_limit_bytes": "Bytes that those may have.",
-    "contexts": "Forward states retained.",
-    "context_bytes": "Bytes of the forward states retained.",
-    "context_limit_bytes": "Bytes that those may have.",
+    "transit_bytes": "Payload bytes of calls in progress.",
+    "transit_limit_bytes": "Maximum payload bytes of calls in progress.",
+    "lanes": "Open shared-memory lanes.",
+    "lane_bytes": "Bytes of shared memory in lanes.",
+    "lane_limit_bytes": "Maximum bytes of shared memory in lanes.",
+    "scenes": "Stored scenes.",
+    "scene_bytes": "Bytes of stored scenes.",
+    "scene_limit_bytes": "Maximum bytes of stored scenes.",
+    "contexts": "Retained forward states.",
+    "context_bytes": "Bytes of retained forward states.",
+    "context_limit_bytes": "Maximum bytes of retained forward states.",
     "spool_files": "Files in the spool.",
-    "spool_bytes": "Bytes of the files in the spool.",
-    "spool_limit_bytes": "Bytes that those may have.",
-    "spool_waiting": "What is not written to the spool yet.",
-    "trainings": "Trainings on the worker.",
-    "training_bytes": "Bytes of the trainings.",
-    "training_limit_bytes": "Bytes that those may have.",
-    "predicted_bytes": "Bytes of the device's memory that calls at work and in the queue are predicted to take.",
-    "device_memory_limit_bytes": "Bytes that those and all that is stored may take.",
-    "device_memory_bytes": "Memory of the device.",
-    "device_memory_free_bytes": "Memory of the device that is free.",
+    "spool_bytes": "Bytes of files in the spool.",
+    "spool_limit_bytes": "Maximum bytes of files in the spool.",
+    "spool_waiting": "Blobs that are not written to the spool yet.",
+    "trainings": "Open trainings.",
+    "training_bytes": "Bytes reserved for trainings.",
+    "training_limit_bytes": "Maximum bytes reserved for trainings.",
+    "predicted_bytes": "Predicted device memory of running and queued calls, in bytes.",
+    "device_memory_limit_bytes": "Maximum device memory for calls and stored data, in bytes.",
+    "device_memory_bytes": "Total memory of the device, in bytes.",
+    "device_memory_free_bytes": "Free memory of the device, in bytes.",
 }
 
 
@@ -87,74 +87,80 @@ class Metrics:
         # Called before the metrics are read, to bring them up to date.
         self.before_read: Callable[[], None] = lambda: None
         registry.register(_Before(self))
-        # `_created` series would double the number of series, and have no use.
+        # `_created` series would double the number of series and are not used.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
-        self.calls = Counter("lumigrad_calls", "Calls that ended.", ["method", "code"], registry=registry)
+        self.calls = Counter("lumigrad_calls", "Calls that have ended.", ["method", "code"], registry=registry)
         self.call_seconds = Histogram(
-            "lumigrad_call_seconds", "Time from a call's arrival to its end.", ["method"],
+            "lumigrad_call_seconds", "Duration of a call from its arrival to its end.", ["method"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self.stage_seconds = Histogram(
-            "lumigrad_stage_seconds", "Time of a call's stages outside the kernels.", ["stage"],
+            "lumigrad_stage_seconds", "Duration of the stages of a call outside the kernels.", ["stage"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self.kernel_seconds = Histogram(
-            "lumigrad_kernel_seconds", "Time of a kernel's stages, by its own timers.", ["engine", "op", "stage"],
+            "lumigrad_kernel_seconds", "Duration of kernel stages, measured on the device.", ["engine", "op", "stage"],
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self.batch_views = Histogram(
-            "lumigrad_batch_views", "Views computed at once, of calls that may be computed together.",
+            "lumigrad_batch_views", "Views per batch of calls that can be batched.",
             buckets=_VIEWS, registry=registry,
         )  # fmt: skip
         self.bytes = Counter(
-            "lumigrad_payload_bytes", "Payload received and sent.", ["method", "direction"], registry=registry
+            "lumigrad_payload_bytes", "Payload bytes received and sent.", ["method", "direction"], registry=registry
         )
         self.rejections = Counter(
-            "lumigrad_rejections", "Calls refused before they reached a kernel.", ["reason"], registry=registry
+            "lumigrad_rejections", "Calls refused before they reached the device.", ["reason"], registry=registry
         )
         self.evictions = Counter(
-            "lumigrad_evictions", "Stored things dropped for lack of room or use.", ["store", "reason"],
+            "lumigrad_evictions", "Stored objects evicted for lack of memory or use.", ["store", "reason"],
             registry=registry,
         )  # fmt: skip
         self.scene_puts = Counter(
-            "lumigrad_scene_puts", "Scenes put, by whether their content was here.", ["result"], registry=registry
+            "lumigrad_scene_puts",
+            "Scene uploads, by whether the content was already stored.",
+            ["result"],
+            registry=registry,
         )
         self.context_lookups = Counter(
-            "lumigrad_context_lookups", "Forward states asked for.", ["result"], registry=registry
+            "lumigrad_context_lookups", "Look-ups of forward states.", ["result"], registry=registry
         )
         self.lane_fallbacks = Counter(
-            "lumigrad_lane_fallbacks", "Times that the stream stood in for shared memory.", ["reason"],
+            "lumigrad_lane_fallbacks", "Uses of the stream in place of shared memory.", ["reason"],
             registry=registry,
         )  # fmt: skip
         self.nonfinite_gradients = Counter(
-            "lumigrad_nonfinite_gradients", "Numbers in gradients sent that are NaN or infinite.", ["engine"],
+            "lumigrad_nonfinite_gradients", "NaN or infinite values in gradients that were sent.", ["engine"],
             registry=registry,
         )  # fmt: skip
         self.tenant_calls = Counter("lumigrad_tenant_calls", "Calls of a tenant.", ["tenant"], registry=registry)
         self.tenant_bytes = Counter(
-            "lumigrad_tenant_payload_bytes", "Payload of a tenant, both ways.", ["tenant"], registry=registry
+            "lumigrad_tenant_payload_bytes",
+            "Payload bytes of a tenant, received and sent.",
+            ["tenant"],
+            registry=registry,
         )
-        self.spans = Counter("lumigrad_trace_spans", "Spans of calls.", ["result"], registry=registry)
+        self.spans = Counter("lumigrad_trace_spans", "Trace spans of calls.", ["result"], registry=registry)
         self.spool_writes = Counter(
-            "lumigrad_spool_writes", "What was to be written to the spool.", ["kind", "result"], registry=registry
+            "lumigrad_spool_writes", "Writes to the spool.", ["kind", "result"], registry=registry
         )
         self.spool_reads = Counter(
-            "lumigrad_spool_reads", "What was to be read from the spool.", ["kind", "result"], registry=registry
+            "lumigrad_spool_reads", "Reads from the spool.", ["kind", "result"], registry=registry
         )
         self._shortages = Counter(
-            "lumigrad_memory_shortages", "Work that found no memory on the device.", ["result"], registry=registry
+            "lumigrad_memory_shortages", "Failed allocations of device memory.", ["result"], registry=registry
         )
         self._tenants: set[str] = set()
         self._restarts = Counter(
-            "lumigrad_worker_restarts", "Workers that the supervisor started after the first one.", registry=registry
+            "lumigrad_worker_restarts", "Restarts of the worker by the supervisor.", registry=registry
         )
         self._last_exit = Gauge(
-            "lumigrad_worker_last_exit", "1 for the reason for which the worker before this one ended.", ["reason"],
+            "lumigrad_worker_last_exit", "1 for the reason for which the previous worker ended.", ["reason"],
             registry=registry,
         )  # fmt: skip
         self._calls_in_stage = Gauge(
-            "lumigrad_calls_in_stage", "Calls in progress, by where they are.", ["stage"], registry=registry
+            "lumigrad_calls_in_stage", "Calls in progress, by stage.", ["stage"], registry=registry
         )
         self._show_zeros()
         # Cached because finding a series by its labels takes longer than counting.
@@ -248,8 +254,8 @@ class Metrics:
         self.registry.register(_Total(f"lumigrad_{name}", text, read))
 
     def describe(self, **labels: str) -> None:
-        """Show facts about this worker as the labels of a gauge that is 1."""
-        text = "1; its labels tell what this worker is."
+        """Show properties of this worker as the labels of a gauge that is 1."""
+        text = "1, with properties of the worker as labels."
         Gauge("lumigrad_worker_info", text, list(labels), registry=self.registry).labels(**labels).set(1)
 
     def observe_stages(self, read: Callable[[], Mapping[str, float]]) -> None:
@@ -286,9 +292,13 @@ class _Accounts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Amounts reserved, by resource and tenant, and the limits."""
-        taken = GaugeMetricFamily("lumigrad_account_taken", "What is taken of a resource.", labels=["resource"])
-        limit = GaugeMetricFamily("lumigrad_account_limit", "What may be.", labels=["resource"])
-        text = "What one tenant has taken of a resource."
+        taken = GaugeMetricFamily(
+            "lumigrad_account_taken", "Reserved amount of a shared resource.", labels=["resource"]
+        )
+        limit = GaugeMetricFamily(
+            "lumigrad_account_limit", "Maximum reserved amount of a shared resource.", labels=["resource"]
+        )
+        text = "Amount of a shared resource that a tenant has reserved."
         of_tenants = GaugeMetricFamily("lumigrad_tenant_taken", text, labels=["resource", "tenant"])
         for resource, account in self._by_resource.items():
             taken.add_metric([resource], account.taken)

@@ -1,4 +1,4 @@
-"""`lumigrad serve`: run a worker for each device, and see to it that they go on."""
+"""`lumigrad serve`: runs a worker for each device, and restarts workers that crash."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lumigrad.server.process.supervisor import Supervisor
 
 _EXAMPLES = """\
 examples:
-  lumigrad serve                                             the first CUDA device, else the CPU
-  lumigrad serve --device cuda:0,cuda:1 --port 50051         a worker each, on ports 50051 and 50052
-  lumigrad serve --port 0 --metrics-port 0         on free ports, which a line tells
+  lumigrad serve                                         on the first CUDA device, or on the CPU
+  lumigrad serve --device cuda:0,cuda:1 --port 50051     two workers, on ports 50051 and 50052
+  lumigrad serve --port 0 --metrics-port 0               on free ports, which the log reports
   lumigrad serve --host 0.0.0.0 --tls-cert worker.pem --tls-key worker.key --tokens-file tenants
 """
 
@@ -22,7 +22,7 @@ examples:
 class ServeCommand:
     """The subcommand as the `lumigrad` command expects it."""
 
-    help = "run a worker that renders for clients"
+    help = "run rendering workers"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the worker's options."""
@@ -33,7 +33,7 @@ class ServeCommand:
         """Serve until a signal; returns the exit code."""
         try:
             config = Config.from_arguments(arguments)
-            # Workers would fail one after the other for want of it.
+            # Reported here once, instead of by every worker.
             if find_spec("torch") is None:
                 raise ModuleNotFoundError("No module named 'torch'", name="torch")
             if not config.no_supervisor:
@@ -41,7 +41,7 @@ class ServeCommand:
         except ConfigError as error:
             sys.stderr.write(f"lumigrad: error: {error}\n")
             return CONFIG_ERROR
-        # Imported late: torch takes seconds, and neither `lumigrad --help` nor the supervisor needs any of it.
+        # Imported late: importing torch takes seconds, and neither `lumigrad --help` nor the supervisor needs it.
         from lumigrad.server.process.main import run
 
         return run(config.of_worker(0))

@@ -88,7 +88,7 @@ class Heartbeat:
         works = error is None
         if works != self._works:
             self._works = works
-            text = "the device works again" if works else "the device does not work"
+            text = "the device works again" if works else "the device fails a test render"
             logs.event(text, logging.WARNING if works else logging.ERROR, error=error)
             self._on_change(works)
 

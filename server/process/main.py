@@ -30,7 +30,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     # A crash, or SIGQUIT, writes the stacks of all threads to standard error.
     faulthandler.enable()
     faulthandler.register(signal.SIGQUIT)
-    # The kernels have threads of their own; torch does odd jobs here, and its threads only get in their way.
+    # The kernels have their own threads, with which torch's threads would compete.
     torch.set_num_threads(1)
     signals = _listen()
     try:
@@ -38,21 +38,21 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     except ConfigError as error:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
-    logs.event("configuration, where it is not the default", **config.chosen())
+    logs.event("options that differ from their defaults", **config.chosen())
     try:
         worker.start()
     except Exception as error:
-        logs.event("the device does not work", logging.ERROR, error=error)
+        logs.event("the device failed its first render", logging.ERROR, error=error)
         return DEVICE_ERROR
     announce = supervisor.announce if supervisor else _print
     announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
     logs.event("signal", name=_next(signals).name)
-    # Beside a supervisor the second signal may be the first one, passed on: it kills when it wants to force.
+    # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.
     if supervisor is None:
         threading.Thread(target=_force, args=(signals,), name="force", daemon=True).start()
     worker.stop()
     logging.shutdown()
-    # Python would take gRPC apart first, and that would cancel calls.
+    # A normal exit would shut gRPC down first, which would cancel calls.
     os._exit(STOPPED)
 
 
@@ -81,5 +81,5 @@ def _next(signals: int) -> signal.Signals:
 
 def _force(signals: int) -> None:
     number = _next(signals)
-    logs.event("forced to end", logging.WARNING, name=number.name)
+    logs.event("exiting without waiting for calls", logging.WARNING, name=number.name)
     os._exit(128 + number)

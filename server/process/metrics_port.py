@@ -135,7 +135,11 @@ class MetricsPort:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, lambda: "")
             socket.context.load_cert_chain(config.tls_cert, config.tls_key)
         except OSError as error:
-            logs.event("the metrics' certificate read before stays in use", logging.WARNING, why=type(error).__name__)
+            logs.event(
+                "cannot read the metrics' certificate; the previous one stays in use",
+                logging.WARNING,
+                why=type(error).__name__,
+            )
             return
         self._versions = versions
 

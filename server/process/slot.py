@@ -93,7 +93,7 @@ class Slot:
     def end_silent(self) -> None:
         """Kill a worker without heartbeat, after it was asked to log its stacks."""
         assert self.process is not None
-        logs.event("the worker gives no sign of life: killing it", logging.ERROR, device=self._config.device)
+        logs.event("the worker does not respond: killing it", logging.ERROR, device=self._config.device)
         self._is_hung = True
         self.process.dump()
         self.process.kill()
@@ -124,8 +124,8 @@ class Slot:
             return
         self.exit_code = GAVE_UP
         logs.event(
-            f"gave up: {self._config.max_crashes} crashes within {self._config.crash_seconds:g} s (--max-crashes, "
-            "--crash-seconds); the log above says why the workers ended",
+            f"not restarting the worker: {self._config.max_crashes} crashes within {self._config.crash_seconds:g} s "
+            "(--max-crashes, --crash-seconds); the log above has the reason of each",
             logging.ERROR,
             device=device,
         )

@@ -205,7 +205,7 @@ class Supervisor:
                 slot.exit_code = STOPPED
 
     def _force(self, number: signal.Signals) -> int:
-        logs.event("forced to end", logging.WARNING, name=number.name)
+        logs.event("killing all workers", logging.WARNING, name=number.name)
         for process in self._processes():
             process.kill()
         return 128 + number

@@ -128,12 +128,12 @@ class Worker:
         threading.Thread(target=self._keep_house, name="housekeeping", daemon=True).start()
         described = describe(self._device)
         if self._config.device == "auto" and self._device.type == "cpu":
-            logs.event("no usable CUDA device: rendering on the CPU", logging.WARNING, why=cuda_lack())
+            logs.event("no usable CUDA device, using the CPU", logging.WARNING, why=cuda_lack())
         limits = store_limits(self._config, self._machine.memory.capacity_bytes)
         if limits.is_cut:
             logs.event(
-                "scenes and trainings may take less than --scene-mib and --training-mib say: half of the device's "
-                "memory is left to calls; lower these options, or raise --device-memory-mib",
+                "the limits of --scene-mib and --training-mib are reduced, since half of the device's memory is "
+                "reserved for calls; lower these options or raise --device-memory-mib",
                 logging.WARNING,
                 scene_mib=limits.scene_bytes // MIB,
                 training_mib=limits.training_bytes // MIB,
@@ -151,10 +151,10 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Say NOT_SERVING, let callers notice, then let the calls in progress end; refuses calls for ever after.
+        """Report NOT_SERVING for the lame-duck time, wait for the calls in progress, then refuse all calls.
 
-        The process is to end then. gRPC's own way to stop would cancel the calls that arrive at that moment, and nobody
-        may repeat those; the end of the process tells their callers that they may.
+        The process must exit afterwards. gRPC's own shutdown would cancel calls that arrive at that moment, and clients
+        do not repeat cancelled calls; after the exit of the process they do.
         """
         config = self._config
         self._health.stop()
@@ -163,7 +163,7 @@ class Worker:
         self._handler.close()
         is_idle = self._handler.wait_idle(config.drain_seconds)
         logs.event("stopped" if is_idle else "stopped with calls in progress", calls=self._handler.in_progress)
-        # Whoever has just been served may be calling again: let them hear that they may do so elsewhere.
+        # Clients whose calls just ended may call again; refuse them explicitly, so that they try another worker.
         time.sleep(_REFUSING_SECONDS)
         self._handler.end_all()
         self._machine.executor.close()
@@ -171,8 +171,8 @@ class Worker:
         self._handler.wait_sent(_FLUSH_SECONDS)
         self._tracer.close()
         if self._spool is not None and not self._spool.flush(_SPOOL_SECONDS):
-            logs.event("stopped before all was in the spool", logging.WARNING, missing=self._spool.depth)
-        # While the kernels' library is still there to take its own back.
+            logs.event("stopped before everything was written to the spool", logging.WARNING, missing=self._spool.depth)
+        # Tensors must be freed before the kernels' library is unloaded.
         self._tenants.clear()
 
     def _services(self) -> list[grpc.GenericRpcHandler]:

@@ -60,9 +60,9 @@ class Tokens:
                 self._tenant_of = _read(self._path)
             except ConfigError as error:
                 # Half an edit must neither lock everybody out nor let anybody in.
-                logs.event(f"{error}; the tokens read before stay valid", logging.ERROR)
+                logs.event(f"{error}; the previous tokens stay valid", logging.ERROR)
             else:
-                logs.event("tokens read again", tokens=len(self._tenant_of))
+                logs.event("tokens reloaded", tokens=len(self._tenant_of))
 
 
 def _read(path: str) -> Mapping[str, str]:

@@ -39,12 +39,12 @@ class Certificates:
                 renewed = self._read()
             except ConfigError as error:
                 # Certificate and key are seldom replaced at the same instant: the next handshake looks again.
-                logs.event(f"{error}; the certificate read before stays in use", logging.WARNING)
+                logs.event(f"{error}; the previous certificate stays in use", logging.WARNING)
                 return None
             if self._file_versions() != versions:
                 return None
             self._versions, self._current = versions, renewed
-            logs.event("certificate read again")
+            logs.event("certificate reloaded")
             return renewed
 
     def _file_versions(self) -> tuple[FileVersion, ...]:

@@ -117,7 +117,7 @@ def _write_down(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        logs.event("a call was not written down", logging.ERROR, error=error)
+        logs.event("logging a call failed", logging.ERROR, error=error)
 
 
 # Watchers wait without a thread.

@@ -92,7 +92,7 @@ class SpanTracer:
 class _WatchedExporter(SpanExporter):
     """Counts the spans that are sent and lost, and logs when sending begins to fail and when it succeeds again.
 
-    Why it fails, the log has from OpenTelemetry itself.
+    OpenTelemetry logs the reason.
     """
 
     def __init__(self, exporter: SpanExporter, metrics: Metrics) -> None:
@@ -108,7 +108,7 @@ class _WatchedExporter(SpanExporter):
         self._metrics.spans.labels("exported" if works else "lost").inc(len(spans))
         if works != self._works:
             self._works = works
-            text = "traces are exported again" if works else "traces cannot be exported; calls go on"
+            text = "traces are exported again" if works else "traces cannot be exported; calls are not affected"
             logs.event(text, logging.WARNING)
         return result
 

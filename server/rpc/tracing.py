@@ -52,7 +52,7 @@ def tracer_of(config: Config, device: str, metrics: Metrics) -> Tracer:
     except ImportError as error:
         if config.trace_endpoint:
             raise ConfigError(f"--trace-endpoint: {_NEEDS} ({error})") from None
-        logs.event(f"no traces: OTEL_EXPORTER_OTLP_ENDPOINT {_NEEDS}", logging.WARNING)
+        logs.event(f"traces are disabled: OTEL_EXPORTER_OTLP_ENDPOINT {_NEEDS}", logging.WARNING)
         return NoTracer()
 
 

@@ -86,7 +86,12 @@ def _restore(
             scene = _made(runtime, call, found)
         except (ArgumentError, InvalidArgumentError, ProtocolError, SceneNotFoundError) as error:
             # The limits have changed, or a mesh of the world has gone.
-            logs.event("a scene of the spool is removed", logging.WARNING, scene=found.message.info.scene_id, why=error)
+            logs.event(
+                "removing an invalid scene from the spool",
+                logging.WARNING,
+                scene=found.message.info.scene_id,
+                why=error,
+            )
             spool.remove(found)
             return
         if found.is_valid:

@@ -219,7 +219,7 @@ class Spool:
             # It was deleted meanwhile.
             return None
         except DamagedError as error:
-            logs.event("a damaged file of the spool is removed", logging.WARNING, file=entry.path, why=error)
+            logs.event("removing a damaged file from the spool", logging.WARNING, file=entry.path, why=error)
             with self._lock:
                 if self._index.has(key, entry):
                     self._forget(key)

@@ -181,7 +181,7 @@ class Session:
         except (BusyError, DeviceMemoryError) as error:
             # The step is done, so its reply must still be sent.
             why = getattr(error, "what", error)
-            logs.event("a snapshot was not written", logging.WARNING, training=self._training.training_id, why=why)
+            logs.event("a snapshot could not be written", logging.WARNING, training=self._training.training_id, why=why)
             return False
 
     def _get_views(self, request: Request) -> Replies:

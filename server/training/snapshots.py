@@ -78,7 +78,7 @@ def warn_of_size(state: TrainingState, runtime: Runtime) -> None:
     nbytes, share = sum(tensor.nbytes for tensor in state.tensors().values()), runtime.payload_memory.account.share
     if state.plan.message.snapshot_every and runtime.tenant_spool is not None and nbytes > share:
         why = f"{nbytes} bytes are more than a tenant may have of payloads in progress: {share}"
-        logs.event("snapshots will not be written", logging.WARNING, scene=state.scene_id, why=why)
+        logs.event("snapshots are disabled for a training", logging.WARNING, scene=state.scene_id, why=why)
 
 
 def read(

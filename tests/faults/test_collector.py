@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "OTEL_BSP_MAX_QUEUE_SIZE": str(2 * BATCH),
     "OTEL_EXPORTER_OTLP_TIMEOUT": "0.3",
 }
-FAILURE = "traces cannot be exported; calls go on"
+FAILURE = "traces cannot be exported; calls are not affected"
 
 
 def render(process: WorkerProcess, count: int) -> None:

@@ -135,7 +135,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_killed(tmp_path: Path, freeze: o
         expected = client.render(cloud(), CAMERA).color
         assert callable(freeze)
         freeze(process, faults)
-        process.wait_for_log("the worker gives no sign of life: killing it", seconds=45)
+        process.wait_for_log("the worker does not respond: killing it", seconds=45)
         assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
         assert process.metric("lumigrad_worker_last_exit", reason="hang") == 1
     # A process that is held still writes down where; one that is stopped does nothing at all.

@@ -106,7 +106,7 @@ def test_a_replaced_certificate_is_used_and_a_broken_one_is_not(
     encrypted: WorkerProcess, authority: Authority, live: Identity, tmp_path: Path
 ) -> None:
     live.key.write_text("broken")
-    encrypted.wait_for_log("the metrics' certificate read before stays in use")
+    encrypted.wait_for_log("cannot read the metrics' certificate; the previous one stays in use")
     assert "lumigrad_up" in read(encrypted.metrics_port, context(authority))
     newer = Authority(tmp_path, "newer")
     own = newer.sign("worker")

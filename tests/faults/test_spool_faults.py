@@ -29,7 +29,7 @@ def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
         with pytest.raises(SceneNotFound):
             client.render(named, CAMERA, max_depth=10)
         assert process.metric("lumigrad_spool_reads_total", kind="scene", result="damaged") == 1
-        process.wait_for_log("a damaged file of the spool is removed")
+        process.wait_for_log("removing a damaged file from the spool")
         assert not path.exists()
         assert np.array_equal(shown(client, scene), expected)
 

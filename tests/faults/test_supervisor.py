@@ -107,7 +107,7 @@ def test_a_crash_loop_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert result.stderr.count("worker started") == 3
     assert result.stderr.count("code=70 reason=crash") == 3
-    assert "gave up: 3 crashes within 60 s (--max-crashes, --crash-seconds)" in result.stderr
+    assert "not restarting the worker: 3 crashes within 60 s (--max-crashes, --crash-seconds)" in result.stderr
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "cpu,tpu"])
@@ -190,7 +190,7 @@ def test_a_call_that_crashes_every_worker_is_given_up_before_the_workers_are(tmp
         other.wait_for_progress()
         # One that is just dying may still take a call.
         assert process.log.count("reason=crash") in (2, 3)
-        assert "gave up" not in process.log
+        assert "not restarting" not in process.log
         assert faults.strike("poison")
         assert np.array_equal(poisoner.render(cloud(), CAMERA, outputs=[POISON]).hits, expected.hits)
         assert other.failures == []

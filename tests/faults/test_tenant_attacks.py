@@ -215,7 +215,7 @@ def test_what_a_tenant_stores_leaves_memory_for_the_calls_of_others(small: Simpl
 
 
 def test_a_scene_that_is_larger_than_all_the_room_is_refused_with_the_limit(small: SimpleNamespace) -> None:
-    assert small.process.log.count("scenes and trainings may take less than --scene-mib and --training-mib say") == 1
+    assert small.process.log.count("the limits of --scene-mib and --training-mib are reduced") == 1
     error = failure(lambda: small.b.put(sphere_cloud(900_000)))
     assert error.code() == Code.RESOURCE_EXHAUSTED
     assert f"of {24 * MIB} that scenes may take (--scene-mib, --device-memory-mib)" in error.details()

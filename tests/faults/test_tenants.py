@@ -198,7 +198,7 @@ def test_a_token_that_is_taken_away_is_not_valid_any_more(tmp_path: Path) -> Non
         assert failure(lambda: alice.get(scene_id=scene_id)).code() == Code.UNAUTHENTICATED
         tokens.write_text("alice\n")
         assert carol.get(scene_id=scene_id)
-        process.wait_for_log("the tokens read before stay valid")
+        process.wait_for_log("the previous tokens stay valid")
 
 
 def test_who_fills_their_share_loses_their_own_scenes_and_states_first(tmp_path: Path) -> None:

@@ -171,13 +171,13 @@ def test_a_certificate_that_is_replaced_is_used_from_the_next_connection_on(tmp_
             # Half-way: the key does not fit yet, so the old pair stays.
             with Client(process.target, tls=old.certificate) as between:
                 between.info()
-            process.wait_for_log("the certificate read before stays in use")
+            process.wait_for_log("the previous certificate stays in use")
             os.replace(second.key, live.key)
             with Client(process.target, tls=new.certificate) as after:
                 after.info()
             before.info()
         assert "not signed by an authority that is trusted here" in refusal(process.target, tls=old.certificate)
-        process.wait_for_log("certificate read again")
+        process.wait_for_log("certificate reloaded")
 
 
 def test_where_both_are_asked_for_the_token_tells_the_tenant_and_either_can_be_taken_away(
@@ -212,13 +212,13 @@ def test_files_that_do_not_work_end_the_worker_with_code_2(authority: Authority,
     absent, junk = str(tmp_path / "absent.pem"), str(tmp_path / "junk.pem")
     Path(junk).write_text("no certificate\n")
     cases = {
-        ("--tls-cert", certificate): "--tls-key: expected a PEM file, as --tls-cert is given",
+        ("--tls-cert", certificate): "--tls-key: expected a PEM file, since --tls-cert is set",
         ("--tls-client-ca", certificate): "--tls-client-ca: expected --tls-cert and --tls-key too",
         ("--tls-cert", absent, "--tls-key", key): f"--tls-cert: cannot read {absent}: No such file",
         ("--tls-cert", certificate, "--tls-key", other): f"--tls-key: {other} is not the key of the certificate in",
         ("--tls-cert", junk, "--tls-key", key): "expected a certificate chain and its key without a password",
         (*files(own), "--tls-client-ca", junk): "--tls-client-ca: expected certificates of authorities, PEM",
-        ("--host", "0.0.0.0", *files(own)): "give --tokens-file or --tls-client-ca; or say --insecure",
+        ("--host", "0.0.0.0", *files(own)): "set --tokens-file or --tls-client-ca; or set --insecure",
         ("--tokens-file", absent): f"--tokens-file: cannot read {absent}",
     }
     for options, text in cases.items():
@@ -233,7 +233,7 @@ def test_a_public_address_needs_tls_and_tokens_and_no_more(
     tokens = tmp_path / "tokens"
     tokens.write_text(f"alice: {TOKEN}\n")
     result = serve("--host", "0.0.0.0", "--tokens-file", str(tokens))
-    assert (result.returncode, "give --tls-cert and --tls-key; or say" in result.stderr) == (2, True), result.stderr
+    assert (result.returncode, "set --tls-cert and --tls-key; or set" in result.stderr) == (2, True), result.stderr
     arguments = [
         LUMIGRAD, "serve", "--device", "cpu", "--host", "0.0.0.0", "--port", "0", "--metrics-port", "0",
         *files(own), "--tokens-file", str(tokens), "--lame-duck-seconds", "0",

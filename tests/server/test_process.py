@@ -58,7 +58,7 @@ def test_a_second_worker_on_the_same_port_does_not_start(shared_worker: WorkerPr
     ("options", "text"),
     [
         (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from other machines"),
-        (["--host", "::"], "say --insecure if the network is trusted"),
+        (["--host", "::"], "set --insecure if the network is trusted"),
         (["--device", "cuda:99"], "--device 'cuda:99': "),
         (["--device", "tpu"], "--device: expected 'auto', 'cpu' or 'cuda:N', got 'tpu'"),
         (["--port", "70000"], "--port: expected 0 to 65535, got 70000"),
@@ -143,7 +143,9 @@ def test_metrics_show_the_time_of_every_kernel_stage_after_a_render(rendered: Wo
 
 
 def test_the_log_shows_the_settings_that_are_not_the_default(shared_worker: WorkerProcess) -> None:
-    line = next(line for line in shared_worker.log.splitlines() if " INFO configuration, " in line)
+    line = next(
+        line for line in shared_worker.log.splitlines() if " INFO options that differ from their defaults" in line
+    )
     assert " device=cpu " in line and " no_supervisor=True" in line
     assert "queue_size" not in line and len(line) < 300
 
@@ -199,7 +201,7 @@ def test_logs_are_json_on_request() -> None:
 
 def test_a_worker_without_a_gpu_says_that_it_renders_on_the_cpu() -> None:
     with worker(environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""}) as process:
-        process.wait_for_log("no usable CUDA device: rendering on the CPU")
+        process.wait_for_log("no usable CUDA device, using the CPU")
         client = RawClient(process.target)
         assert client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).device == "cpu"
         client.close()

@@ -228,7 +228,7 @@ def test_the_variables_of_opentelemetry_do_as_well_as_the_option_and_strangers_l
     [
         ("localhost:4317", "--trace-endpoint: expected http://HOST:PORT or https://HOST:PORT, got localhost:4317"),
         ("http://localhost:4317/v1/traces", "--trace-endpoint: expected http://HOST:PORT or https://HOST:PORT, got"),
-        ("http://user:word@host:1", "--trace-endpoint: expected no password in it"),
+        ("http://user:word@host:1", "--trace-endpoint: expected a URL without a password"),
     ],
 )
 def test_an_endpoint_that_cannot_work_is_refused(endpoint: str, text: str) -> None:
@@ -294,5 +294,5 @@ def test_without_the_packages_the_option_is_an_error_and_a_variable_is_not() -> 
     option, variable, made = said(script).splitlines()
     hint = 'needs more packages; install them with: pip install "lumigrad[trace]"'
     assert option.startswith(f"--trace-endpoint: {hint} (No module named 'opentelemetry")
-    assert variable.endswith(f"WARNING no traces: OTEL_EXPORTER_OTLP_ENDPOINT {hint}")
+    assert variable.endswith(f"WARNING traces are disabled: OTEL_EXPORTER_OTLP_ENDPOINT {hint}")
     assert made == "NoTracer"

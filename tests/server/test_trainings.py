@@ -30,7 +30,7 @@ def test_a_training_whose_snapshots_are_too_large_is_warned_of(tmp_path: Path) -
         client = RawClient(process.target)
         training = RawTraining(client, start_of(client, gaussian_cloud(4000, coefficients=16), snapshot_every=1))
         training.started()
-        process.wait_for_log("snapshots will not be written")
+        process.wait_for_log("snapshots are disabled for a training")
         assert not training.step(0).snapshotted
         training.finish()
         client.close()

@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from support.workers.forks import ForkedProcess
+
 LUMIGRAD = str(Path(sys.executable).with_name("lumigrad"))
 START_SECONDS = 60.0
 _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
@@ -47,8 +49,12 @@ class WorkerProcess:
         self._credentials = credentials
         alone = () if supervised else ("--no-supervisor",)
         arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
-        self.process = subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        # A supervisor starts processes of its own, and an environment may matter to what is loaded.
+        is_plain = not supervised and environment is None and arguments[0] == LUMIGRAD
+        self.process = (
+            ForkedProcess(arguments[1:])
+            if is_plain
+            else subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         )
         self._log: list[str] = []
         self._reader = threading.Thread(target=self._collect, daemon=True)

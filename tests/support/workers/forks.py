@@ -1,0 +1,171 @@
+"""Processes of `lumigrad` forked from one that has loaded everything: imports take a process two seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+_TESTS = Path(__file__).parents[2]
+_MESSAGE_BYTES = 1 << 18
+
+
+class ForkedProcess:
+    """A running `lumigrad`, with what tests use of `subprocess.Popen`; standard output and error are pipes of text."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Start `lumigrad` with these arguments, in this environment and folder."""
+        ends = [os.pipe() for _ in range(3)]
+        try:
+            self.pid = _server().fork(arguments, [writing for _, writing in ends])
+        finally:
+            for _, writing in ends:
+                os.close(writing)
+        self.stdout, self.stderr, self._status = (os.fdopen(reading, encoding="utf-8") for reading, _ in ends)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; returns the exit code, or raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._status, selectors.EVENT_READ)
+                if not selector.select(timeout):
+                    raise subprocess.TimeoutExpired("lumigrad", timeout or 0.0)
+            self.returncode = int(self._status.read())
+            self._status.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class _ForkServer:
+    """The handle on the process that forks; it ends, and kills what it forked, when this process does."""
+
+    def __init__(self) -> None:
+        self._line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.workers.forks", str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=_TESTS,
+                pass_fds=[its.fileno()],
+            )
+
+    def fork(self, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+        """Have it fork a process that writes to standard output, to standard error and at last its exit code."""
+        order = {"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(os.environ)}
+        socket.send_fds(self._line, [json.dumps(order).encode()], descriptors)
+        return int(self._line.recv(_MESSAGE_BYTES))
+
+
+@functools.cache
+def _server() -> _ForkServer:
+    return _ForkServer()
+
+
+class _Server:
+    """Forks a process for each order, and tells how it ended, until the other end of `line` is closed."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._signals, writing = os.pipe()
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Where each child's exit code is to be written.
+        self._statuses: dict[int, int] = {}
+        self._own = [self._signals, writing, line.fileno()]
+
+    def run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._signals, selectors.EVENT_READ)
+            selector.register(self._line, selectors.EVENT_READ)
+            while True:
+                ready = [key.fd for key, _ in selector.select()]
+                if self._signals in ready:
+                    os.read(self._signals, _MESSAGE_BYTES)
+                    self._tell_ends()
+                if self._line.fileno() in ready:
+                    order, descriptors, _, _ = socket.recv_fds(self._line, _MESSAGE_BYTES, 3)
+                    if not order:
+                        break
+                    self._fork(json.loads(order), descriptors, [*self._own, selector.fileno()])
+        for pid in self._statuses:
+            os.kill(pid, signal.SIGKILL)
+
+    def _fork(self, order: dict[str, Any], descriptors: list[int], own: list[int]) -> None:
+        output, error, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(output, 1)
+            os.dup2(error, 2)
+            for descriptor in (*own, *descriptors, *self._statuses.values()):
+                os.close(descriptor)
+            _become(**order)
+        self._statuses[pid] = status
+        os.close(output)
+        os.close(error)
+        self._line.send(str(pid).encode())
+
+    def _tell_ends(self) -> None:
+        for pid in list(self._statuses):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with os.fdopen(self._statuses.pop(pid), "w") as told:
+                    told.write(str(os.waitstatus_to_exitcode(status)))
+
+
+def _become(arguments: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
+    """Be that command, in this process."""
+    code = 1
+    try:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = ["lumigrad", *arguments]
+        code = cli.main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    # Loaded before the first fork.
+    from lumigrad.client import cli
+    from lumigrad.server.process import main as _loaded  # noqa: F401
+
+    # Collections in a child would otherwise copy the pages of all these objects.
+    gc.freeze()
+    _Server(socket.socket(fileno=int(sys.argv[1]))).run()

@@ -209,10 +209,10 @@ class DeviceMemory:
         """Count what is stored; forward states may have to go."""
         self._contexts, self._stored, self._trainings = contexts, (contexts, scenes), trainings
 
-    def check(self, cost: Cost) -> None:
-        """Refuse work for which there is not enough memory even if nothing else takes any."""
-        if cost.bytes > self.capacity_bytes:
-            raise DeviceMemoryError(cost.bytes, self.capacity_bytes)
+    def check(self, cost: Cost, held_bytes: int = 0) -> None:
+        """Refuse work for which there is not enough memory even if nothing takes any but `held_bytes`."""
+        if cost.bytes + held_bytes > self.capacity_bytes:
+            raise DeviceMemoryError(cost.bytes, self.capacity_bytes - held_bytes)
 
     def make_room(self, cost: Cost) -> None:
         """Drop as many forward states as work needs; a DeviceMemoryError if that is not enough for now."""

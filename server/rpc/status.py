@@ -82,7 +82,7 @@ def _device_memory(error: errors.DeviceMemoryError) -> Answer:
     detail = errors_pb2.DeviceMemoryShort(asked_bytes=asked, available_bytes=available)
     what = f"the call takes about {asked} bytes of the device's memory"
     if error.retry_seconds is None:
-        text = f"{what}, which has {available} in all; send fewer cameras, pixels, primitives or rows"
+        text = f"{what}, of which it can have at most {available}; send fewer cameras, pixels, primitives or rows"
         return Answer(StatusCode.RESOURCE_EXHAUSTED, text, "device_memory", (detail,))
     text = f"{what}, of which too little is free; try again later, or send fewer cameras, pixels, primitives or rows"
     retry = details.retry_info(error.retry_seconds)

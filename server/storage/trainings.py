@@ -53,6 +53,16 @@ class Resizer(Protocol):
         """`resize` on the device's thread; DeviceMemoryError if the device has too little memory."""
 
 
+@contextmanager
+def counted(reserved_bytes: int) -> Iterator[None]:
+    """Add bytes that are reserved already to those that a DeviceMemoryError reports."""
+    try:
+        yield
+    except DeviceMemoryError as error:
+        asked, available = (nbytes + reserved_bytes for nbytes in (error.asked_bytes, error.available_bytes))
+        raise DeviceMemoryError(asked, max(0, available), error.retry_seconds) from error
+
+
 class TrainingReservation:
     """The memory reserved for one training."""
 
@@ -77,15 +87,6 @@ class TrainingReservation:
     def grow(self, count: int) -> None:
         """Reserve memory for more primitives; call `resize` afterwards. Only on the device's thread."""
         self._store.grow(self._reservation, self._footprint.bytes(max(self._count, count)))
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Add this reservation's bytes, which are reserved already, to those that a DeviceMemoryError reports."""
-        try:
-            yield
-        except DeviceMemoryError as error:
-            asked, available = (nbytes + self.bytes for nbytes in (error.asked_bytes, error.available_bytes))
-            raise DeviceMemoryError(asked, max(0, available), error.retry_seconds) from error
 
     def resize(self, count: int) -> None:
         """Reserve exactly the memory of the `count` primitives that now exist."""

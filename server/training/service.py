@@ -13,7 +13,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime, Tenants
-from lumigrad.server.storage.trainings import Training
+from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
@@ -119,7 +119,7 @@ def _begun(start: training_pb2.TrainingStart, runtime: Runtime, first: Request) 
             return TrainingState(start.scene.scene_id, plan, views, parameters, density, reservation)
 
         runtime.memory.check(Cost(bytes=reservation.bytes))
-        with reservation.counted():
+        with counted(reservation.bytes):
             state = runtime.executor.run(make, first.part)
     state.version = scene.version
     snapshots.warn_of_size(state, runtime)

@@ -24,7 +24,7 @@ from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime
-from lumigrad.server.storage.trainings import Training
+from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import replies, snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
 from lumigrad.server.training.requests import Request
@@ -126,7 +126,9 @@ class Session:
             return rendered, self._download(rendered, names, request)
 
         try:
-            rendered, images = self._runtime.executor.run(work, request.part, replace(cost, bytes=cost.bytes - nbytes))
+            with counted(nbytes):
+                working = replace(cost, bytes=cost.bytes - nbytes)
+                rendered, images = self._runtime.executor.run(work, request.part, working)
         except BaseException:
             reserved.release()
             raise
@@ -219,7 +221,7 @@ class Session:
         received = request.message.payload_bytes
         sent = 0 if planned is None else planned.plan.image_bytes(set(names))
         cost = Cost(bytes=nbytes + received, payload_bytes=received + sent)
-        self._runtime.memory.check(cost)
+        self._runtime.memory.check(cost, self._state.reservation.bytes)
         self._runtime.payload_memory.reserve(sent, request.part)
         return cost
 

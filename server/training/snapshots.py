@@ -17,7 +17,7 @@ from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.storage.spool_index import LASTING
 from lumigrad.server.storage.tenants import Runtime
-from lumigrad.server.storage.trainings import Training, TrainingReservation
+from lumigrad.server.storage.trainings import Training, TrainingReservation, counted
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters
 from lumigrad.server.training.spec import TrainingPlan
@@ -131,7 +131,7 @@ def read(
         working = max(array.nbytes for array, _ in arrays.values())
         cost = Cost(bytes=working, payload_bytes=blob.payload.nbytes, is_repeatable=True)
         runtime.memory.check(Cost(bytes=reservation.bytes + working))
-        with reservation.counted():
+        with counted(reservation.bytes):
             state = runtime.executor.run(lambda: make(reservation), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
     state.told.extend(message.told)

@@ -114,8 +114,8 @@ def test_a_call_that_never_fits_is_refused_at_once_whatever_the_device_does(faul
     assert short.available_bytes == 64 * MIB < 6 * LARGE_BYTES <= short.asked_bytes
     assert details.find(error.trailing_metadata(), error_details_pb2.RetryInfo) is None
     assert error.details() == (
-        f"the call takes about {short.asked_bytes} bytes of the device's memory, which has {64 * MIB} in all; send "
-        "fewer cameras, pixels, primitives or rows"
+        f"the call takes about {short.asked_bytes} bytes of the device's memory, of which it can have at most "
+        f"{64 * MIB}; send fewer cameras, pixels, primitives or rows"
     )
     wait_for(process, "lumigrad_calls_in_progress", 0)
     assert process.metric("lumigrad_predicted_bytes") == 0

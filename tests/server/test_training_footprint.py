@@ -13,7 +13,7 @@ from lumigrad.server.core.config import Config
 from lumigrad.server.core.errors import BusyError, DeviceMemoryError
 from lumigrad.server.core.limits import Limits
 from lumigrad.server.device.memory import DeviceMemory
-from lumigrad.server.storage.trainings import Footprint, TrainingStore
+from lumigrad.server.storage.trainings import Footprint, TrainingStore, counted
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
 from lumigrad.server.training.spec import TrainingPlan
@@ -102,7 +102,7 @@ def test_growth_takes_no_memory_that_the_device_has_not() -> None:
     with pytest.raises(DeviceMemoryError) as caught:
         reservation.grow(30)
     assert (caught.value.asked_bytes, caught.value.available_bytes, reservation.bytes) == (100, 50, 200)
-    with pytest.raises(DeviceMemoryError) as caught, reservation.counted():
+    with pytest.raises(DeviceMemoryError) as caught, counted(reservation.bytes):
         raise DeviceMemoryError(0, -30)
     assert (caught.value.asked_bytes, caught.value.available_bytes) == (200, 170)
 

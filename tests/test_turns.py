@@ -1,4 +1,4 @@
-"""A test that is to be alone waits for all others, and all others wait for it."""
+"""A test marked `alone` runs while no other test does."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from support.turns import turn
 
 
-def stay(place: Path, alone: bool, inside: Event, leave: Event) -> None:
-    with turn(alone, place, place / "room"):
+def stay(folder: Path, alone: bool, inside: Event, leave: Event) -> None:
+    with turn(alone, folder, folder / "run.lock"):
         inside.set()
         assert leave.wait(60)
 
 
-class Visitor:
-    """A process that takes a turn, and ends it when it is told to."""
+class Runner:
+    """A process that holds the run lock until `leave`."""
 
-    def __init__(self, place: Path, alone: bool):
+    def __init__(self, folder: Path, alone: bool):
         context = multiprocessing.get_context("fork")
         self.inside, self._leave = context.Event(), context.Event()
-        self._process = context.Process(target=stay, args=(place, alone, self.inside, self._leave), daemon=True)
+        self._process = context.Process(target=stay, args=(folder, alone, self.inside, self._leave), daemon=True)
         self._process.start()
 
     def leave(self) -> None:
@@ -34,8 +34,8 @@ class Visitor:
         assert self._process.exitcode == 0
 
 
-def wait_until_held(door: Path) -> None:
-    descriptor = os.open(door, os.O_RDONLY)
+def wait_until_held(queue_lock: Path) -> None:
+    descriptor = os.open(queue_lock, os.O_RDONLY)
     until = time.monotonic() + 60
     try:
         while True:
@@ -50,16 +50,16 @@ def wait_until_held(door: Path) -> None:
 
 
 def test_whoever_is_to_be_alone_is(tmp_path: Path) -> None:
-    (tmp_path / "room").touch()
-    first, second = Visitor(tmp_path, False), Visitor(tmp_path, False)
+    (tmp_path / "run.lock").touch()
+    first, second = Runner(tmp_path, False), Runner(tmp_path, False)
     assert first.inside.wait(60) and second.inside.wait(60)
-    alone = Visitor(tmp_path, True)
+    alone = Runner(tmp_path, True)
     wait_until_held(tmp_path)
-    later = Visitor(tmp_path, False)
+    later = Runner(tmp_path, False)
     first.leave()
     assert not alone.inside.wait(0.3)
     second.leave()
     assert alone.inside.wait(60)
-    assert not later.inside.wait(0.3), "two are in the room of which one is to be alone"
+    assert not later.inside.wait(0.3), "a test runs beside one that is marked alone"
     alone.leave()
     later.leave()

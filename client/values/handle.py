@@ -1,4 +1,4 @@
-"""Scenes that a worker keeps: the handle by which a client names one."""
+"""Handles, by which a client refers to stored scenes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lumigrad.client.values.target import Target
 from lumigrad.v1 import scene_pb2
 
 if TYPE_CHECKING:
-    # Worlds place handles of meshes.
+    # Imported for the type only: worlds contain handles of meshes.
     from lumigrad.client.values.world import World
 
 Scene: TypeAlias = "Spheres | Gaussians | Mesh | World | Target"
@@ -24,22 +24,22 @@ _ENGINES = {"spheres": "spheres", "gaussians": "gaussians", "mesh": "meshes", "w
 
 @dataclass(frozen=True)
 class SceneHandle:
-    """Names one version of a stored scene.
+    """Refers to one version of a stored scene.
 
     Attributes:
-        scene_id: its name on the worker.
-        version: 1 after put, one more after each update.
+        scene_id: the scene's id on the worker.
+        version: 1 after put; each update increments it.
         content_hash: SHA-256 of the content as put; empty after an update.
         kind: "spheres", "gaussians", "mesh", "world" or "target".
-        count: number of spheres, Gaussians (of all scenes in one), triangles, obstacles or pixels.
-        nbytes: bytes on the worker; of a mesh with its search structure, of a world without its meshes.
-        scene: the client's own copy, if it has one. With it a worker that lost the scene gets it again unnoticed.
-        report: what the worker found out about a mesh; None for other kinds.
-        affinity: the key that its calls are routed by, see `affinity_key`; empty: its scene_id.
-        address: the worker that this handle came from.
-        replicas: of several workers, how many share its calls.
-        content: the fingerprints of the arrays of `scene` as the worker got them, so that nothing else is put under its
-            name.
+        count: number of spheres, Gaussians (of a batch: of all its scenes), triangles, obstacles or pixels.
+        nbytes: memory on the worker, bytes; of a mesh with its search structure, of a world without its meshes.
+        scene: the client's copy of the scene, if it keeps one; used to store the scene again if a worker has lost it.
+        report: the worker's report on a mesh; None for other kinds.
+        affinity: the routing key of calls for this scene, see `affinity_key`; empty: `scene_id`.
+        address: the address of the worker that returned this handle.
+        replicas: the number of workers that share the calls for this scene.
+        content: checksums of the arrays of `scene` when they were stored; a changed array is not stored again under
+            this id.
     """
 
     scene_id: str
@@ -57,7 +57,7 @@ class SceneHandle:
 
     @property
     def affinity_key(self) -> str:
-        """The key that its calls are routed by, so that they find the worker that has it."""
+        """The routing key of calls for this scene; equal keys go to the same worker."""
         return self.affinity or self.scene_id
 
     @staticmethod
@@ -69,7 +69,7 @@ class SceneHandle:
         affinity: str = "",
         content: Mapping[str, int] | None = None,
     ) -> SceneHandle:
-        """Reads a worker's message; its calls are routed by `affinity`, or else by its content."""
+        """Creates a handle from a worker's message; its calls are routed by `affinity`, by default the content hash."""
         report = MeshReport.of(info.report) if info.HasField("report") else None
         where = affinity or info.content_hash
         return SceneHandle(
@@ -79,7 +79,7 @@ class SceneHandle:
 
 
 def scene_facts(scene: object) -> dict[str, str | int]:
-    """What a span tells of a scene: its engine, and its name if it is stored; of anything else, nothing."""
+    """Attributes of a trace span for a scene: its engine, and its id if it is stored; empty for other objects."""
     kind = scene.kind if isinstance(scene, SceneHandle) else type(scene).__name__.lower()
     engine: dict[str, str | int] = {"engine": _ENGINES[kind]} if kind in _ENGINES else {}
     return {**engine, "scene_id": scene.scene_id} if isinstance(scene, SceneHandle) else engine

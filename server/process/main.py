@@ -62,11 +62,11 @@ def _print(text: str) -> None:
 
 
 def _unwatched() -> None:
-    """What a worker does that has nobody to send signs of life to."""
+    """The heartbeat of a worker without a supervisor: does nothing."""
 
 
 def _listen() -> int:
-    """Have the signals written to a pipe, whichever thread they meet; returns its reading end."""
+    """Write signals to a pipe, whichever thread receives them; returns its reading end."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)

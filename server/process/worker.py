@@ -75,9 +75,9 @@ class Worker:
     """Serves one device until it is told to stop."""
 
     def __init__(self, config: Config, history: History, on_look: Callable[[], None]) -> None:
-        """Take the device and both ports; whatever is not to be had is a ConfigError.
+        """Acquire the device and both ports; ConfigError if one is not available.
 
-        `history` is what the metrics tell of the workers before; `on_look` is called all the time while this one works.
+        `history` is shown in the metrics; `on_look` is called regularly while this worker makes progress.
         """
         self._config = config
         self._device = _device(config)
@@ -87,7 +87,7 @@ class Worker:
         # Before all other threads: stack dumps show the hundred newest.
         self._threads = CallThreads(max_calls + config.max_trainings + _THREADS_BESIDE_CALLS)
 
-        # What every call passes through, and what ends the process if the device fails.
+        # The common path of all calls, and the exit of the process if the device fails.
         self._tracer = tracer_of(config, str(self._device), metrics)
         self._lanes = Lanes(config.lane_mib * MIB, metrics, has_tenants=config.has_tenants)
         self._handler = _handler(config, metrics, max_calls, self._tracer, self._lanes)
@@ -95,13 +95,13 @@ class Worker:
         self._health_limiter = HealthLimiter()
         self._emergency = Emergency(self._handler, self._health.set)
 
-        # The device, and what is stored on it.
+        # The device and its stores.
         self._machine = make_machine(config, self._device, metrics, self._emergency.end)
         self._emergency.refuse_jobs_of(self._machine.executor)
         self._spool = open_spool(config, history, metrics)
         self._tenants = Tenants(self._machine, config, metrics, self._spool)
 
-        # What checks that the device works.
+        # The checks of the device.
         executor = self._machine.executor
         self._heartbeat = Heartbeat(executor, self._probe, self._health.set)
         self._watchdog = Watchdog(executor, config.hang_seconds, lambda why: self._emergency.end(HANG, why), on_look)
@@ -120,7 +120,7 @@ class Worker:
         self.metrics_port = self._metrics_port.port
 
     def start(self) -> None:
-        """Prove the device with a small render, then serve."""
+        """Test the device with a small render, then serve."""
         self._watchdog.start()
         warm_up(self._machine)
         self._server.start()
@@ -196,10 +196,10 @@ class Worker:
         try:
             warm_up(self._machine)
         except (BusyError, CancelledError, DeviceMemoryError, StoppingError):
-            # Says nothing against the device: there was no room, or no time left.
+            # Not a fault of the device: too little memory, or no time left.
             raise
         except Exception as error:
-            self._emergency.end(DEVICE_LOST, "the device failed a trial", error)
+            self._emergency.end(DEVICE_LOST, "the device failed a test render", error)
             raise
 
     def _is_healthy(self) -> bool:

@@ -1,4 +1,4 @@
-"""Authentication: which tenant a call is from, by its token or by its client certificate."""
+"""Authentication: finds the tenant of a call by its token or its client certificate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError, file_version
 from lumigrad.server.core.errors import UnauthenticatedError
 
-# It stands in logs and in the labels of metrics.
+# Names of tenants appear in logs and in labels of metrics.
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN = re.compile(r"[\x21-\x7e]{16,1024}")
@@ -28,21 +28,21 @@ _FORM = (
 
 
 class Tokens:
-    """Tenants by token. Of tokens it keeps only digests."""
+    """Tenants by token; stores digests of tokens only."""
 
     def __init__(self, path: str) -> None:
-        """Read the file; one that cannot be used is a ConfigError."""
+        """Read the file; ConfigError if it is invalid."""
         self._path = path
         self._lock = threading.Lock()
         self._version = file_version(path)
         self._tenant_of = _read(path)
 
     def tenant_of(self, token: str) -> str | None:
-        """Who presents this token; None: nobody."""
+        """The tenant with this token; None: there is none."""
         self._refresh()
         presented = hashlib.sha256(token.encode()).hexdigest()
         found = None
-        # All of them, always, and each in constant time: how long it takes tells nothing of any token.
+        # Compares with all tokens, each in constant time, so that the duration reveals nothing.
         for digest, tenant in self._tenant_of.items():
             if hmac.compare_digest(digest, presented):
                 found = tenant
@@ -59,7 +59,7 @@ class Tokens:
             try:
                 self._tenant_of = _read(self._path)
             except ConfigError as error:
-                # Half an edit must neither lock everybody out nor let anybody in.
+                # A half-written file must neither lock tenants out nor admit anyone.
                 logs.event(f"{error}; the previous tokens stay valid", logging.ERROR)
             else:
                 logs.event("tokens reloaded", tokens=len(self._tenant_of))
@@ -88,7 +88,7 @@ def _read(path: str) -> Mapping[str, str]:
 
 
 def _parsed(line: str, where: str) -> tuple[str, str]:
-    """Tenant and digest. What is wrong is not shown: it may be a token."""
+    """Parses a line to tenant and digest. Errors do not quote the line, which may contain a token."""
     tenant, colon, secret = (part.strip() for part in line.partition(":"))
     if not colon:
         raise ConfigError(f"{where}: {_FORM}")
@@ -106,12 +106,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,63}")
 _SUBJECT = "x509_subject"
 
 
-# The tenant that a call is from; UnauthenticatedError if it may not be made.
+# Returns the tenant of a call; UnauthenticatedError if it has none.
 Authenticate = Callable[[grpc.ServicerContext], str]
 
 
 def _by_token(tokens: Tokens, context: grpc.ServicerContext) -> str:
-    """The tenant whose token the call brings."""
+    """The tenant of the call's token."""
     given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     if len(given) != 1 or not isinstance(given[0], str):
         raise UnauthenticatedError('expected a bearer token, as metadata "authorization: Bearer TOKEN"')
@@ -125,7 +125,7 @@ def _by_token(tokens: Tokens, context: grpc.ServicerContext) -> str:
 
 
 def _by_certificate(context: grpc.ServicerContext) -> str:
-    """The subject of the client's certificate, which the handshake has verified; of unusual letters, a digest."""
+    """The subject of the client's certificate, verified in the handshake; a digest if no tenant may have that name."""
     subject = b"".join(context.auth_context().get(_SUBJECT, ()))
     if not subject:
         raise UnauthenticatedError("the client's certificate has no subject")
@@ -134,7 +134,7 @@ def _by_certificate(context: grpc.ServicerContext) -> str:
 
 
 def authenticator_of(config: Config) -> Authenticate | None:
-    """The configured way to authenticate; None: all callers are one tenant. Tokens go before certificates."""
+    """The configured authentication; None: all callers are one tenant. Tokens take precedence over certificates."""
     if config.tokens_file:
         return partial(_by_token, Tokens(config.tokens_file))
     return _by_certificate if config.tls_client_ca else None

@@ -1,4 +1,4 @@
-"""The worker's certificate, its key, and the authority of its clients. Read again whenever they change."""
+"""The worker's certificate and key, and its clients' certificate authorities, reloaded when the files change."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lumigrad.server.core.config import Config, ConfigError, FileVersion, file_v
 
 
 class Certificates:
-    """Gives each new connection what the files hold then."""
+    """Provides each new connection with the current content of the files."""
 
     def __init__(self, config: Config) -> None:
-        """Read the files; what cannot be used is a ConfigError."""
+        """Read the files; ConfigError if one is invalid."""
         self._certificate, self._key, self._client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
         self._lock = threading.Lock()
         self._versions = self._file_versions()
         self._current = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For a port; with an authority of clients, those must show a certificate."""
+        """The credentials of a port; with --tls-client-ca clients must present a certificate."""
         return grpc.dynamic_ssl_server_credentials(
             self._current, self._renewed, require_client_authentication=bool(self._client_ca)
         )
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Of a rotation; None: go on with what there is. gRPC asks at each handshake."""
+        """The new configuration if the files have changed, otherwise None. gRPC calls this at each handshake."""
         with self._lock:
             versions = self._file_versions()
             if versions == self._versions:
@@ -38,7 +38,7 @@ class Certificates:
             try:
                 renewed = self._read()
             except ConfigError as error:
-                # Certificate and key are seldom replaced at the same instant: the next handshake looks again.
+                # Certificate and key are replaced one after the other; the next handshake reads them again.
                 logs.event(f"{error}; the previous certificate stays in use", logging.WARNING)
                 return None
             if self._file_versions() != versions:
@@ -69,7 +69,7 @@ def _content(option: str, path: str) -> bytes:
 def _check_pair(certificate: str, key: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # A password is never asked for: nobody may be there to type it.
+        # Prevents OpenSSL from prompting for a password on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":

@@ -1,4 +1,4 @@
-"""DistanceService: distances of spheres and of fields of points, and their gradients."""
+"""DistanceService: distances of spheres and distance fields, and their gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lumigrad.v1 import distance_pb2, render_pb2
 
 _VOXEL_BYTES = 4
 _OF_FIELDS = ("exact", "curobo_field")
-# Fields of the request for what the kernels call otherwise.
+# Fields of the request whose names differ from those of the kernels.
 _NAMES = {"dims": "size", "box_pose": "pose"}
 
 QueryFrames = Iterator[Frame[distance_pb2.QueryRequest]]
@@ -42,7 +42,7 @@ class DistanceService:
         self._tenants = tenants
 
     def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
-        """Query the distances to a world or a mesh, stored or sent along."""
+        """Query the distances to a world or a mesh, stored or inline."""
         receiver = Receiver(frames, call)
         exchange = ForwardExchange(receiver, self._tenants.of(call), call)
         with call.times.stage("decode"):
@@ -50,7 +50,7 @@ class DistanceService:
         yield from exchange.reply(distance_pb2.QueryReply())
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[distance_pb2.DistanceBackwardReply]]:
-        """Differentiate a query that was retained, or one that is computed again."""
+        """Differentiate a retained query, or one that is sent and computed again."""
         receiver = Receiver(frames, call)
         exchange = BackwardExchange(receiver, self._tenants.of(call), call)
         with call.times.stage("decode"):
@@ -66,7 +66,7 @@ class DistanceService:
         yield from answer_field(request, self._tenants.of(call), call)
 
     def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
-        """Forget a forward state; no error if it has gone."""
+        """Drop a forward state; no error if there is none."""
         self._tenants.of(call).contexts.release(request.context_id)
         return render_pb2.ReleaseReply()
 
@@ -81,7 +81,7 @@ class DistanceService:
 
 
 class DistanceRequest(ForwardRequest):
-    """A query of distances. Its engine takes the obstacles, and tensors of the request."""
+    """A distance query. Its engine takes the obstacles, and tensors of the request."""
 
     def __init__(
         self, plan: DistancePlan, scene: InlineScene | StoredScene, field: str, transfer: Transfer, call: Call
@@ -105,13 +105,13 @@ class DistanceRequest(ForwardRequest):
         with self._call.times.stage("upload"):
             tensors = self._upload()
             if self.scene.reference is None:
-                # A forward state keeps the spheres; the scene that came in the same buffer need not stay for them.
+                # A forward state keeps the spheres; without the copy it would keep the scene in the same buffer too.
                 tensors["spheres"] = tensors["spheres"].clone()
             return DistanceInputs(_posed(world_of(content), self._poses, self.task.field), tensors)
 
 
 def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World:
-    """The world with all its obstacles at the poses of this call."""
+    """The world with the poses of this call."""
     if poses is None:
         return world
     with renamed(lambda argument: f"{field}.{argument}"):
@@ -121,7 +121,7 @@ def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World
 def answer_field(
     request: distance_pb2.FieldRequest, runtime: Runtime, call: Call
 ) -> Iterator[Frame[distance_pb2.QueryReply]]:
-    """Compute the field, and send it."""
+    """Compute and send a distance field."""
     with call.times.stage("decode"):
         scene = find_scene(request, _KINDS, runtime, call, "")
         _check(request, scene.outline, runtime.limits)
@@ -169,7 +169,7 @@ def _check(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits)
 
 
 def _bytes(request: distance_pb2.FieldRequest, limits: Limits) -> int:
-    """The size of the reply, checked."""
+    """Checks and returns the size of the reply."""
     size = _VOXEL_BYTES * prod(meshes.voxel_counts(request.size, request.voxel_size))
     limit = f"voxels of at most {limits.payload_bytes} bytes of reply"
     require(size <= limits.payload_bytes, "voxel_size", limit, size)

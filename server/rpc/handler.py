@@ -1,4 +1,4 @@
-"""What every call passes through: its request id, its log line, its metrics, and the answer to its errors."""
+"""The common path of all calls: request id, authentication, admission, metrics, log line, and status for errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from lumigrad.server.rpc.tracing import NoTracer, Tracer
 
 _TRAIN = "TrainingService.Train"
 _RETRY_SECONDS = 0.1
-# Whoever reads the metrics waits no longer for the calls that have just ended.
+# The maximum time for which a reader of the metrics waits until calls that have just ended are recorded.
 _WRITING_SECONDS = 1.0
 
 
 class CallHandler:
-    """Wraps servicers, whose methods take `(request, call)`, for grpc, which wants `(request, context)`."""
+    """Adapts servicers with methods of `(request, call)` to grpc, which calls methods with `(request, context)`."""
 
     def __init__(
         self,
@@ -47,13 +47,11 @@ class CallHandler:
         tracer: Tracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
-        """`slots` limits the calls in progress; open trainings are limited by an account of their own, `trainings`.
+        """Without `authenticate` all callers are one tenant.
 
-        `request_check` refuses requests whose fields are too many or too large.
-
-        Without `authenticate` all callers are one tenant.
-
-        `tracer` records each call; `lane_of` finds the lane that a call names.
+        `slots` limits the calls in progress, except open trainings, which the account `trainings` limits.
+        `request_check` refuses requests whose fields exceed a bound. `tracer` records each call; `lane_of` finds the
+        lane that a call names.
         """
         self._metrics = metrics
         self._tracer = tracer or NoTracer()
@@ -65,9 +63,9 @@ class CallHandler:
         self.trainings = trainings
         self._trainings: dict[Call, Reservation] = {}
         self._calls: dict[Call, float] = {}
-        # Those whose last bytes have not left yet.
+        # Calls whose last bytes are not sent yet.
         self._unsent: set[Call] = set()
-        # Those that have ended, and are being written down.
+        # Calls that have ended, but are not recorded in metrics and log yet.
         self._unwritten: set[Call] = set()
         self._is_closed = False
         self._changed = threading.Condition()
@@ -75,11 +73,11 @@ class CallHandler:
 
     @property
     def in_progress(self) -> int:
-        """Calls that have not ended."""
+        """The number of calls in progress."""
         return len(self._calls)
 
     def stages(self, waiting: int) -> Mapping[str, int]:
-        """How many calls in progress are in each stage of `CALL_STAGES`, if so many are waiting for the device."""
+        """The number of calls in each stage of `CALL_STAGES`; `waiting` of them wait for the device."""
         calls = list(self._calls)
         begun = [call for call in calls if "queue" in call.times.milliseconds]
         sending = sum(call.sending.is_on for call in begun)
@@ -92,30 +90,30 @@ class CallHandler:
             self._is_closed = True
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no call is in progress and all are written down; False if that does not come about."""
+        """Wait until no call is in progress and all are recorded; False after `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._calls or self._unwritten), seconds)
 
     def wait_written(self) -> None:
-        """Wait a moment until the calls that have ended by now are written down."""
+        """Wait until the calls that have ended by now are recorded, for at most `_WRITING_SECONDS`."""
         with self._changed:
             ended = set(self._unwritten)
             self._changed.wait_for(lambda: not ended & self._unwritten, _WRITING_SECONDS)
 
     def end_all(self) -> None:
-        """Have the calls in progress end at their next check; their callers may try elsewhere."""
+        """End the calls in progress at their next check, with a status after which clients may try another worker."""
         with self._changed:
             calls = list(self._calls)
         for call in calls:
             call.stop()
 
     def wait_sent(self, seconds: float) -> None:
-        """Wait until all that was answered has left, or for so long."""
+        """Wait until all replies are sent, for at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._unsent, seconds)
 
     def wrap(self, service_name: str, servicer: object) -> SimpleNamespace:
-        """A servicer for `protos.service.method_handlers`, to be called early."""
+        """A servicer for `protos.service.method_handlers`, whose methods are called before the request has arrived."""
         short = service_name.rpartition(".")[2]
         return SimpleNamespace(
             **{
@@ -141,7 +139,7 @@ class CallHandler:
     def wrap_stream(
         self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes], Any]
     ) -> Callable[..., Any]:
-        """A method that takes requests as bytes, which `read` makes messages of, and gives a stream of replies."""
+        """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
 
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with _Guard(self, name, context) as call:
@@ -155,7 +153,7 @@ class CallHandler:
         return stream
 
     def reflection(self) -> grpc.GenericRpcHandler:
-        """GRPC's reflection service, with the authentication and the limits of every other call."""
+        """The reflection service of gRPC, with the authentication and the limits of all calls."""
         names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         behavior = self.wrap_stream(
             "ServerReflection.ServerReflectionInfo",
@@ -167,7 +165,7 @@ class CallHandler:
         return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers)
 
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
-        """Find out whose call it is and count it in, unless too many are in progress."""
+        """Authenticate the caller and admit the call; raises if too many are in progress."""
         call.tell_stages = self._metrics.stages
         if self._authenticate is not None:
             call.tenant = self._authenticate(context)
@@ -183,7 +181,7 @@ class CallHandler:
             call.lane = self._lane_of(call)
 
     def leave(self, call: Call, answer: Answer | None, error: BaseException | None) -> None:
-        """Count a call out; how it went is written down when its caller has the answer."""
+        """Release what a call holds; metrics and log are written after its reply."""
         milliseconds = call.times.end()
         with self._changed:
             if self._calls.pop(call, None) is not None:
@@ -195,7 +193,7 @@ class CallHandler:
 
     def _admit(self, call: Call) -> None:
         if call.method == _TRAIN:
-            # Most of its time it waits for its client.
+            # A training mostly waits for its client, so it takes no slot.
             self._trainings[call] = self.trainings.reserve(call.tenant, 1)
         elif not self._slots.take(call.tenant):
             raise BusyError(f"{len(self._slots)} calls are in progress, {self._slots.why_none}", _RETRY_SECONDS)
@@ -252,7 +250,7 @@ class CallHandler:
             self._changed.notify_all()
 
     def end_overdue(self) -> None:
-        """Cancel the calls that take longer than any may, and those whose caller keeps the worker waiting."""
+        """Cancel calls that exceed the maximum duration, and those whose caller stalls."""
         with self._changed:
             calls = list(self._calls.items())
         for call, started in calls:
@@ -262,7 +260,7 @@ class CallHandler:
 
 
 class _Guard:
-    """Turns whatever a call raises into an answer."""
+    """Converts the exceptions of a call to a status."""
 
     def __init__(self, handler: CallHandler, method: str, context: grpc.ServicerContext) -> None:
         self._handler = handler
@@ -287,13 +285,13 @@ class _Guard:
     def _fail(self, error: BaseException) -> None:
         answer = self._answer(error)
         self._handler.leave(self._call, answer, error)
-        # A generator that is closed must not raise anything else.
+        # A generator that is being closed must not raise another exception.
         if not isinstance(error, GeneratorExit):
             self._context.set_trailing_metadata(answer.trailing_metadata)
             self._context.abort(answer.code, answer.text)
 
     def _answer(self, error: BaseException) -> Answer:
-        """A call that ended while it was worked on is told so, whatever that made of the work."""
+        """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
         try:
             self._call.check()
         except Exception as ended:
@@ -302,16 +300,16 @@ class _Guard:
 
 
 def _only(requests: Iterator[Any], call: Call) -> Any:
-    """The one request of a call that has no more; it is not waited for whether more come."""
+    """The request of a call with a single one; does not wait for the end of the stream."""
     for request in requests:
         return request
-    # A caller who goes away before the request has come is told so.
+    # If the caller has cancelled, that is the error.
     call.check()
     raise InvalidArgumentError("stream", "one message", "none")
 
 
 def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Call) -> Iterator[Any]:
-    """The requests of a call, which come as bytes that `read` makes messages of, in the call's own thread."""
+    """The requests of a call, parsed by `read` in the call's thread."""
     while (raw := _next(requests, call)) is not None:
         call.has_begun = True
         request = read(raw)
@@ -324,5 +322,5 @@ def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Cal
 def _next(requests: Iterator[Any], call: Call) -> Any:
     with call.receiving.during(), suppress(grpc.RpcError):
         return next(requests, None)
-    # gRPC's own error holds itself, and with its traceback all that the call held, until garbage is collected.
+    # gRPC's error refers to itself and, through its traceback, keeps all objects of the call until garbage collection.
     raise CancelledError

@@ -1,4 +1,4 @@
-"""RenderService: images and their gradients. DistanceService answers its calls by the same exchanges."""
+"""RenderService: images and their gradients. DistanceService uses the same exchanges for its calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RenderService:
         self._tenants = tenants
 
     def Render(self, frames: RenderFrames, call: Call) -> Iterator[Frame[render_pb2.RenderReply]]:
-        """Render a scene, stored or sent along."""
+        """Render a scene, stored or inline."""
         receiver = Receiver(frames, call)
         exchange = ForwardExchange(receiver, self._tenants.of(call), call)
         with call.times.stage("decode"):
@@ -45,7 +45,7 @@ class RenderService:
         yield from exchange.reply(render_pb2.RenderReply())
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[render_pb2.BackwardReply]]:
-        """Differentiate a forward pass that was retained, or one that is computed again."""
+        """Differentiate a retained forward pass, or one that is sent and computed again."""
         receiver = Receiver(frames, call)
         spec = receiver.header.spec
         exchange = BackwardExchange(receiver, self._tenants.of(call), call, spec.format)
@@ -57,7 +57,7 @@ class RenderService:
         yield from exchange.reply(render_pb2.BackwardReply())
 
     def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
-        """Forget a forward state; no error if it has gone."""
+        """Drop a forward state; no error if there is none."""
         self._tenants.of(call).contexts.release(request.context_id)
         return render_pb2.ReleaseReply()
 
@@ -81,7 +81,7 @@ class ForwardRequest:
     """A forward pass of a scene, whose header was checked. Its engine takes the scene's tensors as inputs."""
 
     def __init__(self, task: Task, scene: InlineScene | StoredScene, formats: ImageFormats | None = None) -> None:
-        """`formats` are the encodings of the outputs in the reply; None: all are sent as they are."""
+        """`formats` are the encodings of the outputs in the reply; None: raw tensors."""
         self.task = task
         self.scene = scene
         self.formats = formats or ImageFormats()
@@ -105,7 +105,7 @@ class ForwardExchange:
         self._call = call
 
     def receive(self, request: ForwardRequest) -> None:
-        """Reserve what the request takes, and receive its payload."""
+        """Reserve memory for the request, and receive its payload."""
         runtime, receiver, task = self._runtime, self._receiver, request.task
         self._request, self._retain = request, receiver.header.retain
         received = receiver.length(runtime.limits.payload_bytes)
@@ -127,7 +127,7 @@ class ForwardExchange:
         if request.task.scene is not None:
             reply.scene.CopyFrom(request.task.scene)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
-        # Image files may be larger than the pixels that they are made of.
+        # Encoded images may be larger than their pixels.
         runtime.payload_memory.reserve(max(0, payload.length - self._reserved), call)
         if result.state is not None:
             state = result.state.state
@@ -141,7 +141,7 @@ class ForwardExchange:
 
 
 class BackwardExchange:
-    """One Backward: of a forward pass that was retained, or of one that is computed again."""
+    """One Backward, of a retained forward pass or of one that is computed again."""
 
     def __init__(self, receiver: Receiver[Any], runtime: Runtime, call: Call, gradient_format: Any = None) -> None:
         """`gradient_format` is the request's, if its service has one."""
@@ -155,7 +155,7 @@ class BackwardExchange:
 
     @property
     def is_of_context(self) -> bool:
-        """Whether the request names a forward pass that was retained."""
+        """Whether the request names a retained forward pass."""
         return bool(self._spec.WhichOneof("source") == "context_id")
 
     def receive_of_context(self, engines: Collection[str]) -> None:
@@ -166,7 +166,7 @@ class BackwardExchange:
             self._call,
             self._runtime.runner,
         )
-        # The state itself must not be held while the payload comes: dropping it for other calls must free its memory.
+        # No reference to the state while the payload arrives: evicting it for other calls must free its memory.
         task = contexts.peek(context_id).task
         engine = task.engine.name
         require(engine in engines, "spec.context_id", f"a forward state of {' or '.join(engines)}", f"one of {engine}")
@@ -174,11 +174,11 @@ class BackwardExchange:
         wanted = self._admit(task, "backward", 0)
         _, upload = self._receive_gradients(task)
         retained = self._retained = contexts.find(context_id)
-        # Work must not refer to this object, which refers to it: tensors would stay until garbage is collected.
+        # The function must not refer to this object, which refers to it: the cycle would keep tensors alive.
         self._work = lambda: runner.backward(retained, upload(), wanted, call)
 
     def receive(self, request: ForwardRequest) -> None:
-        """Reserve what the request takes, and receive its payload; the forward pass is computed again."""
+        """Reserve memory for the request, and receive its payload; the forward pass will be computed again."""
         task = request.task
         names = [entry.name for entry in self._spec.output_gradients if entry.name in task.plan.output_shapes]
         forward = task.plan.forward_bytes(names, retain=True, device=self._runtime.transfer.device)
@@ -201,7 +201,7 @@ class BackwardExchange:
         yield from timed(reply, payload, self._receiver.expect_end, call)
 
     def _admit(self, task: Task, operation: str, forward_bytes: int) -> Wanted:
-        """Check the wanted gradients, and reserve what they take beside `forward_bytes` of a forward pass."""
+        """Check the wanted gradients, and reserve memory for them in addition to `forward_bytes`."""
         runtime, receiver = self._runtime, self._receiver
         wanted = Wanted.of(self._spec.wanted, self._format, task.plan)
         reserved, received = wanted.bytes(task.plan, runtime.limits), receiver.length(runtime.limits.payload_bytes)
@@ -212,12 +212,12 @@ class BackwardExchange:
         return wanted
 
     def _receive_gradients(self, task: Task) -> tuple[PayloadReader, Callable[[], Tensors]]:
-        """Receive the payload; returns it, and what uploads the output gradients on the device's thread."""
+        """Receive the payload; returns it and a function that uploads the output gradients on the device's thread."""
         runtime, times, field = self._runtime, self._call.times, "spec.output_gradients"
         tensors = checked_gradients(self._spec.output_gradients, task.plan.upstream_shapes, field)
         reader = self._receiver.payload(runtime.limits.payload_bytes, runtime.payload_memory)
-        # The caller may change them while kernels read them. Kernels only multiply and add these numbers: none is an
-        # index or decides a branch, so only the caller's own gradients would be wrong.
+        # In a lane the caller may change them while kernels read them. Kernels only multiply and add these values; they
+        # are no indices and decide no branches, so only the caller's own gradients would be wrong.
         upload = uploader(tensors, reader, runtime.transfer, field, in_place=True)
 
         def timed_upload() -> Tensors:

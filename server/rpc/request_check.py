@@ -15,18 +15,18 @@ from lumigrad.server.core.limits import Limits
 
 # Names, hashes and tokens.
 _NAME = 256
-# Outputs of a call, and whatever there is one of for each of them.
+# Outputs of a call, and fields with an entry per output.
 _OUTPUTS = 64
-# Numbers of a matrix or a vector and sizes of a tensor, whose exact counts are checked where they are read. They are as
-# many as leave a message of 256 bytes, as most cameras and obstacles are, no room for anything that is over a bound.
+# Entries of a matrix or a vector and sizes of a tensor, whose exact counts are checked where they are read. With this
+# bound no field of a message of up to 256 bytes, such as most cameras and obstacles, can be over its bound.
 _MATRIX = 64
 _DIMENSIONS = 256
 _VIEWS = 1 << 16
 
-# By the name of the field, or of message and field. Of repeated fields and maps, how many; of strings and bytes, how
-# many bytes; of integers, the largest. Texts name a limit of the worker. Integers that are not here are compared, kept,
-# or count in a product or within something else, which is checked where that is known: the pixels of all cameras, the
-# obstacles of a world.
+# Bounds by the name of the field, or of message and field: the maximum number of entries of repeated fields and maps,
+# of bytes of strings and bytes, and the largest integers. Strings name a limit of the worker. Integers without an entry
+# are no sizes, or are checked elsewhere as part of a product or a sum: the pixels of all cameras, the obstacles of a
+# world.
 BOUNDS: Mapping[str, int | str] = {
     "background": "channels",
     "cameras": "cameras",
@@ -82,23 +82,23 @@ def bound_of(kind: Descriptor, field: FieldDescriptor) -> int | str:
     return BOUNDS[name if name in BOUNDS else field.name]
 
 
-# Of all fields that are looked at in one message and the messages in it: more than a training's start has whose views
-# fill what gRPC takes as one message. It bounds how long a check takes.
+# Maximum number of fields that are checked in one message, nested ones included, which bounds the time of a check. The
+# start of a training has fewer, even if its views fill gRPC's maximum message.
 _MOST_FIELDS = 1 << 18
-# Fields after which a check waits for others that are as long, so that they do not all keep short ones from Python.
+# After this number of fields a check takes a lock, so that several long checks do not delay short ones.
 _MANY_FIELDS = 1 << 12
-# Bytes of a message in parts that are too small to be over any bound, which are not looked into. They have room for no
-# more than half as many empty messages.
+# Maximum total bytes of nested messages that are too small to exceed a bound, and so are not checked. They can contain
+# at most half as many empty messages.
 _MOST_UNSEEN = 3 << 19
-# Of the fields of one message that do not repeat, and of those that are unknown: an encoder writes each once.
+# Maximum number of singular and of unknown fields in one message; an encoder writes each once.
 _MOST_SINGLE = 1024
 _MOST_VARINT_BYTES = 10
 _LENGTH_DELIMITED = 2
-# Kinds of fields that begin with their value as a varint, or with its length.
+# Wire types whose value begins with a varint: the value itself, or its length.
 _MEASURED = (0, _LENGTH_DELIMITED)
-# Bytes of values by kind.
+# Bytes of fixed-size values by wire type.
 _FIXED = {1: 8, 5: 4}
-# Bytes of a number in a packed field; of others it varies.
+# Bytes of a number in a packed field; other types have a variable length.
 _PACKED = {FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FLOAT: 4}
 
 
@@ -107,17 +107,17 @@ class RequestCheck:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        # Whoever has it checks a message of many fields.
+        # Held during the check of a message of many fields.
         self._long = threading.Lock()
         # By the full names of messages.
         self._rules: dict[str, _Rules] = {}
-        # Before any call: a thread must not find the rules of a message half made.
+        # Built before any call, so that no thread uses incomplete rules.
         for service in SERVICE_NAMES:
             for method in methods(service):
                 self._of(method.request)
 
     def check(self, kind: Descriptor, raw: bytes) -> None:
-        """Refuse the bytes of a message of which any field is over its bound."""
+        """Raise InvalidArgumentError if any field of an encoded message is over its bound."""
         scan = _Scan(raw, kind.name, self._long)
         try:
             scan.check(0, len(raw), self._rules[kind.full_name])
@@ -146,22 +146,22 @@ class RequestCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What a field may be."""
+    """The bounds of a field."""
 
     name: str
     most: int
     is_repeated: bool
-    # Whether its numbers may stand together in one value.
+    # Whether its numbers may be packed into one value.
     is_packable: bool
     is_text: bool
-    # Bytes of each of them; 0 where that varies.
+    # Bytes of each number; 0 if variable.
     width: int
-    # For the fields of the message in it.
+    # The rules of a nested message.
     inner: _Rules | None
 
     @property
     def harmless_bytes(self) -> int:
-        """Bytes of a message that has no room for so much of this field that it is over its bound."""
+        """The size in bytes up to which a message cannot exceed the bound of this field."""
         inner = _LARGEST if self.inner is None else self.inner.harmless_bytes
         if self.is_packable:
             return self.most * (self.width or 1)
@@ -173,11 +173,11 @@ class _Rule:
 
 
 class _Rules:
-    """What the fields of a message may be, by their numbers."""
+    """The rules of a message's fields, by field number."""
 
     def __init__(self, fields: dict[int, _Rule]) -> None:
         self.fields = fields
-        # A message that is no longer has nothing in it that is over a bound.
+        # A message of at most this size cannot exceed any bound.
         self.harmless_bytes = min([2 * _MOST_SINGLE, *(rule.harmless_bytes for rule in fields.values())])
 
 
@@ -193,12 +193,12 @@ class _Scan:
         self._unseen = _MOST_UNSEEN
 
     def end(self) -> None:
-        """Let the next long check go on."""
+        """Release the lock, so that the next long check can continue."""
         if self._is_long:
             self._long.release()
 
     def check(self, position: int, stop: int, rules: _Rules) -> None:
-        """Raise an error at the first field between two places that is over its bound."""
+        """Raise an error for the first field between two positions that is over its bound."""
         counts: dict[int, int] = {}
         raw, fields = self._raw, rules.fields
         while position < stop:
@@ -222,7 +222,7 @@ class _Scan:
             rule = fields.get(number)
             more, most = 1, _MOST_SINGLE
             if rule is None or not rule.is_repeated:
-                # Fields that do not repeat share one count.
+                # Singular fields share one count.
                 number = 0
             else:
                 most = rule.most
@@ -264,10 +264,10 @@ class _Scan:
         raise _malformed(self._name, self._raw)
 
     def _entries(self, rule: _Rule, start: int, stop: int) -> int:
-        """How many entries of a repeated field stand in one value of bytes: numbers may stand together."""
+        """The number of entries of a repeated field in one value, which may have packed numbers."""
         if rule.width or stop - start <= rule.most:
             return (stop - start) // (rule.width or 1)
-        # Each ends with a byte below 128.
+        # Each varint ends with a byte below 128.
         return sum(byte < 0x80 for byte in self._raw[start:stop])
 
     def _too_many(self, rule: _Rule | None, count: int) -> InvalidArgumentError:

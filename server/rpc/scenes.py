@@ -1,4 +1,4 @@
-"""SceneService: scenes come, change, and go."""
+"""SceneService: stores, updates, describes and deletes scenes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SceneService:
         self._tenants = tenants
 
     def Put(self, frames: Iterator[Frame[scene_pb2.PutRequest]], call: Call) -> scene_pb2.PutReply:
-        """Store a scene, unless its content is here."""
+        """Store a scene, unless its content is already stored."""
         runtime = self._tenants.of(call)
         receiver = Receiver(frames, call)
         with call.times.stage("decode"):
@@ -64,7 +64,7 @@ class SceneService:
         return scene_pb2.PutReply(scene=scene.info(), existed=existed)
 
     def Update(self, frames: Iterator[Frame[scene_pb2.UpdateRequest]], call: Call) -> scene_pb2.UpdateReply:
-        """Change a scene."""
+        """Update a scene."""
         runtime = self._tenants.of(call)
         receiver = Receiver(frames, call)
         with call.times.stage("decode"):
@@ -88,7 +88,7 @@ class SceneService:
         return scene_pb2.UpdateReply(scene=updated)
 
     def Get(self, request: scene_pb2.GetRequest, call: Call) -> Iterator[Frame[scene_pb2.GetReply]]:
-        """Describe a scene, and send its tensors if asked."""
+        """Describe a scene, and send its tensors on request."""
         runtime = self._tenants.of(call)
         scene = _found(request, runtime, call)
         reply = scene_pb2.GetReply(info=scene.info())
@@ -102,7 +102,7 @@ class SceneService:
                 with call.times.stage("download"):
                     return runtime.transfer.download(list(tensors.values()))
 
-            # Of the device it takes nothing, for the tensors are there.
+            # No device memory: the tensors are already there.
             arrays = runtime.executor.run(work, call, Cost(payload_bytes=nbytes, is_repeatable=True))
             sent = {name: payload.add(array) for name, array in zip(tensors, arrays, strict=True)}
             reply.scene.CopyFrom(scene.content.message(sent))
@@ -119,7 +119,7 @@ class SceneService:
         return scene_pb2.ListReply(scenes=infos)
 
     def Delete(self, request: scene_pb2.DeleteRequest, call: Call) -> scene_pb2.DeleteReply:
-        """Forget a scene."""
+        """Delete a scene."""
         self._tenants.of(call).scenes.delete(request.scene_id)
         return scene_pb2.DeleteReply()
 

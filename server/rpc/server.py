@@ -26,7 +26,7 @@ _Work = tuple[Future[Any], Callable[[], Any]]
 
 
 class _Thread(threading.local):
-    # What is to be done once the call is answered that this thread is at; None: it is at none.
+    # Functions to run after the reply of the call that this thread handles; None: it handles none.
     afterwards: deque[Callable[[], None]] | None = None
 
 
@@ -34,7 +34,7 @@ _thread = _Thread()
 
 
 def afterwards(work: Callable[[], None]) -> None:
-    """Have this thread do something once the call that it is at is answered; at once if it is at none."""
+    """Run `work` on this thread after the reply of the call that it handles; at once if it handles none."""
     if _thread.afterwards is None:
         work()
     else:
@@ -42,18 +42,17 @@ def afterwards(work: Callable[[], None]) -> None:
 
 
 class CallThreads(Executor):
-    """A pool whose threads are all there from the start.
+    """A thread pool that starts all its threads when it is created.
 
-    One that failed to start another when a call comes would take gRPC's own thread along, and no call would be
-    answered any more. Work goes to the thread that was the last to end some: its stack is in the processor's cache,
-    and what it has allocated serves again. A ThreadPoolExecutor, which has them take turns, answered a third fewer
-    small calls in a second.
+    If a thread could not be started later, the exception would end gRPC's own thread, and no call would be answered
+    any more. Work goes to the thread that became idle last, whose stack is in the processor's cache and whose heap has
+    free memory. A ThreadPoolExecutor, which uses the longest idle one, handled a third fewer small calls per second.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._lock = threading.Lock()
-        # Each idle thread waits for its own; the newest last.
+        # The queues of idle threads; that of the thread that became idle last is the last.
         self._idle: list[SimpleQueue[_Work]] = []
         self._waiting: deque[_Work] = deque()
         everybody = threading.Barrier(count + 1)
@@ -63,11 +62,11 @@ class CallThreads(Executor):
 
     @property
     def busy(self) -> int:
-        """Threads that are at some work."""
+        """The number of threads that are working."""
         return self.count - len(self._idle)
 
     def answers(self, seconds: float) -> bool:
-        """Whether a thread comes to some work in that time."""
+        """Whether a thread becomes available within `seconds`."""
         probe = self.submit(lambda: None)
         try:
             probe.result(seconds)
@@ -77,7 +76,7 @@ class CallThreads(Executor):
         return True
 
     def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
-        """Have a thread call a function, as soon as one is idle."""
+        """Call a function on a thread, as soon as one is idle."""
         future: Future[T] = Future()
         work = future, partial(function, *arguments, **options)
         with self._lock:
@@ -120,25 +119,25 @@ def _write_down(work: Callable[[], None]) -> None:
         logs.event("logging a call failed", logging.ERROR, error=error)
 
 
-# Watchers wait without a thread.
+# Calls of Watch hold no thread.
 _MOST_HEALTH_CALLS = 256
-# Calls whose request has not come hold one.
+# Calls whose request has not arrived hold one each.
 _MOST_SILENT = 4
 _SILENT_SECONDS = 5.0
 _PREFIX = f"/{health.SERVICE_NAME}/"
 
 
 class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Ends the oldest health calls when there are too many: the next check always gets through."""
+    """Cancels the oldest health calls when there are too many, so that a new check is always answered."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By the time of their arrival, the oldest first.
+        # Times of arrival, the oldest first.
         self._calls: dict[grpc.ServicerContext, float] = {}
         self._silent: dict[grpc.ServicerContext, float] = {}
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        """Have health methods called before their request has come, which gRPC would wait for by itself."""
+        """Make gRPC call health methods as streams, before their request has arrived."""
         handler = continuation(details)
         if handler is None or not details.method.startswith(_PREFIX):
             return handler
@@ -149,7 +148,7 @@ class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         return made(behavior, handler.request_deserializer, handler.response_serializer)
 
     def end_silent(self) -> None:
-        """End the calls that have said nothing for too long."""
+        """Cancel calls whose request has not arrived for too long."""
         oldest = time.monotonic() - _SILENT_SECONDS
         with self._lock:
             overdue = [context for context, started in self._silent.items() if started < oldest]
@@ -163,7 +162,7 @@ class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         def watch(requests: Iterator[Any], context: grpc.ServicerContext, send_response_callback: Any) -> Any:
             return behavior(self._first(requests, context), context, send_response_callback)
 
-        # What grpc looks for: watchers must not keep threads.
+        # Attributes that make grpc release the thread while Watch waits.
         watch.experimental_non_blocking = True  # type: ignore[attr-defined]
         watch.experimental_thread_pool = None  # type: ignore[attr-defined]
         return watch
@@ -178,7 +177,7 @@ class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "expected one message, got none")
 
     def _enter(self, context: grpc.ServicerContext) -> list[grpc.ServicerContext]:
-        """Count a call in until it ends; returns those that must go for it."""
+        """Count a call until it ends; returns the calls to cancel for it."""
         with self._lock:
             self._calls[context] = self._silent[context] = time.monotonic()
             crowded = [*list(self._calls)[:-_MOST_HEALTH_CALLS], *list(self._silent)[:-_MOST_SILENT]]
@@ -193,7 +192,7 @@ class HealthLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 class HealthStatus:
-    """What the standard health service answers about this worker and its services."""
+    """The status that the standard health service reports for this worker and its services."""
 
     def __init__(self) -> None:
         self._servicer = health.HealthServicer()
@@ -205,20 +204,20 @@ class HealthStatus:
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     def set(self, is_serving: bool) -> None:
-        """Answer SERVING or NOT_SERVING from now on, for the worker and for each service."""
+        """Report SERVING or NOT_SERVING from now on, for the worker and for each service."""
         self.is_serving = is_serving and not self._is_stopped
         status = health_pb2.HealthCheckResponse
         for name in ("", *SERVICE_NAMES):
             self._servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
     def stop(self) -> None:
-        """Answer NOT_SERVING from now on, whatever `set` is told."""
+        """Report NOT_SERVING from now on, regardless of later calls of `set`."""
         self._is_stopped = True
         self.is_serving = False
         self._servicer.enter_graceful_shutdown()
 
 
-# Calls that one connection may have at the least, health checks among them.
+# The minimum number of concurrent calls of one connection, health checks included.
 _STREAMS = 128
 
 
@@ -229,33 +228,33 @@ def make_server(
     handlers: Sequence[grpc.GenericRpcHandler],
     max_calls: int,
 ) -> grpc.Server:
-    """Create a server of these services and of health, of which one connection may have `max_calls` calls."""
+    """Create a server of these services and of health; one connection may have `max_calls` concurrent calls."""
     options = (
-        # Without this a second worker would bind the same port and take half of the calls.
+        # Otherwise a second worker could bind the same port and would get half of the calls.
         ("grpc.so_reuseport", 0),
-        # Notice callers whose machine has gone: by the network's acknowledgements, and by their own.
+        # Detect dead peers, by TCP's acknowledgements and by HTTP/2 pings.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Connections that say nothing hold descriptors.
+        # Silent connections hold descriptors.
         ("grpc.server_handshake_timeout_ms", 10_000),
-        # No compressed requests: a few KiB of them could unfold to anything. 1 stands for "as it is".
+        # No compressed requests: a few KiB could expand to any size. Bit 0 is "identity".
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        # gRPC's own defaults, which are promised here: no call brings more than this in metadata.
+        # gRPC's default, set explicitly: the limit on the metadata of a call.
         ("grpc.max_metadata_size", 8 << 10),
         ("grpc.absolute_max_metadata_size", 16 << 10),
-        # One connection may have as many calls as there are slots; more wait on their caller's side. gRPC counts
-        # those that were reset until Python has seen them, and refuses more of that connection at little cost, so
-        # that resets do not fill the queue in which the calls of all connections wait for Python.
+        # One connection may have as many calls as there are slots; further calls wait in the client. gRPC counts reset
+        # calls until Python has seen them and refuses further ones of that connection cheaply, so that resets cannot
+        # fill the queue in which the calls of all connections wait for Python.
         ("grpc.max_concurrent_streams", max(_STREAMS, max_calls)),
     )
     server = grpc.server(
         threads,
         interceptors=(health_limiter,),
         options=options,
-        # Of all connections together, health checks among them; more are refused.
+        # Over all connections, health checks included; further calls are refused.
         maximum_concurrent_rpcs=threads.count + _MOST_HEALTH_CALLS,
     )
     server.add_generic_rpc_handlers(tuple(handlers))
@@ -264,7 +263,7 @@ def make_server(
 
 
 def bind(server: grpc.Server, config: Config) -> int:
-    """Listen where the options say, with TLS if they do; returns the port. A port in use is a ConfigError."""
+    """Listen on the configured address, with TLS if configured; returns the port. ConfigError if the port is in use."""
     address = f"{config.url_host}:{config.port}"
     try:
         if config.tls_cert:

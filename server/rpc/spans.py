@@ -25,7 +25,7 @@ from lumigrad.server.rpc.status import Answer
 
 _PACKAGE = "lumigrad.v1."
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-# Codes that are the worker's fault, as the conventions have it; the others are the caller's business.
+# Codes that OpenTelemetry's conventions count as errors of a server.
 _FAULTS = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -34,16 +34,16 @@ _FAULTS = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DATA_LOSS,
 }
-# A collector that does not answer must not hold up the end of the worker.
+# A collector that does not respond must not delay the exit of the worker.
 _CLOSE_SECONDS = 2.0
 
 
 class SpanTracer:
-    """Makes the spans of a call when it has ended, and leaves them to a thread that sends them."""
+    """Creates the spans of a call when it has ended; a background thread exports them."""
 
     def __init__(self, endpoint: str, device: str, metrics: Metrics) -> None:
-        """`endpoint` is where to send them; empty: where OpenTelemetry's environment variables say."""
-        # What callers send in place of a trace is only worth warnings, and would fill the log.
+        """`endpoint` is the collector's URL; empty: OpenTelemetry's environment variables set it."""
+        # Invalid trace headers of callers would fill the log with warnings.
         logging.getLogger("opentelemetry").setLevel(logging.ERROR)
         exporter = _WatchedExporter(_exporter(endpoint), metrics)
         self._provider = TracerProvider(resource=_resource(device), shutdown_on_exit=False)
@@ -52,10 +52,10 @@ class SpanTracer:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, call: Call, answer: Answer | None) -> Mapping[str, str]:
-        """Below the caller's span if it has one, which then also decides whether this one is kept."""
+        """Record a call as a child of the caller's span, if it has one, with that span's sampling decision."""
         code = grpc.StatusCode.OK if answer is None else answer.code
         if code == grpc.StatusCode.UNAUTHENTICATED:
-            # Strangers have no say in what is written down.
+            # Callers that are not authenticated must not create spans.
             return {}
         method = _PACKAGE + call.method.replace(".", "/")
         span = self._tracer.start_span(
@@ -76,7 +76,7 @@ class SpanTracer:
         return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
 
     def close(self) -> None:
-        """Send what is left; what a slow collector does not take is lost."""
+        """Export the remaining spans; those that a slow collector does not accept in time are lost."""
         sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         sending.start()
         sending.join(_CLOSE_SECONDS)
@@ -114,7 +114,7 @@ class _WatchedExporter(SpanExporter):
 
 
 def _exporter(endpoint: str) -> SpanExporter:
-    """One for an endpoint; all else, and the endpoint if it is empty, is for OpenTelemetry's environment variables."""
+    """An exporter; OpenTelemetry's environment variables set its other options, and the endpoint if it is empty."""
     protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), "grpc")
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc
@@ -140,7 +140,7 @@ def _attributes(call: Call, method: str, code: grpc.StatusCode, answer: Answer |
     named = {"engine": call.engine, "operation": call.operation, "tenant": call.tenant}
     attributes.update({f"lumigrad.{name}": value for name, value in named.items() if value})
     if answer is not None:
-        # In one word: the texts of errors may quote what the caller sent.
+        # Not the text of the error, which may quote the request.
         attributes["error.type"] = code.name
         attributes["lumigrad.reason"] = answer.reason
     return attributes

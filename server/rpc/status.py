@@ -1,4 +1,4 @@
-"""The one table from exceptions to what the caller hears: status code, text and typed details."""
+"""The table of statuses for exceptions: status code, text and typed details."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lumigrad.v1 import errors_pb2
 
 @dataclass(frozen=True)
 class Answer:
-    """A status other than OK, and why in one word for the metrics."""
+    """A status other than OK, with the reason as a label of the metrics."""
 
     code: StatusCode
     text: str
@@ -27,14 +27,14 @@ class Answer:
 
     @property
     def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
-        """The details, as the client looks for them."""
+        """The typed details as metadata."""
         if not self.details:
             return ()
         return (details.pack(self.code.value[0], self.text, self.details),)
 
 
 def answer_to(error: BaseException, request_id: str) -> Answer:
-    """What to tell the caller. Nothing of an exception's own text leaves unless the table says so."""
+    """The status for an exception. The exception's own text is sent only if the table says so."""
     for kind in type(error).__mro__:
         make = _TABLE.get(kind)
         if make is not None:
@@ -43,9 +43,9 @@ def answer_to(error: BaseException, request_id: str) -> Answer:
 
 
 def _says(code: StatusCode, reason: str, text: str, retry_seconds: float | None = None) -> Callable[[Any], Answer]:
-    """An answer whose text names attributes of the exception in braces.
+    """A function that formats a status; `text` may have attributes of the exception in braces.
 
-    Its detail is the message of the exception's name, if there is one; the fields are attributes of the exception too.
+    The detail is the message with the exception's name, if there is one, with the exception's attributes as fields.
     """
 
     def answer(error: BaseException) -> Answer:
@@ -98,7 +98,7 @@ def _gone(_: BaseException) -> Answer:
 
 
 _EXHAUSTED, _PRECONDITION = StatusCode.RESOURCE_EXHAUSTED, StatusCode.FAILED_PRECONDITION
-# For others to end, and for the caller to find another worker.
+# Retry times: for other calls to end, and for the client to find another worker.
 _MEMORY_SECONDS = 1.0
 _STOPPING_SECONDS = 0.1
 _NO_MEMORY = "the worker has no memory for this call just now; try again later"
@@ -134,14 +134,14 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
         _PRECONDITION, "step_mismatch", "the next step has number {expected}, not {actual}"
     ),
     errors.UnauthenticatedError: _says(StatusCode.UNAUTHENTICATED, "unauthenticated", "{why}"),
-    # A retry time tells this from a worker that was lost while it worked on the call.
+    # The retry time distinguishes this from the loss of a worker during the call.
     errors.StoppingError: _says(StatusCode.UNAVAILABLE, "stopping", _STOPPING, _STOPPING_SECONDS),
     errors.DeadlineError: _says(
         StatusCode.DEADLINE_EXCEEDED, "deadline", "the deadline passed before the work was done"
     ),
     errors.DeadlineTooNearError: _says(StatusCode.DEADLINE_EXCEEDED, "deadline", _TOO_NEAR),
     errors.CancelledError: _cancelled,
-    # What grpc raises out of a request stream, and into a reply stream, whose call has ended.
+    # Raised by grpc from the request stream, or into the reply stream, of a call that has ended.
     RpcError: _gone,
     GeneratorExit: _gone,
 }

@@ -1,4 +1,4 @@
-"""Whether calls are traced. Imports OpenTelemetry, whose packages are optional, only if they are."""
+"""The choice of a tracer. Imports OpenTelemetry, whose packages are optional, only if calls are traced."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _NEEDS = 'needs more packages; install them with: pip install "lumigrad[trace]"'
 
 
 class Tracer(Protocol):
-    """Writes down how calls went."""
+    """Records calls as traces."""
 
     def record(self, call: Call, answer: Answer | None) -> Mapping[str, str]:
-        """Write down a call that has just ended, `answer` being None for OK; returns its names for the log."""
+        """Record a call that has just ended, with `answer` None for OK; returns trace ids for the log."""
 
     def close(self) -> None:
-        """Send what is left, as far as that can be done in a moment."""
+        """Export what is left, within a short time."""
 
 
 class NoTracer:
-    """Writes nothing down."""
+    """Records nothing."""
 
     def record(self, _: Call, __: Answer | None) -> Mapping[str, str]:
-        """Nothing to add to the log."""
+        """No ids for the log."""
         return {}
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Does nothing."""
 
 
 def tracer_of(config: Config, device: str, metrics: Metrics) -> Tracer:
-    """As the worker was told, by its option or by OpenTelemetry's own environment variables.
+    """The tracer that --trace-endpoint or OpenTelemetry's environment variables select.
 
-    What cannot be done is a ConfigError if the option asked for it; the variables may have been meant for others.
+    If packages are missing, the option raises a ConfigError; the variables, which other programs use too, only log.
     """
     if not _is_wanted(config):
         return NoTracer()

@@ -94,7 +94,7 @@ def test_a_device_that_fails_a_trial_is_lost(tmp_path: Path) -> None:
         faults.arm("error")
         with pytest.raises(Internal):
             client.render(cloud(), CAMERA)
-        process.wait_for_log("the device failed a trial")
+        process.wait_for_log("the device failed a test render")
         process.wait_for_log("code=3 reason=device_lost")
         client.render(cloud(), CAMERA)
 

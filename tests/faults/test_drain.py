@@ -56,7 +56,7 @@ def test_a_drain_under_load_breaks_no_call(number: signal.Signals, supervised: b
         for client in clients:
             client.close()
     assert load.done > at_signal, "calls in the lame-duck time"
-    # The calls that found the door shut were never begun: safe to send again, and told so.
+    # The refused calls were never begun; their error says that it is safe to repeat them.
     assert set(load.outcomes) == {"ok", "UNAVAILABLE"}
     codes = {line.split("code=")[1].split()[0] for line in process.log.splitlines() if " call " in line}
     assert codes == {"OK", "UNAVAILABLE"}

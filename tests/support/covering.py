@@ -1,9 +1,9 @@
-"""A pytest plugin: of a test's combinations of parameters it runs some in which all pairs of values occur.
+"""A pytest plugin for pairwise testing: selects combinations of a test's parameters that cover all pairs of values.
 
-A fault that shows in one combination shows nearly always in all that share two of its values. So of a function with
-many combinations those are kept that are needed for each value, and each pair of values of two parameters, to occur as
-in the whole; the others are deselected. Values of one `parametrize` belong together. The instruction sets of the CPU
-take turns: in pairs they count as one value, since they are compiled from the same sources. `--whole` runs everything.
+Most faults that appear in one combination appear in all that share two of its values. So for a test with many
+combinations the plugin selects enough of them to cover each value and each pair of values of two parameters, and
+deselects the others. Values of one `parametrize` are one parameter. In pairs the instruction sets of the CPU count as
+one value, since they are compiled from the same sources. `--whole` runs all combinations.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
-# Functions with no more combinations than this are run whole.
+# Tests with at most this number of combinations run all of them.
 FEW = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--whole`."""
-    parser.addoption("--whole", action="store_true", help="run all combinations of parameters, not only all pairs")
+    parser.addoption("--whole", action="store_true", help="run all combinations of parameters")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects combinations that are not needed, of those that `-k` and `-m` have left."""
+    """Deselects combinations that add no pair, among those that `-k` and `-m` have selected."""
     if config.getoption("whole"):
         return
     functions: dict[str, list[pytest.Item]] = {}
@@ -42,17 +42,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def covering(combinations: Sequence[Sequence[Hashable]]) -> list[int]:
-    """Indices of some combinations in which each value and pair occurs that occurs in one.
+    """Indices of combinations that cover every value and pair of values in `combinations`.
 
-    A combination has a value for each parameter. The choice is the same for the same combinations in the same order.
+    A combination has a value for each parameter. The result is deterministic.
     """
     if len(combinations) <= FEW:
         return list(range(len(combinations)))
     parts = [_parts(combination) for combination in combinations]
     covered: set[object] = set()
     chosen = []
-    # What a combination would add only shrinks: if it is still what it was when it was queued, none adds more. Among
-    # equals the order has no pattern; else the first values of each parameter would be chosen most often.
+    # The number of uncovered parts of a combination only decreases, so if it equals the queued number, no other
+    # combination has more. Ties are broken by a hash; otherwise the first values of each parameter would prevail.
     queue = [(-len(each), zlib.crc32(b"%d" % index), index) for index, each in enumerate(parts)]
     heapq.heapify(queue)
     while queue:
@@ -67,13 +67,13 @@ def covering(combinations: Sequence[Sequence[Hashable]]) -> list[int]:
 
 
 def _parts(combination: Sequence[Hashable]) -> set[object]:
-    """What a combination covers: its values, and its pairs of them."""
+    """The values and the pairs of values of a combination."""
     grouped = ["cpu" if str(value).startswith("cpu-") else value for value in combination]
     return {*enumerate(combination), *itertools.combinations(enumerate(grouped), 2)}
 
 
 def _axes(item: pytest.Item) -> list[Hashable]:
-    """The values of an item's parameters, those of one `parametrize` as one."""
+    """The values of an item's parameters; those of one `parametrize` are one value."""
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return []
@@ -87,5 +87,5 @@ def _axes(item: pytest.Item) -> list[Hashable]:
 
 
 def _comparable(value: object) -> Hashable:
-    """What is equal for the same value of a parameter: parameters share their values, and not all can be compared."""
+    """A key of a parameter's value: its identity unless it is a string, since items share their values' objects."""
     return value if isinstance(value, str) else id(value)

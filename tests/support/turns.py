@@ -1,6 +1,6 @@
-"""A pytest plugin: where tests run in several processes (`-n 2`), one marked `alone` runs while no other test does.
+"""A pytest plugin: with several worker processes (`-n 2`), a test marked `alone` runs while no other test does.
 
-Such a test measures times, or needs the machine for itself.
+Such a test measures times, or needs all processors.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-# What is locked is only opened to be read, so it can be what is there anyway.
-DOOR, ROOM = Path(__file__).parent, Path(__file__)
+# Existing files, which are only locked, never written.
+QUEUE_LOCK, RUN_LOCK = Path(__file__).parent, Path(__file__)
 
 
-# The first of all plugins, so that pytest-timeout's clock starts when it is the test's turn.
+# The first of all plugins, so that pytest-timeout starts its clock after the locks are taken.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Runs the test when it is its turn."""
+    """Runs the test under a shared lock, or under an exclusive one if it is marked `alone`."""
     if not hasattr(item.config, "workerinput"):
         return (yield)
     with turn(alone=item.get_closest_marker("alone") is not None):
@@ -28,17 +28,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @contextmanager
-def turn(alone: bool, door: Path = DOOR, room: Path = ROOM) -> Iterator[None]:
-    """Waits until nobody is in the room, or nobody who is to be alone, and is in it within the `with` block."""
-    entrance, inside = os.open(door, os.O_RDONLY), os.open(room, os.O_RDONLY)
+def turn(alone: bool, queue_lock: Path = QUEUE_LOCK, run_lock: Path = RUN_LOCK) -> Iterator[None]:
+    """Holds `run_lock` within the `with` block, exclusively if `alone`, else shared."""
+    queue, run = os.open(queue_lock, os.O_RDONLY), os.open(run_lock, os.O_RDONLY)
     try:
-        # Whoever waits for the room holds the door, so that nobody passes who comes later.
-        fcntl.flock(entrance, fcntl.LOCK_EX)
-        fcntl.flock(inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(entrance, fcntl.LOCK_UN)
+        # Held while waiting for the run lock: otherwise later shared locks would starve an exclusive one.
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        fcntl.flock(run, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(queue, fcntl.LOCK_UN)
         yield
     finally:
-        # Closing would not be enough where a test has left a fork behind, which has the descriptors too.
-        for descriptor in (entrance, inside):
+        # Closing is not enough if a test left a forked process, which has inherited the descriptors.
+        for descriptor in (queue, run):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)

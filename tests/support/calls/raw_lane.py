@@ -23,7 +23,7 @@ def offer_of(client: RawClient) -> worker_pb2.OpenLaneReply:
 
 
 def connect(offer: worker_pb2.OpenLaneReply) -> socket.socket:
-    """A connection to the worker's door."""
+    """A connection to the worker's lane socket."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link.settimeout(SECONDS)
     link.connect(address_of(offer.socket))

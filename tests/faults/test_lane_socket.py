@@ -1,4 +1,4 @@
-"""The door to shared memory: who is let in, who is sent away, and what remains of those who go."""
+"""The socket that opens shared-memory lanes: who may connect, who is refused, and that nothing leaks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ JUNK = [
 
 
 @pytest.mark.parametrize("raw", JUNK, ids=range(len(JUNK)))
-def test_junk_at_the_door_and_inside(people: SimpleNamespace, raw: bytes) -> None:
+def test_junk_on_the_socket_and_inside_a_lane(people: SimpleNamespace, raw: bytes) -> None:
     with RawLane(people.alice) as other, connect(other.offer) as link:
         link.send(raw)
         assert is_closed(link)
@@ -104,7 +104,7 @@ def test_a_caller_who_does_not_listen(people: SimpleNamespace) -> None:
         assert location(render(people.alice, other, 1)) == "region"
 
 
-def test_silent_callers_at_the_door_are_few_and_soon_gone(people: SimpleNamespace) -> None:
+def test_silent_connections_are_few_and_soon_closed(people: SimpleNamespace) -> None:
     offer = offer_of(people.alice)
     with ExitStack() as stack:
         links = [stack.enter_context(connect(offer)) for _ in range(40)]

@@ -17,15 +17,15 @@ from lumigrad.client.settings.image_format import ImageFormat, image_formats, jp
 from lumigrad.client.settings.render import settings_of
 from lumigrad.client.settings.spheres import Semantics
 from lumigrad.client.training.calls import TrainingCalls
-from lumigrad.client.transport.access import Access, Priority
 from lumigrad.client.transport.addresses import Targets, WorkerTargets
 from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.channel import Certificate, Tls
+from lumigrad.client.transport.channel import Access, Certificate, Priority, Tls
 from lumigrad.client.transport.lanes import LaneMode
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.info import WorkerInfo
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.worker import Worker
@@ -93,7 +93,8 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
     @property
     def lane(self) -> str:
         """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
-        attempts = self._workers.attempts(None, Call(self._workers.timeout_of(None), cancellation=self._cancellation))
+        call = Call(self._workers.timeout_of(None), cancellation=self._cancellation)
+        attempts = RoutedAttempts(self._workers, None, call)
         while True:
             with attempts as worker:
                 return worker.connection.lane(attempts.call)
@@ -105,7 +106,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
     def info(self, *, timeout_s: float | None = None) -> WorkerInfo:
         """The worker's device, limits and load; of several workers, of one that is there."""
         with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
-            attempts = self._workers.attempts(None, call)
+            attempts = RoutedAttempts(self._workers, None, call)
             while True:
                 with attempts as worker:
                     return _info(worker, attempts.call)

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
-from lumigrad.client.base import forks
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.addresses import resolve_target
 
-
-class _Clients:
-    """Shared clients by their targets. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_target: dict[str, Client] = {}
-        forks.follow(self)
-
-    def of(self, target: str) -> Client:
-        """The one client of a target."""
-        with self._lock:
-            client = self._by_target.get(target)
-            if client is None:
-                client = self._by_target[target] = Client(target)
-            return client
-
-    def after_fork(self, is_sound: bool) -> None:
-        """A thread that is not there any more may have held the lock; the clients begin anew by themselves."""
-        self._lock = threading.Lock()
-
-
-_CLIENTS = _Clients()
+_CLIENTS: dict[str, Client] = {}
 
 
 def default_client(target: str | None = None) -> Client:
     """The shared client of a target; None: LUMIGRAD_TARGET, else localhost:50051. Do not close it."""
-    return _CLIENTS.of(resolve_target(target))
+    name = resolve_target(target)
+    # Of two threads that are the first, one drops the client that it made: it has not been used.
+    return _CLIENTS.get(name) or _CLIENTS.setdefault(name, Client(name))
 
 
 def client_of(client: Any) -> Client:

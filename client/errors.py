@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound="InvalidArgument")
 
 
 class LumigradError(Exception):
     """Base of every error that the client raises."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        """`facts` are the attributes of the error."""
+        super().__init__(message)
+        vars(self).update(facts)
 
 
 @dataclass(frozen=True)
@@ -27,14 +32,12 @@ class InvalidArgument(LumigradError, ValueError):
         violations: every refused argument.
     """
 
-    def __init__(self, message: str, violations: tuple[Violation, ...] = ()) -> None:
-        super().__init__(message)
-        self.violations = violations
+    violations: tuple[Violation, ...] = ()
 
     @classmethod
     def of(cls: type[E], field: str, description: str) -> E:
         """One violation; the message is "field: description"."""
-        return cls(f"{field}: {description}", (Violation(field, description),))
+        return cls(f"{field}: {description}", violations=(Violation(field, description),))
 
 
 class ResourceExhausted(LumigradError):
@@ -44,25 +47,19 @@ class ResourceExhausted(LumigradError):
         retry_after_s: seconds after which the worker suggests another attempt; None if it suggests none.
     """
 
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    retry_after_s: float | None = None
 
 
 class SceneNotFound(LumigradError, LookupError):
     """The worker has no such scene, and the client holds no copy that it could put again."""
 
-    def __init__(self, message: str, scene_id: str) -> None:
-        super().__init__(message)
-        self.scene_id = scene_id
+    scene_id: str = ""
 
 
 class ContextLost(LumigradError):
     """The forward state of a Render expired or was evicted. `Frame.backward` repairs this by itself."""
 
-    def __init__(self, message: str, context_id: str) -> None:
-        super().__init__(message)
-        self.context_id = context_id
+    context_id: str = ""
 
 
 class LaneLost(LumigradError):
@@ -72,36 +69,28 @@ class LaneLost(LumigradError):
 class VersionMismatch(LumigradError):
     """Somebody updated the scene since the handle was made."""
 
-    def __init__(self, message: str, scene_id: str, expected: int, actual: int) -> None:
-        super().__init__(message)
-        self.scene_id = scene_id
-        self.expected = expected
-        self.actual = actual
+    scene_id: str = ""
+    expected: int = 0
+    actual: int = 0
 
 
 class TrainingHeld(LumigradError):
     """Another client trains the scene."""
 
-    def __init__(self, message: str, scene_id: str) -> None:
-        super().__init__(message)
-        self.scene_id = scene_id
+    scene_id: str = ""
 
 
 class TrainingLost(LumigradError):
     """The worker has no such training any more, and no snapshot of it: start again from the last scene."""
 
-    def __init__(self, message: str, training_id: str) -> None:
-        super().__init__(message)
-        self.training_id = training_id
+    training_id: str = ""
 
 
 class StepMismatch(LumigradError):
     """The worker expects another step of a training next."""
 
-    def __init__(self, message: str, expected: int, actual: int) -> None:
-        super().__init__(message)
-        self.expected = expected
-        self.actual = actual
+    expected: int = 0
+    actual: int = 0
 
 
 class DeadlineExceeded(LumigradError, TimeoutError):
@@ -116,10 +105,8 @@ class Unavailable(LumigradError, ConnectionError):
         was_begun: a worker had begun the call when it was lost; perhaps because of the call.
     """
 
-    def __init__(self, message: str, *, is_lasting: bool = False, was_begun: bool = False) -> None:
-        super().__init__(message)
-        self.is_lasting = is_lasting
-        self.was_begun = was_begun
+    is_lasting: bool = False
+    was_begun: bool = False
 
 
 class Unauthenticated(LumigradError, PermissionError):
@@ -134,9 +121,7 @@ class Cancelled(LumigradError):
             begun.
     """
 
-    def __init__(self, message: str, *, is_foreign: bool = False) -> None:
-        super().__init__(message)
-        self.is_foreign = is_foreign
+    is_foreign: bool = False
 
 
 class Internal(LumigradError):

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from lumigrad.client.base import forks
 from lumigrad.client.errors import LumigradError
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Cancellation
 
 P = ParamSpec("P")
 T = TypeVar("T")

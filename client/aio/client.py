@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from types import TracebackType
 from typing import Any
 
 from lumigrad.client.aio.calls import Asynchronous, Calls, awaited, awaited_as
@@ -11,9 +10,8 @@ from lumigrad.client.aio.results import AsyncDistances, AsyncFrame, in_order
 from lumigrad.client.aio.trainer import begun
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.client import Client
-from lumigrad.client.transport.access import Priority
 from lumigrad.client.transport.addresses import WorkerTargets
-from lumigrad.client.transport.channel import Certificate, Tls
+from lumigrad.client.transport.channel import Certificate, Priority, Tls
 from lumigrad.client.transport.lanes import LaneMode
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
@@ -44,19 +42,10 @@ class AsyncClient(Asynchronous[Client]):
         priority: Priority | None = None,
         lane: LaneMode = "auto",
     ) -> None:
-        """Sets up, without connecting.
+        """Sets up, without connecting; takes what `Client` takes.
 
-        Args:
-            target: as for `Client`, like all that follows `calls`.
-            calls: under way at a time, at the most. Those beyond it wait here, in the order in which they were made.
-            timeout_s: default time-out of a call, from its turn on, its repetitions included, seconds.
-            retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all, nor while it has no
-                room.
-            token: sent as a bearer token with each call.
-            tls: whether, and trusting whom, to encrypt.
-            certificate: PEM files of the client's own certificate and of its key.
-            priority: of all calls.
-            lane: how large payloads travel.
+        So many `calls` are under way at a time, at the most; those beyond it wait here, in the order in which they were
+        made, and their time-out begins with their turn.
         """
         limit = whole_number("calls", calls, 1, _MOST_CALLS)
         client = Client(
@@ -68,9 +57,7 @@ class AsyncClient(Asynchronous[Client]):
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from lumigrad.client.aio.calls import Asynchronous, Calls, awaited
 from lumigrad.client.base.arrays import Array, NamedArrays
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.workers.result import Result
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -50,51 +51,58 @@ async def _each(items: Iterable[S] | AsyncIterable[S]) -> AsyncGenerator[S, None
             yield entry
 
 
-class AsyncFrame(NamedArrays, Asynchronous[Frame]):
-    """A `Frame`, with the same arrays as items and as attributes, whose gradients are awaited.
+R = TypeVar("R", Frame, Distances)
+
+
+class _AsyncResult(NamedArrays, Asynchronous[R]):
+    """The arrays of a result, as items and as attributes.
 
     Attributes:
         timings: of the call.
+    """
+
+    def __init__(self, result: R, calls: Calls) -> None:
+        NamedArrays.__init__(self, result)
+        Asynchronous.__init__(self, result, calls)
+        self.timings = result.timings
+
+    release = awaited(Result.release)
+
+    def _missing(self, name: str) -> str:
+        return self._blocking._missing(name)
+
+
+class AsyncFrame(_AsyncResult[Frame]):
+    """A `Frame`, with the same arrays as items and as attributes, whose gradients are awaited.
+
+    Attributes:
         request: what was rendered.
         encoded: JPEG or PNG files by the output's name, as in a `Frame`.
     """
 
     def __init__(self, frame: Frame, calls: Calls) -> None:
-        NamedArrays.__init__(self, frame)
-        Asynchronous.__init__(self, frame, calls)
-        self.timings = frame.timings
+        super().__init__(frame, calls)
         self.request = frame.request
         self.encoded = frame.encoded
 
     backward = awaited(Frame.backward)
     differentiated = awaited(Frame.differentiated)
-    release = awaited(Frame.release)
 
     def decoded(self, name: str) -> Array:
         """The pixels of files in `encoded`, uint8, shaped as the output; takes the time of decoding them, here."""
         return self._blocking.decoded(name)
 
-    def _missing(self, name: str) -> str:
-        return self._blocking._missing(name)
 
-
-class AsyncDistances(NamedArrays, Asynchronous[Distances]):
+class AsyncDistances(_AsyncResult[Distances]):
     """`Distances`, with the same arrays as items and as attributes, whose gradients are awaited.
 
     Attributes:
-        timings: of the call.
         query: what was asked.
     """
 
     def __init__(self, distances: Distances, calls: Calls) -> None:
-        NamedArrays.__init__(self, distances)
-        Asynchronous.__init__(self, distances, calls)
-        self.timings = distances.timings
+        super().__init__(distances, calls)
         self.query = distances.query
 
     backward = awaited(Distances.backward)
     differentiated = awaited(Distances.differentiated)
-    release = awaited(Distances.release)
-
-    def _missing(self, name: str) -> str:
-        return self._blocking._missing(name)

@@ -52,12 +52,30 @@ class AsyncBatch(Asynchronous[Batch]):
     apply = awaited_as(AsyncLateResult, Batch.apply)
 
 
+def _shown(name: str) -> Any:
+    """A property of the trainer, which is known without waiting."""
+    return property(lambda self: getattr(self._blocking, name))
+
+
 class AsyncTrainer(Asynchronous[Trainer]):
     """What `Trainer` has, to be awaited. For one task at a time; its calls follow each other.
 
     When a task that waits for it is cancelled, the worker stops; whatever is asked next goes on from there, and begins
     with the steps that were on their way, as far as they have all that they need.
+
+    Attributes:
+        training_id: names the training on the worker.
+        lease: with it `AsyncClient.resume_trainer` takes the training up; whoever has it can.
+        step_number: of the next step.
+        snapshot_step: the step of the newest snapshot when the training was begun or taken up; None: there is none.
+        resumed: how often the training was taken up again after a connection, a worker or a waiting task was lost.
     """
+
+    training_id: str = _shown("training_id")
+    lease: str = _shown("lease")
+    step_number: int = _shown("step_number")
+    snapshot_step: int | None = _shown("snapshot_step")
+    resumed: int = _shown("resumed")
 
     def __init__(self, trainer: Trainer) -> None:
         """`AsyncClient.trainer` makes one."""
@@ -70,31 +88,6 @@ class AsyncTrainer(Asynchronous[Trainer]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._calls.close(lambda: self._blocking._cancelled_by(None).__exit__(kind, error, traceback))
-
-    @property
-    def training_id(self) -> str:
-        """Names the training on the worker."""
-        return self._blocking.training_id
-
-    @property
-    def lease(self) -> str:
-        """With it `AsyncClient.resume_trainer` takes the training up; whoever has it can."""
-        return self._blocking.lease
-
-    @property
-    def step_number(self) -> int:
-        """Of the next step."""
-        return self._blocking.step_number
-
-    @property
-    def snapshot_step(self) -> int | None:
-        """The step of the newest snapshot when the training was begun or taken up; None: there is none."""
-        return self._blocking.snapshot_step
-
-    @property
-    def resumed(self) -> int:
-        """How often the training was taken up again after a connection, a worker or a waiting task was lost."""
-        return self._blocking.resumed
 
     steps = streamed(Trainer.steps)
     step = awaited(Trainer.step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 from lumigrad.client.errors import InvalidArgument
 
@@ -65,6 +65,12 @@ def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> Non
     if not isinstance(value, kinds):
         expected = " or ".join(", ".join(kind.__name__ for kind in kinds).rsplit(", ", 1))
         raise InvalidArgument.of(name, f"expected {expected}, got {_shown(value)}; {advice}")
+
+
+def values_of(names: Any, kind: Any) -> dict[str, Any]:
+    """The contract's values of the enum `kind` by what callers call them, the names of a Literal, in its order."""
+    prefix = kind.Name(0).removesuffix("UNSPECIFIED")
+    return {name: kind.Value(prefix + name.upper()) for name in get_args(names)}
 
 
 def _shown(value: Any) -> str:

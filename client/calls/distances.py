@@ -12,7 +12,7 @@ from lumigrad.client.distances.ask import ask, ask_field, ask_spread
 from lumigrad.client.distances.query import DistanceQuery, FieldQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.transport.cancellation import Cancellable
+from lumigrad.client.transport.call import Cancellable
 from lumigrad.client.values.handle import scene_facts
 from lumigrad.client.values.obstacle import VoxelGrid
 from lumigrad.client.values.pose import IDENTITY

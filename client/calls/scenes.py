@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from lumigrad.client.base.arguments import instance, whole_number
 from lumigrad.client.errors import LumigradError, SceneNotFound, Unavailable
-from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellable
+from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
@@ -20,6 +19,7 @@ from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.changes import SceneChanges
+from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.worker import Worker
@@ -87,7 +87,7 @@ class SceneCalls(Cancellable):
 
     def _updated(self, handle: SceneHandle, changes: SceneChanges, call: Call) -> SceneHandle:
         update_id = secrets.token_hex(_UPDATE_ID_BYTES)
-        attempts = self._workers.attempts(handle, call)
+        attempts = RoutedAttempts(self._workers, handle, call)
         while True:
             with attempts as worker:
                 assert attempts.reference is not None
@@ -104,7 +104,7 @@ class SceneCalls(Cancellable):
             timeout_s, f"{SCENE_SERVICE}/Get", lambda: {"scene_id": scene_id}, self._cancellation
         ) as call:
             instance("scene_id", scene_id, (str,), "pass the scene_id of a handle")
-            attempts = self._workers.attempts(Route(scene_id, is_movable=False), call)
+            attempts = RoutedAttempts(self._workers, Route(scene_id, is_movable=False), call)
             while True:
                 with attempts as worker:
                     return worker.store.get(scene_id, with_tensors, attempts.call)

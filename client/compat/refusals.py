@@ -26,7 +26,7 @@ def renamed(
     except InvalidArgument as error:
         violations = tuple(_renamed(violation, arguments, numbers) for violation in error.violations)
         text = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
-        raise kind(text or str(error), violations) from error
+        raise kind(text or str(error), violations=violations) from error
 
 
 def _renamed(violation: Violation, arguments: Mapping[str, str], numbers: Mapping[str, int]) -> Violation:

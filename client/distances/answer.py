@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients, Timings
-from lumigrad.client.distances.messages import fill_spec
-from lumigrad.client.distances.query import DistanceBackward, DistanceQuery
+from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, fill_spec
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.call import Call
 from lumigrad.client.workers.attempts import Source

@@ -11,10 +11,10 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.distances.answer import Distances
-from lumigrad.client.distances.messages import field_message, fill_spec
-from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery
+from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery, field_message, fill_spec
 from lumigrad.client.transport.call import Call
 from lumigrad.client.values.world import World
+from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.spread import added, portions, slowest, together
@@ -65,7 +65,7 @@ def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Ro
         call: of the user.
         route: which worker; None: the world's.
     """
-    attempts = workers.attempts(query.world, call, route=route)
+    attempts = RoutedAttempts(workers, query.world, call, route=route)
 
     def build(payload: PayloadWriter) -> distance_pb2.QueryRequest:
         message = distance_pb2.QueryRequest(retain=retain)
@@ -87,7 +87,7 @@ def ask_field(workers: Pool, query: FieldQuery, call: Call) -> Array:
     if isinstance(world, World):
         # It may hold grids, and the request is a single message, which has to be short.
         world = workers.put(world, call, route=workers.route(world))
-    attempts = workers.attempts(world, call)
+    attempts = RoutedAttempts(workers, world, call)
     while True:
         with attempts as worker:
             assert attempts.reference is not None

@@ -1,4 +1,4 @@
-"""What a distance query asks: spheres before a world, or points of a field."""
+"""What a distance query asks, spheres before a world or points of a field: as values, and as messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lumigrad.client.base.arguments import instance, number, whole_number
+from lumigrad.client.base.arguments import instance, number, values_of, whole_number
 from lumigrad.client.base.arrays import (
     Array,
     Float32,
@@ -20,12 +20,16 @@ from lumigrad.client.base.arrays import (
     to_numpy,
 )
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings
+from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.obstacle import MAX_ENVIRONMENTS
 from lumigrad.client.values.pose import pose_array
 from lumigrad.client.values.world import World
+from lumigrad.client.wire.worlds import world_message
+from lumigrad.client.workers.attempts import InlineWorld, Source
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import distance_pb2, scene_pb2, world_pb2
 
 Surroundings: TypeAlias = World | Mesh | SceneHandle
 
@@ -150,15 +154,13 @@ class FieldQuery:
 
     def __post_init__(self) -> None:
         check_surroundings(self.world)
-        values = {
-            "pose": pose_array("pose", self.pose),
-            "size": float64_array("size", self.size, (3,)),
-            "voxel_size": number("voxel_size", self.voxel_size),
-            "environment": whole_number("environment", self.environment, 0, MAX_ENVIRONMENTS - 1),
-            "max_distance": None if self.max_distance is None else number("max_distance", self.max_distance),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(
+            pose=pose_array("pose", self.pose),
+            size=float64_array("size", self.size, (3,)),
+            voxel_size=number("voxel_size", self.voxel_size),
+            environment=whole_number("environment", self.environment, 0, MAX_ENVIRONMENTS - 1),
+            max_distance=None if self.max_distance is None else number("max_distance", self.max_distance),
+        )
         if self.semantics not in ("exact", "curobo_field"):
             raise InvalidArgument.of("semantics", f'expected "exact" or "curobo_field", got {self.semantics!r}')
 
@@ -169,3 +171,45 @@ class FieldQuery:
                 "max_distance", f"expected a largest distance, since there is nothing in environment {self.environment}"
             )
         return np.asarray(values if self.semantics == "exact" else -values, np.float32)
+
+
+_SEMANTICS = values_of(DistanceSemantics, distance_pb2.DistanceSemantics)
+_REDUCTIONS = values_of(Reduction, distance_pb2.Reduction)
+
+
+def fill_spec(
+    spec: distance_pb2.DistanceSpec, query: DistanceQuery, source: Source | None, payload: PayloadWriter
+) -> None:
+    """Says what to ask; `source` is what the worker calls the world, or the world, which then travels with the call."""
+    spec.spheres.CopyFrom(payload.add(query.spheres))
+    spec.settings.CopyFrom(settings_message(query.settings))
+    spec.outputs.extend(query.outputs)
+    spec.per_obstacle = query.per_obstacle
+    if query.environments is not None:
+        spec.environments.CopyFrom(payload.add(query.environments))
+    if query.poses is not None:
+        spec.poses.CopyFrom(payload.add(query.poses))
+    if isinstance(source, InlineWorld):
+        spec.scene.world.CopyFrom(world_message(source.world, source.meshes, payload))
+    elif source is not None:
+        spec.scene_ref.CopyFrom(source)
+
+
+def settings_message(settings: DistanceSettings) -> distance_pb2.DistanceSettings:
+    """What a cost is; what is None stays absent."""
+    values = dict(vars(settings))
+    values |= {"semantics": _SEMANTICS[settings.semantics], "reduction": _REDUCTIONS[settings.reduction]}
+    return distance_pb2.DistanceSettings(time_step=values.pop("time_step_s"), **values)
+
+
+def field_message(query: FieldQuery, reference: scene_pb2.SceneRef) -> distance_pb2.FieldRequest:
+    """Asks for the distances in a box near what is stored."""
+    return distance_pb2.FieldRequest(
+        scene_ref=reference,
+        pose=world_pb2.Pose(values=query.pose.tolist()),
+        size=query.size.tolist(),
+        voxel_size=query.voxel_size,
+        environment=query.environment,
+        max_distance=query.max_distance,
+        semantics=_SEMANTICS[query.semantics],
+    )

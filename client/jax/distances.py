@@ -105,27 +105,12 @@ def mesh_distance(
 ) -> MeshDistances:
     """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
 
-    As `lumigrad.client.torch.mesh_distance`, which describes the arguments, for JAX. All but spheres, poses and an
-    array as weight are fixed when a function is compiled.
+    As `lumigrad.client.torch.mesh_distance`, which describes the arguments, for JAX: spheres [B, H, S, 4], [H, S, 4] or
+    [S, 4], centre x y z and radius, metres, or with 3 instead of 4 points; poses [I, 7] of all obstacles, object to
+    world, None: those of the world; environments [B], or one for all. An array as weight is differentiated.
 
-    Args:
-        spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius, metres;
-            with 3 instead of 4 points, of radius 0.
-        world: a handle from `Client.put`, which costs no upload; a World, a list of what it takes, or a Mesh.
-        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
-        max_distance: how far to look, metres; None: any distance.
-        sweep: costs also along the way to the time steps before and after, half of it each.
-        weight: factor on costs, a number, or an array of one, which is differentiated.
-        semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
-        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
-            None for that of the default target.
-        poses: [I, 7] of all obstacles, object to world; None: those of the world.
-        environments: [B] the environment that each trajectory sees, or one for all; None: 0.
-        samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
-        speed_metric: multiply costs by the speed, in m/s.
-        time_step_s: between time steps, seconds; needed with speed_metric.
-        reduction: "sum" or "max" of the costs of samples and obstacles.
-        outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
+    All but spheres, poses and such a weight is fixed when a function is compiled; the settings are those of
+    `lumigrad.client.DistanceSettings`. `outputs` are computed, of "cost" and "distance"; leave out what you do not use.
     """
     arguments = locals()
     if isinstance(world, Sequence):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from lumigrad.client.base.arguments import one_of
-from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
@@ -30,29 +29,13 @@ from lumigrad.client.operators.gaussians import (
 )
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
-from lumigrad.client.values.camera import Camera
-
-
-@dataclass(frozen=True)
-class CheckedMatrices(ViewMatrices):
-    """As `ViewMatrices`, whose values are known in the callback only: there they are checked."""
-
-    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """One camera for each pair of matrices."""
-        views, intrinsics = inputs["view"], inputs["projection"]
-        assert views is not None and intrinsics is not None
-        distortion = self.distortion or ((),) * len(views)
-        return tuple(
-            Camera.from_view_matrix(view, k, self.width, self.height, model=self.model, distortion=row)
-            for view, k, row in zip(views, intrinsics, distortion, strict=True)
-        )
 
 
 @dataclass(frozen=True)
 class JaxGaussianCall(GaussianCall, JaxCall):
     """See `JaxCall`."""
 
-    cameras: CheckedMatrices
+    cameras: ViewMatrices
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
         """[C, H, W] of each output, and [C, H, W, D] of the colour."""
@@ -119,41 +102,14 @@ def render_gaussians(
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
-    As `lumigrad.client.torch.render_gaussians`, which describes the settings, for JAX; of several scenes with
-    `jax.vmap`. Gradients flow to every array that is passed. All but arrays is fixed when a function is compiled.
+    As `lumigrad.client.torch.render_gaussians`, which describes the arguments, for JAX: means [N, 3], quats [N, 4]
+    (w, x, y, z) and scales [N, 3], or covars [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with sh_degree
+    coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or [D];
+    transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Several scenes are for `jax.vmap`.
 
-    Args:
-        means: [N, 3] centres, world frame, scene units.
-        quats: [N, 4] rotations (w, x, y, z), normalised here; not used with covars.
-        scales: [N, 3] standard deviations, scene units, >= 0; not used with covars.
-        opacities: [N] in [0, 1].
-        colors: [N, D] channels or [C, N, D] for each camera; with sh_degree [N, K, D] coefficients.
-        viewmats: [C, 4, 4] world to camera, for column vectors; x right, y down, z forward.
-        Ks: [C, 3, 3] intrinsics, pixels; the centre of the first pixel is at 0.5.
-        width: picture width, pixels.
-        height: picture height, pixels.
-        sh_degree: degree of the spherical harmonics in use, 0 to 4; None: colors are colours.
-        backgrounds: [C, D] or [D] for all cameras; None: 0.
-        covars: [N, 3, 3] covariances, instead of quats and scales.
-        transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
-        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit.
-        distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; fixed.
-        semantics: "exact" for true derivatives; others see `GaussianSettings`.
-        antialiased: scale opacities by what the blur took from the area of each Gaussian.
-        eps2d: this and what follows up to scale_modifier: see `GaussianSettings`.
-        near: least depth shown.
-        far: largest depth shown.
-        radius_clip: smaller Gaussians are not shown.
-        alpha_min: smaller shares of a pixel are skipped.
-        alpha_max: larger ones are cut to it.
-        transmittance_min: where a pixel is complete.
-        pixel_center: of the first pixel.
-        scale_modifier: factor on all scales.
-        deterministic: sum gradients in a fixed order on every device.
-        gradient_dtype: how gradients per Gaussian travel; "float16" and "bfloat16" halve the bytes.
-        outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
-        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
-            None for that of the default target.
+    Gradients flow to every array that is passed. All but arrays, the distortion included, is fixed when a function is
+    compiled; the settings are those of `lumigrad.client.GaussianSettings`. `outputs` are returned beside the colour,
+    out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
@@ -165,7 +121,7 @@ def render_gaussians(
     call = JaxGaussianCall(
         client=client_of(client),
         settings=settings,
-        cameras=CheckedMatrices(width, height, projection_of(camera_model), rows),
+        cameras=ViewMatrices(width, height, projection_of(camera_model), rows, is_checked=True),
         outputs=travelling(wanted),
         slices=tuple((begin, end) for begin, end, _ in transforms),
         wire_format=gradient_dtype,

@@ -66,28 +66,12 @@ def render_spheres(
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
-    As `lumigrad.client.torch.render_spheres`, which describes the arguments, for JAX. All but arrays is fixed when a
-    function is compiled.
+    As `lumigrad.client.torch.render_spheres`, which describes the arguments, for JAX: positions [N, 3], colors [N, K],
+    radii [N], opacities [N] and background [K]; cam_params, Pulsar's [8 | 10 | 11 | 13], or a `Camera`, to which no
+    gradient flows, and which says width and height. Lengths are in scene units. An array as gamma is differentiated.
 
-    Args:
-        positions: [N, 3] centres, world frame, scene units.
-        colors: [N, K] channels.
-        radii: [N] scene units, > 0.
-        cam_params: [8 | 10 | 11 | 13] Pulsar's camera parameters, or a `Camera`, to which no gradient flows.
-        width: picture width, pixels; not needed with a camera.
-        height: picture height, pixels; not needed with a camera.
-        gamma: softness of the depth blending, in [1e-5, 1]; a number, or an array of one, which is differentiated.
-        max_depth: far end of the depth range, scene units.
-        min_depth: near end; 0: just behind the film.
-        opacities: [N] in [0, 1]; None: all 1.
-        background: [K] channels; None: all 1.
-        orthogonal: parallel rays; then the focal length must be 0.
-        right_handed: the camera looks along -z instead of +z.
-        allowed_difference: share of a pixel's colour that stopping early may cost, in [0, 1).
-        semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
-        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
-            None for that of the default target.
-        outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
+    All but arrays is fixed when a function is compiled; the settings are those of `lumigrad.client.SphereSettings`.
+    `outputs` are transferred beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
     """
     arguments = locals()
     fixed = cam_params if isinstance(cam_params, Camera) else None

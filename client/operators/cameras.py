@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +17,6 @@ from lumigrad.client.values.camera import Camera, Projection
 CAMERA_INPUTS = ("view", "projection", "position")
 
 
-class CameraSource(Protocol):
-    """Makes the cameras of a rendering from float64 arrays."""
-
-    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """The cameras, in order; `inputs` has those of `CAMERA_INPUTS`."""
-
-    def gradients(self, found: Gradients) -> dict[str, Array]:
-        """The gradient of each array, from those of the cameras."""
-
-
 @dataclass(frozen=True)
 class ViewMatrices:
     """OpenCV's cameras: "view" [.., 4, 4] are view matrices, "projection" [.., 3, 3] the intrinsics K.
@@ -36,24 +26,24 @@ class ViewMatrices:
         height: picture height, pixels.
         model: of all cameras.
         distortion: one row of coefficients for each camera; empty: none.
+        is_checked: whether the matrices are checked here.
     """
 
     width: int
     height: int
     model: Projection = "pinhole"
     distortion: tuple[tuple[float, ...], ...] = ()
+    is_checked: bool = False
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """One camera for each pair of matrices."""
         views, intrinsics = _present(inputs["view"]).reshape(-1, 4, 4), _present(inputs["projection"]).reshape(-1, 3, 3)
-        distortion = self.distortion or ((),) * len(views)
-        return tuple(
-            Camera.opencv(
-                k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3], self.width, self.height,
-                model=self.model, distortion=row,
-            )
-            for view, k, row in zip(views, intrinsics, distortion, strict=True)
-        )  # fmt: skip
+        cameras = []
+        for view, k, row in zip(views, intrinsics, self.distortion or ((),) * len(views), strict=True):
+            matrices = (view, k) if self.is_checked else (k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3])
+            make: Any = Camera.from_view_matrix if self.is_checked else Camera.opencv
+            cameras.append(make(*matrices, self.width, self.height, model=self.model, distortion=row))
+        return tuple(cameras)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
         """The last row of a view matrix, and the fixed entries of K, have the gradient 0."""

@@ -14,7 +14,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.operators.call import RemoteCall
-from lumigrad.client.operators.cameras import CAMERA_INPUTS, CameraSource
+from lumigrad.client.operators.cameras import CAMERA_INPUTS, InriaMatrices, ViewMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
 from lumigrad.client.settings.gaussians import GaussianSettings, Transform
@@ -55,7 +55,7 @@ class GaussianCall(RemoteCall):
 
     client: Client
     settings: GaussianSettings
-    cameras: CameraSource
+    cameras: ViewMatrices | InriaMatrices
     outputs: tuple[str, ...]
     batch: tuple[int, ...] = ()
     slices: tuple[tuple[int, int], ...] = ()

@@ -14,8 +14,14 @@ from lumigrad.client.base.arrays import Array, to_numpy
 from lumigrad.client.base.extras import require
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.rendering.messages import WIRE_FORMATS, fill_spec, gradients_of
-from lumigrad.client.rendering.request import BackwardRequest, RenderRequest, WireFormat
+from lumigrad.client.rendering.request import (
+    WIRE_FORMATS,
+    BackwardRequest,
+    RenderRequest,
+    WireFormat,
+    fill_spec,
+    gradients_of,
+)
 from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.call import Call
 from lumigrad.client.workers.pool import Pool

@@ -11,8 +11,7 @@ import numpy as np
 
 from lumigrad.client.base.timings import Gradients
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.messages import PER_CAMERA, fill_spec, outputs_of
-from lumigrad.client.rendering.request import BackwardRequest, RenderRequest
+from lumigrad.client.rendering.request import PER_CAMERA, BackwardRequest, RenderRequest, fill_spec, outputs_of
 from lumigrad.client.settings.gaussians import GaussianSettings
 from lumigrad.client.settings.image_format import format_messages
 from lumigrad.client.settings.spheres import SphereSettings
@@ -20,6 +19,7 @@ from lumigrad.client.transport.call import Call
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route
 from lumigrad.client.workers.spread import added, portions, slowest, together
@@ -73,7 +73,7 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
         call: of the user.
         route: which worker; None: the scene's.
     """
-    attempts = workers.attempts(request.stored, call, route=route)
+    attempts = RoutedAttempts(workers, request.stored, call, route=route)
 
     def build(payload: PayloadWriter) -> render_pb2.RenderRequest:
         formats = format_messages(request.image_formats, request.jpeg_quality)

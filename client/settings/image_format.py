@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from lumigrad.client.base.arguments import one_of, whole_number
+from lumigrad.client.base.arguments import one_of, values_of, whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.v1 import image_pb2
 
 ImageFormat = Literal["float32", "float16", "bfloat16", "uint8", "jpeg", "png"]
 ImageFormats = Mapping[str, ImageFormat]
 
-_WIRE: dict[ImageFormat, image_pb2.ImageFormat] = {
-    "float32": image_pb2.IMAGE_FORMAT_FLOAT32,
-    "float16": image_pb2.IMAGE_FORMAT_FLOAT16,
-    "bfloat16": image_pb2.IMAGE_FORMAT_BFLOAT16,
-    "uint8": image_pb2.IMAGE_FORMAT_UINT8,
-    "jpeg": image_pb2.IMAGE_FORMAT_JPEG,
-    "png": image_pb2.IMAGE_FORMAT_PNG,
-}
+_WIRE = values_of(ImageFormat, image_pb2.ImageFormat)
 
 
 def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:

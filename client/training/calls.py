@@ -24,13 +24,13 @@ from lumigrad.client.training.options import (
 from lumigrad.client.training.stream import Restore, TrainingStream
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.training.views import Targets, Views
-from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellable
+from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message
+from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.worker import Worker
 from lumigrad.protos.service import TRAINING_SERVICE
@@ -192,7 +192,7 @@ class TrainingCalls(Cancellable):
         def put_targets(worker: Worker, call: Call) -> None:
             views.put(worker.store, call)
 
-        attempts = self._workers.attempts(handle, call.to(handle.affinity_key))
+        attempts = RoutedAttempts(self._workers, handle, call.to(handle.affinity_key))
         while True:
             with attempts as worker:
                 # From here on it stays where it has begun.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number, truth, whole_number
+from lumigrad.client.base.arguments import number, truth, values_of, whole_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera
 from lumigrad.v1 import density_pb2, training_pb2
@@ -108,7 +108,7 @@ def _checked(options: AdaptiveDensity | Mcmc) -> dict[str, Any]:
 
 
 Padding = Literal["same", "valid"]
-_PADDINGS = {"same": training_pb2.PADDING_SAME, "valid": training_pb2.PADDING_VALID}
+_PADDINGS = values_of(Padding, training_pb2.Padding)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from lumigrad.client.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Call, Cancellation
 from lumigrad.client.transport.connection import Connection
 from lumigrad.client.transport.retry import Attempts, Backoff
 from lumigrad.client.transport.status import exception_of

@@ -15,7 +15,7 @@ from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld,
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.training.results import Images, StepResult
 from lumigrad.client.training.stream import ImageFormat, TrainingStream, TrainReply, step_message
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.protos import dtypes

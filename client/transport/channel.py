@@ -1,4 +1,4 @@
-"""A gRPC channel to a worker: its credentials and options."""
+"""A gRPC channel to a worker: its credentials and options, and what all channels of a client share."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 import re
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import grpc
 import grpc.experimental
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.addresses import TLS_TOO, Address, is_loopback
+from lumigrad.client.transport.lanes import LaneMode
 
 TOKEN_VARIABLE = "LUMIGRAD_TOKEN"
 TLS_VARIABLE = "LUMIGRAD_TLS"
@@ -40,6 +43,19 @@ File = str | PathLike[str]
 Tls = bool | File
 # The client's own certificate and its key.
 Certificate = tuple[File, File]
+
+
+# "interactive" for people who wait, "batch" for what may wait.
+Priority = Literal["interactive", "normal", "batch"]
+_KEY = "lumigrad-priority"
+
+
+def priority_metadata(priority: Priority | None) -> tuple[tuple[str, str], ...]:
+    """What calls say of it; None: nothing, which is "normal"."""
+    if priority is None:
+        return ()
+    one_of("priority", priority, get_args(Priority), suffix=", or None")
+    return ((_KEY, priority),)
 
 
 def resolve_token(token: str | None) -> str:
@@ -78,6 +94,46 @@ def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.Cha
             raise InvalidArgument.of("certificate", f"expected two files, (certificate, key), got {certificate!r}")
         chain, key = _read_pair(*certificate)
     return grpc.ssl_channel_credentials(roots, key, chain)
+
+
+@dataclass(frozen=True)
+class Access:
+    """What all connections of a client share.
+
+    Attributes:
+        timeout_s: default time-out of a call, seconds.
+        retry_s: how long a connection repeats a call while no worker answers, seconds.
+        metadata: goes with each call.
+        credentials: of encrypted channels; None: plain text.
+        lane: how large payloads travel.
+        keepalive_s: of a connection that says nothing for so long it is found out whether it still leads anywhere.
+    """
+
+    timeout_s: float
+    retry_s: float
+    metadata: tuple[tuple[str, str], ...]
+    credentials: grpc.ChannelCredentials | None
+    lane: LaneMode
+    keepalive_s: float = 30.0
+
+    @staticmethod
+    def of(
+        timeout_s: float,
+        retry_s: float,
+        token: str | None,
+        tls: Tls | None,
+        certificate: Certificate | None,
+        priority: Priority | None,
+        lane: LaneMode,
+    ) -> Access:
+        """Checks what `Client` is given."""
+        for name, seconds, least in (("timeout_s", timeout_s, 0.001), ("retry_s", retry_s, 0.0)):
+            if not seconds >= least:
+                raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {seconds}")
+        token = resolve_token(token)
+        authorization = (("authorization", f"Bearer {token}"),) if token else ()
+        metadata = (*authorization, *priority_metadata(priority))
+        return Access(timeout_s, retry_s, metadata, credentials_of(resolve_tls(tls), certificate), lane)
 
 
 def open_channel(

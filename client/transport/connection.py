@@ -13,10 +13,9 @@ from google.protobuf.message import Message
 
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import Cancelled, Internal, LumigradError
-from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address
 from lumigrad.client.transport.call import AFFINITY_METADATA, Call, nobody_waits
-from lumigrad.client.transport.channel import open_channel
+from lumigrad.client.transport.channel import Access, open_channel
 from lumigrad.client.transport.lanes import Lanes, StreamTrip, Trips
 from lumigrad.client.transport.status import exception_of
 from lumigrad.protos.buffers import PayloadBuffers

@@ -104,7 +104,7 @@ def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: fl
         for violation in (request.field_violations if request else ())
     )
     message = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
-    return InvalidArgument(message or text, violations)
+    return InvalidArgument(message or text, violations=violations)
 
 
 def _resource_exhausted(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
@@ -112,46 +112,41 @@ def _resource_exhausted(text: str, metadata: _Metadata, target: str, timeout_s: 
     if info is None:
         return ResourceExhausted(f"the worker at {target} refused the call: {text}")
     seconds = info.retry_delay.ToMilliseconds() / 1e3
-    return ResourceExhausted(f"the worker at {target} is busy: {text}; try again in {seconds:g} s", seconds)
+    return ResourceExhausted(
+        f"the worker at {target} is busy: {text}; try again in {seconds:g} s", retry_after_s=seconds
+    )
 
 
 def _not_found(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
     detail = details.find(metadata, errors_pb2.SceneNotFound)
     scene_id = detail.scene_id if detail else ""
-    return SceneNotFound(f"the worker at {target} has no scene {scene_id}; put it again", scene_id)
+    return SceneNotFound(f"the worker at {target} has no scene {scene_id}; put it again", scene_id=scene_id)
 
 
 def _failed_precondition(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    lost = details.find(metadata, errors_pb2.ContextLost)
-    if lost is not None:
-        return ContextLost(
-            f"the worker at {target} no longer has the context {lost.context_id}; render again", lost.context_id
-        )
-    if details.find(metadata, errors_pb2.LaneLost) is not None:
-        return LaneLost(f"the worker at {target} has closed the lane of shared memory")
-    mismatch = details.find(metadata, errors_pb2.VersionMismatch)
-    if mismatch is not None:
-        return VersionMismatch(
-            f"scene {mismatch.scene_id} at {target} has version {mismatch.actual}, not {mismatch.expected}: it was "
-            "updated meanwhile; fetch a new handle with Client.get",
-            mismatch.scene_id,
-            mismatch.expected,
-            mismatch.actual,
-        )
-    return _of_training(text, metadata, target) or Internal(f"the worker at {target} refused the call: {text}")
-
-
-def _of_training(text: str, metadata: _Metadata, target: str) -> LumigradError | None:
-    told = f"the worker at {target} says: {text}"
     for detail in details.unpack(metadata):
-        match detail:
-            case errors_pb2.TrainingHeld():
-                return TrainingHeld(told, detail.scene_id)
-            case errors_pb2.TrainingLost():
-                return TrainingLost(told, detail.training_id)
-            case errors_pb2.StepMismatch():
-                return StepMismatch(told, detail.expected, detail.actual)
-    return None
+        if type(detail) in _PRECONDITIONS:
+            kind, told = _PRECONDITIONS[type(detail)]
+            facts = {field.name: getattr(detail, field.name) for field in detail.DESCRIPTOR.fields}
+            return kind(told.format(target=target, text=text, **facts), **facts)
+    return Internal(f"the worker at {target} refused the call: {text}")
+
+
+_PRECONDITIONS: dict[type, tuple[type[LumigradError], str]] = {
+    errors_pb2.ContextLost: (
+        ContextLost,
+        "the worker at {target} no longer has the context {context_id}; render again",
+    ),
+    errors_pb2.LaneLost: (LaneLost, "the worker at {target} has closed the lane of shared memory"),
+    errors_pb2.VersionMismatch: (
+        VersionMismatch,
+        "scene {scene_id} at {target} has version {actual}, not {expected}: it was updated meanwhile; "
+        "fetch a new handle with Client.get",
+    ),
+    errors_pb2.TrainingHeld: (TrainingHeld, "the worker at {target} says: {text}"),
+    errors_pb2.TrainingLost: (TrainingLost, "the worker at {target} says: {text}"),
+    errors_pb2.StepMismatch: (StepMismatch, "the worker at {target} says: {text}"),
+}
 
 
 def _deadline_exceeded(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class PulsarModel:
                 f"expected 8, 10, 11 or 13 values (position, rotation, focal length, sensor width, offset), "
                 f"got {len(parameters)}",
             )
-        object.__setattr__(self, "parameters", parameters)
+        vars(self).update(parameters=parameters)
 
     @property
     def _six_d(self) -> bool:
@@ -92,6 +92,8 @@ class OpenCVModel:
     translation: Float64
     projection: Projection = "pinhole"
     distortion: tuple[float, ...] = ()
+    # A pinhole has no film in front of the eye that would hide closer objects.
+    focal_length: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         for name in ("fx", "fy"):
@@ -101,9 +103,9 @@ class OpenCVModel:
             if not math.isfinite(getattr(self, name)):
                 raise InvalidArgument.of(name, f"expected a finite number of pixels, got {getattr(self, name)}")
         for name, shape in (("rotation", (3, 3)), ("translation", (3,))):
-            object.__setattr__(self, name, float64_array(name, getattr(self, name), shape))
+            vars(self)[name] = float64_array(name, getattr(self, name), shape)
         one_of("model", self.projection, get_args(Projection))
-        object.__setattr__(self, "distortion", _distortion(self.distortion, self.projection))
+        vars(self)["distortion"] = _distortion(self.distortion, self.projection)
 
     def check_for_spheres(self) -> None:
         """Raises InvalidArgument for a model that only Gaussians support."""
@@ -127,11 +129,6 @@ class OpenCVModel:
         """The largest deviation of R R^T from the identity, and the determinant of R."""
         deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
         return deviation, float(np.linalg.det(self.rotation))
-
-    @property
-    def focal_length(self) -> float:
-        """0: a pinhole has no film in front of the eye that would hide closer objects."""
-        return 0.0
 
     @cached_property
     def eye(self) -> Float64:
@@ -158,19 +155,15 @@ class InriaModel:
     eye: Float64
     tan_fov_x: float
     tan_fov_y: float
+    focal_length: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         for name, shape in (("view_matrix", (4, 4)), ("full_projection", (4, 4)), ("eye", (3,))):
             label = "position" if name == "eye" else name
-            object.__setattr__(self, name, float64_array(label, getattr(self, name), shape))
+            vars(self)[name] = float64_array(label, getattr(self, name), shape)
         for name in ("tan_fov_x", "tan_fov_y"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise InvalidArgument.of(name, f"expected the tangent of half an angle, > 0, got {getattr(self, name)}")
-
-    @property
-    def focal_length(self) -> float:
-        """0, as a pinhole's."""
-        return 0.0
 
 
 def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
@@ -208,7 +201,7 @@ class Camera:
             size = number(name, getattr(self, name))
             if not math.isfinite(size) or size != int(size) or size < 1:
                 raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size:g}")
-            object.__setattr__(self, name, int(size))
+            vars(self)[name] = int(size)
 
     @staticmethod
     def pulsar(

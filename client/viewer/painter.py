@@ -13,7 +13,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.client import Client
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres

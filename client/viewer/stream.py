@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from lumigrad.client.errors import Cancelled, LumigradError
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Cancellation
 
 # Decay of older measurements of the same size, and of the weight of those of other sizes.
 _MEMORY, _WEIGHT_KEPT = 0.6, 0.97

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import Internal
-from lumigrad.client.settings.gaussians import GaussianSettings
-from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel
+from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
+from lumigrad.client.settings.spheres import Semantics, SphereSettings
+from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, Projection
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
@@ -43,18 +44,9 @@ _KINDS: dict[str, type[Spheres | Gaussians | Mesh | Target]] = {
     "mesh": Mesh,
     "target": Target,
 }
-_SEMANTICS = {"exact": spheres_pb2.SEMANTICS_EXACT, "compat": spheres_pb2.SEMANTICS_COMPAT}
-_GAUSSIAN_SEMANTICS = {
-    "exact": gaussians_pb2.GAUSSIAN_SEMANTICS_EXACT,
-    "gsplat": gaussians_pb2.GAUSSIAN_SEMANTICS_GSPLAT,
-    "inria_depth": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_DEPTH,
-    "inria_exact": gaussians_pb2.GAUSSIAN_SEMANTICS_INRIA_EXACT,
-}
-_PROJECTIONS = {
-    "pinhole": camera_pb2.PROJECTION_PINHOLE,
-    "orthographic": camera_pb2.PROJECTION_ORTHOGRAPHIC,
-    "fisheye": camera_pb2.PROJECTION_FISHEYE,
-}
+_SEMANTICS = values_of(Semantics, spheres_pb2.Semantics)
+_GAUSSIAN_SEMANTICS = values_of(GaussianSemantics, gaussians_pb2.GaussianSemantics)
+_PROJECTIONS = values_of(Projection, camera_pb2.Projection)
 
 
 def camera_message(camera: Camera) -> camera_pb2.Camera:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Float32
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.obstacle import Cuboid, Obstacle, Shape, Sign, VoxelGrid
@@ -14,16 +15,10 @@ from lumigrad.protos import worlds
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import scene_pb2, world_pb2
 
-_SIGNS: dict[Sign, world_pb2.SignPolicy] = {
-    "auto": world_pb2.SIGN_POLICY_AUTO,
-    "normals": world_pb2.SIGN_POLICY_NORMALS,
-    "rays": world_pb2.SIGN_POLICY_RAYS,
-    "winding": world_pb2.SIGN_POLICY_WINDING,
-    "unsigned": world_pb2.SIGN_POLICY_UNSIGNED,
-}
+_SIGNS = values_of(Sign, world_pb2.SignPolicy)
 # For each obstacle the name and version of its mesh; None: it is no mesh.
 References = Sequence[scene_pb2.SceneRef | None]
-_NAMES: dict[int, Sign] = {number: sign for sign, number in _SIGNS.items()}
+_NAMES: dict[int, Any] = {number: sign for sign, number in _SIGNS.items()}
 
 
 def world_message(world: World, meshes: References, payload: PayloadWriter) -> world_pb2.World:

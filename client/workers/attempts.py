@@ -51,6 +51,9 @@ class Members(Protocol):
     def members(self) -> Sequence[Worker]:
         """The workers that there are now."""
 
+    def route(self, subject: Subject) -> Route:
+        """Where a call about something should go."""
+
     def note_missing(self) -> None:
         """Notes that a worker was not there."""
 
@@ -58,7 +61,7 @@ class Members(Protocol):
 class RoutedAttempts:
     """The attempts of one call: each is a `with` block, and has the worker that it is to be made at.
 
-        attempts = pool.attempts(handle, call)
+        attempts = RoutedAttempts(pool, handle, call)
         while True:
             with attempts as worker:
                 return worker.connection.unary(…, attempts.call)
@@ -79,9 +82,9 @@ class RoutedAttempts:
         self,
         pool: Members,
         subject: Subject,
-        route: Route,
         call: Call,
         *,
+        route: Route | None = None,
         context: Context | None = None,
         to_release: bool = False,
         any_version: bool = False,
@@ -91,19 +94,19 @@ class RoutedAttempts:
         Args:
             pool: the workers.
             subject: what the call is about.
-            route: which of them it prefers.
             call: of the user.
+            route: which of them it prefers; None: the subject's.
             context: the forward state to use for as long as its worker has it.
             to_release: the call lets the worker forget that state.
             any_version: also put a copy again if somebody updated the scene meanwhile.
         """
+        self._route = route = route or pool.route(subject)
         self.kept: Kept | None = None if context is None else context.take(to_release=to_release)
         self.call = call.to(route.key if self.kept is None else self.kept.affinity)
         self.source: Source | None = None
         self._pool = pool
         self._backoff = Backoff(call, pool.retry_s)
         self._subject = subject
-        self._route = route
         self._unrouted = call
         self._context = context
         self._to_release = to_release

@@ -12,10 +12,9 @@ from dataclasses import replace
 from lumigrad.client.base import forks
 from lumigrad.client.errors import LumigradError, Unavailable
 from lumigrad.client.transport import tracing
-from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address, Targets
-from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Call, Cancellation
+from lumigrad.client.transport.channel import Access
 from lumigrad.client.transport.retry import Attempts
 from lumigrad.client.transport.tracing import Facts
 from lumigrad.client.values.handle import Scene, SceneHandle
@@ -25,7 +24,7 @@ from lumigrad.client.wire.changes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.health import Standing
 from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
-from lumigrad.client.workers.worker import Context, Worker
+from lumigrad.client.workers.worker import Worker
 
 _NAME_BYTES = 8
 # Between two looks at who the workers are, where that may change; and after a call that found nobody, at the least.
@@ -97,22 +96,6 @@ class Pool:
         # Of its own, by which the forward state is found of what travels with its call.
         return Route(secrets.token_hex(_NAME_BYTES))
 
-    def attempts(
-        self,
-        subject: Subject,
-        call: Call,
-        *,
-        route: Route | None = None,
-        context: Context | None = None,
-        to_release: bool = False,
-        any_version: bool = False,
-    ) -> RoutedAttempts:
-        """The attempts of a call about `subject`, by its own route if `route` is None; see `RoutedAttempts`."""
-        return RoutedAttempts(
-            self, subject, route or self.route(subject), call, context=context, to_release=to_release,
-            any_version=any_version,
-        )  # fmt: skip
-
     def present(self) -> Sequence[Worker]:
         """All but those that are known to be away; all, if that is everybody."""
         members = self.members()
@@ -133,7 +116,7 @@ class Pool:
         # A world's hash depends on what the worker calls its meshes.
         digest = None if isinstance(scene, World) else self.key(scene)
         route = route or Route(self.key(scene) if digest is None else digest)
-        attempts = self.attempts(route, call)
+        attempts = RoutedAttempts(self, route, call)
         while True:
             with attempts as worker:
                 return worker.store.put(scene, attempts.call, digest=digest)

@@ -7,11 +7,10 @@ from typing import Any
 
 from lumigrad.client.base.arrays import Array, NamedArrays
 from lumigrad.client.base.timings import Timings
-from lumigrad.client.transport.call import Call
-from lumigrad.client.transport.cancellation import Cancellable
+from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.wire.scenes import named_tensors
-from lumigrad.client.workers.attempts import Source
+from lumigrad.client.workers.attempts import RoutedAttempts, Source
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Subject
 from lumigrad.client.workers.worker import Context, Kept
@@ -57,7 +56,9 @@ class Result(NamedArrays, Cancellable):
             call: of the user.
             release: let the worker forget the forward state.
         """
-        attempts = self._workers.attempts(subject, call, context=self._context, to_release=release, any_version=True)
+        attempts = RoutedAttempts(
+            self._workers, subject, call, context=self._context, to_release=release, any_version=True
+        )
 
         def build(payload: PayloadWriter) -> Any:
             request, kept = begin(), attempts.kept

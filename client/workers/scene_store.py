@@ -205,7 +205,7 @@ class SceneStore:
             raise SceneNotFound(
                 f"the worker lost scene {lost.scene_id}, and the arrays that it was made of were changed in place "
                 "since: put the scene again for what they are now, or put a copy of arrays that go on changing",
-                lost.scene_id,
+                scene_id=lost.scene_id,
             )
         turns = self._repairs[isinstance(scene, World)]
         turn = turns[hash(lost.scene_id) % len(turns)]
@@ -309,7 +309,10 @@ class WorldMeshes:
                     return stored
                 text = f"mesh {stored.scene_id} has version {stored.version}, not {now.version}: it was updated"
                 raise VersionMismatch(
-                    f"{text} meanwhile; place its new handle", stored.scene_id, now.version, stored.version
+                    f"{text} meanwhile; place its new handle",
+                    scene_id=stored.scene_id,
+                    expected=now.version,
+                    actual=stored.version,
                 )
             except (SceneNotFound, VersionMismatch) as error:
                 if repairs == MOST_REPAIRS or not is_repairable(handle, error, any_version):

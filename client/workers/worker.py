@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lumigrad.client.transport.access import Access
 from lumigrad.client.transport.addresses import Address
+from lumigrad.client.transport.channel import Access
 from lumigrad.client.transport.connection import Connection
 from lumigrad.client.workers.health import Health
 from lumigrad.client.workers.scene_store import SceneStore

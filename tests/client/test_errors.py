@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -359,3 +360,18 @@ def test_client_arguments_are_checked(tmp_path):
         Client(timeout_s=0)
     with pytest.raises(lumigrad.InvalidArgument, match=r"^tls: expected a PEM file"):
         Client(tls=tmp_path / "absent.pem")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lumigrad.InvalidArgument.of("width", "expected > 0"),
+        lumigrad.ResourceExhausted("busy", retry_after_s=2.0),
+        lumigrad.VersionMismatch("updated", scene_id="a", expected=1, actual=2),
+        lumigrad.Unavailable("away", is_lasting=True),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_reaches_another_process_whole(error: lumigrad.LumigradError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

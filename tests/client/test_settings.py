@@ -20,8 +20,7 @@ from lumigrad.client import (
     World,
 )
 from lumigrad.client.aio import AsyncClient
-from lumigrad.client.distances.messages import settings_message
-from lumigrad.client.distances.query import DistanceQuery
+from lumigrad.client.distances.query import DistanceQuery, settings_message
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.render import RENDER_SETTINGS
 from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from lumigrad.client.errors import Cancelled, InvalidArgument, LumigradError, Unavailable
-from lumigrad.client.transport.cancellation import Cancellation
+from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.viewer.stream import Order, Pace, Shown, Stream
 
 pytestmark = pytest.mark.alone

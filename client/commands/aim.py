@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -162,13 +162,6 @@ class View:
     up: tuple[float, float, float]
 
 
-class Aim(Protocol):
-    """One way to choose a camera."""
-
-    def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """The camera for a scene."""
-
-
 @dataclass(frozen=True)
 class Orbit:
     """A camera on an orbit around the centre of the scene."""
@@ -250,6 +243,9 @@ class CameraFile:
         values = read_json(self.path)
         several = isinstance(values, list) or (isinstance(values, dict) and "frames" in values)
         return Capture.load(self.path) if several else None
+
+
+Aim = Orbit | LookAt | CameraFile
 
 
 def _made(make: Callable[..., Camera], values: dict[str, Any]) -> Camera:

@@ -12,7 +12,7 @@ from lumigrad.client.benchmark.calls import Measurement, cloud, measurements, th
 from lumigrad.client.client import Client
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES, COUNT, SIZE, add_connection, connect, count, option, positive_number
-from lumigrad.client.formats import is_gaussian_scene
+from lumigrad.client.commands.scene_file import load
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
 from lumigrad.client.transport.lanes import LaneMode
@@ -48,7 +48,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Measures and prints line by line."""
-    scene = _scene(arguments)
+    scene = cloud(arguments.count) if arguments.scene is None else load(arguments.scene)
     # On an error, closes the generator, which deletes its scenes, before the client is closed.
     with connect(arguments) as client, closing(_lines(client, arguments, scene)) as lines:
         info = client.info()
@@ -79,12 +79,6 @@ def _lines(
     for lane in lanes:
         with connect(arguments, lane) as apart:
             yield from throughputs(apart, arguments.payload_mib, arguments.seconds)
-
-
-def _scene(arguments: argparse.Namespace) -> Gaussians | Spheres:
-    if arguments.scene is None:
-        return cloud(arguments.count)
-    return Gaussians.load(arguments.scene) if is_gaussian_scene(arguments.scene) else Spheres.load(arguments.scene)
 
 
 def _row(what: str, cells: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands.aim import depth_range
-from lumigrad.client.commands.shots import Shot
+from lumigrad.client.datasets import View
 from lumigrad.client.pictures import ramp_colors
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
@@ -34,7 +34,7 @@ class Content:
     farthest: float = 1.0
 
     @staticmethod
-    def of(name: str, scene: Spheres | Gaussians, shots: Sequence[Shot]) -> Content:
+    def of(name: str, scene: Spheres | Gaussians, shots: Sequence[View]) -> Content:
         """The content for the images of a scene."""
         if not name.endswith("depth"):
             return Content(name)

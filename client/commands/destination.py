@@ -14,7 +14,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.commands.content import Content
-from lumigrad.client.commands.shots import Shot
+from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import check_suffix, levels_of, write_image
 from lumigrad.client.rendering.frame import Frame
@@ -97,7 +97,7 @@ class Files:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def encode(self, shot: Shot, frame: Frame) -> Array | None:
+    def encode(self, shot: View, frame: Frame) -> Array | None:
         """Does work that is independent of the order, in any thread: writes the file, or returns what `add` takes."""
         path = self._path if self._path.suffix else self._path / f"{shot.name}.png"
         with naming(path):
@@ -130,7 +130,7 @@ class Video(Files):
         self.outputs, self.image_formats = content.outputs, content.image_formats
         self._writer = VideoWriter(path, width, height, frames_per_second)
 
-    def encode(self, shot: Shot, frame: Frame) -> Array:
+    def encode(self, shot: View, frame: Frame) -> Array:
         """Converts to uint8 [H, W, 3]."""
         levels = levels_of(self._content.picture(frame))
         levels = levels[..., None] if levels.ndim == 2 else levels
@@ -147,7 +147,7 @@ class Video(Files):
 
 
 def destination_of(
-    path: Path, content: Content, shots: Sequence[Shot], channels: int, everything: tuple[str, ...], fps: float
+    path: Path, content: Content, shots: Sequence[View], channels: int, everything: tuple[str, ...], fps: float
 ) -> Files:
     """The destination for `path`; InvalidArgument if it cannot store these images."""
     if path.suffix and path.suffix != ".mp4":

@@ -12,6 +12,7 @@ from typing import Any
 
 from lumigrad.client.client import Client
 from lumigrad.client.commands.options import COUNT, FILE, FOLDER, add_connection, connect, count, ending, option
+from lumigrad.client.commands.scene_file import load
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
@@ -20,7 +21,6 @@ from lumigrad.client.fitting.fit import fit, stop_on_interrupt
 from lumigrad.client.fitting.journal import Journal
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
-from lumigrad.client.formats import is_gaussian_scene
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
@@ -130,8 +130,7 @@ def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe,
     """The recipe and the initial scene."""
     begin: Gaussians | Spheres
     if arguments.begin is not None:
-        is_gaussian = is_gaussian_scene(arguments.begin)
-        begin = Gaussians.load(arguments.begin) if is_gaussian else Spheres.load(arguments.begin)
+        begin = load(arguments.begin)
     elif capture.points is None:
         raise InvalidArgument.of(
             "dataset",

@@ -9,7 +9,8 @@ from lumigrad.client.commands import aim, scene_file
 from lumigrad.client.commands.content import NAMES, Content
 from lumigrad.client.commands.destination import destination_of, in_order, output_path, with_progress
 from lumigrad.client.commands.options import COUNT, SIZE, add_connection, connect, ending, option, positive_number
-from lumigrad.client.commands.shots import Shot, shots_of
+from lumigrad.client.commands.shots import shots_of
+from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import write_depth
 from lumigrad.client.shell.catalog import Command
@@ -62,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         outputs = tuple(dict.fromkeys((*destination.outputs, *extra)))
         times: list[float] = []
 
-        def job(shot: Shot) -> Array | None:
+        def job(shot: View) -> Array | None:
             frame = client.render(
                 stored, shot.camera, outputs=outputs, image_format=destination.image_formats, **settings
             )

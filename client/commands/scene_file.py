@@ -42,6 +42,11 @@ def add_looks(group: argparse._ActionsContainer) -> None:
     option(group, "--far", "largest depth of Gaussians shown (default: 1e10)", type=positive_number)
 
 
+def load(path: Path) -> Spheres | Gaussians:
+    """Reads what a file holds."""
+    return Gaussians.load(path) if is_gaussian_scene(path) else Spheres.load(path)
+
+
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
     """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES
-from lumigrad.client.datasets import Capture, resized
+from lumigrad.client.datasets import Capture, View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, OpenCVModel
 from lumigrad.client.values.gaussians import Gaussians
@@ -22,20 +22,7 @@ _SPHERES_SIZE, _GAUSSIANS_SIZE = (640, 480), (1280, 720)
 FOV_DEGREES = 40.0
 
 
-@dataclass(frozen=True)
-class Shot:
-    """One requested image.
-
-    Attributes:
-        name: name of its file, without suffix.
-        camera: its camera.
-    """
-
-    name: str
-    camera: Camera
-
-
-def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[Shot]:
+def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[View]:
     """All images that the options request."""
     aimed = arguments.camera
     capture = aimed.capture() if isinstance(aimed, aim.CameraFile) else None
@@ -45,12 +32,12 @@ def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[
         return _ring(arguments, capture) if arguments.orbit else _views(arguments, capture)
     small = _SPHERES_SIZE if isinstance(scene, Spheres) else _GAUSSIANS_SIZE
     width, height = arguments.size or small
-    view = aim.View(width, height, arguments.fov or FOV_DEGREES, arguments.up or usual_up(scene))
+    options = aim.View(width, height, arguments.fov or FOV_DEGREES, arguments.up or usual_up(scene))
     if not arguments.orbit:
-        return [Shot("frame", aimed.camera(scene, view))]
+        return [View("frame", aimed.camera(scene, options))]
     if not isinstance(aimed, aim.Orbit):
         raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or with none')
-    return _numbered(aimed.turn(scene, view, _angles(arguments.orbit)))
+    return _numbered(aimed.turn(scene, options, _angles(arguments.orbit)))
 
 
 def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
@@ -58,19 +45,18 @@ def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
     return AXES["y" if isinstance(scene, Spheres) else "-y"]
 
 
-def _views(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
+def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:
     """The cameras of a data set, or the one that --view names."""
     for name in ("fov", "up"):
         if getattr(arguments, name) is not None:
             raise InvalidArgument.of(name, "is what the cameras of the data set say; leave it out, or add --orbit")
     views = capture.views if arguments.view is None else (capture.view(arguments.view),)
-    cameras = [resized(view.camera, *arguments.size) if arguments.size else view.camera for view in views]
+    sized = [view.resized(*arguments.size) if arguments.size else view for view in views]
     # Names may contain folders.
-    names = [view.name.replace("/", "_") for view in views]
-    return [Shot(name, camera) for name, camera in zip(names, cameras, strict=True)]
+    return [replace(view, name=view.name.replace("/", "_")) for view in sized]
 
 
-def _ring(arguments: argparse.Namespace, capture: Capture) -> list[Shot]:
+def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
     """An orbit around the point that a data set's cameras look at, at their median height and distance."""
     template = capture.views[0].camera
     size = arguments.size or (template.width, template.height)
@@ -110,5 +96,5 @@ def _angles(count: int) -> list[float]:
     return [index * 360.0 / count for index in range(count)]
 
 
-def _numbered(cameras: Sequence[Camera]) -> list[Shot]:
-    return [Shot(f"frame_{index:04d}", camera) for index, camera in enumerate(cameras)]
+def _numbered(cameras: Sequence[Camera]) -> list[View]:
+    return [View(f"frame_{index:04d}", camera) for index, camera in enumerate(cameras)]

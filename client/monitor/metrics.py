@@ -30,25 +30,25 @@ class Page:
 
     def __init__(self, text: str = "") -> None:
         """Reads Prometheus' text format, or raises ValueError."""
-        self._samples: dict[str, dict[frozenset[tuple[str, str]], float]] = defaultdict(dict)
+        self._samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
         for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
             # Labels must not send control characters to the terminal.
             shown = {name: "".join(c if c.isprintable() else "?" for c in it) for name, it in sample.labels.items()}
-            self._samples[sample.name][frozenset(shown.items())] = sample.value
+            self._samples[sample.name, frozenset(shown.items())] = sample.value
 
     def rates(self, before: Page, seconds: float) -> Page:
         """The increase per second of all counters."""
         rates = Page()
-        for name, samples in self._samples.items():
-            for key, value in samples.items():
-                rates._samples[name][key] = (value - before._samples[name].get(key, 0.0)) / seconds
+        rates._samples = {
+            key: (value - before._samples.get(key, 0.0)) / seconds for key, value in self._samples.items()
+        }
         return rates
 
     def sums(self, name: str, *labels: str, **wanted: str) -> dict[str, float]:
         """Sums of the samples with the wanted labels, by the values of others."""
         sums: dict[str, float] = defaultdict(float)
-        for key, value in self._samples.get(name, {}).items():
-            if wanted.items() <= key:
+        for (sample, key), value in self._samples.items():
+            if sample == name and wanted.items() <= key:
                 sums[" ".join(dict(key).get(label, "") for label in labels)] += value
         return sums
 
@@ -63,7 +63,7 @@ class Page:
 
     def labels(self, name: str) -> dict[str, str]:
         """The labels of the sample whose value is 1; none if there is no such sample."""
-        return next((dict(key) for key, value in self._samples.get(name, {}).items() if value == 1), {})
+        return next((dict(key) for (sample, key), value in self._samples.items() if sample == name and value == 1), {})
 
     def quantile(self, share: float, name: str, **wanted: str) -> float:
         """A quantile of a histogram, interpolated in its bucket; NaN without observations."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,29 +113,29 @@ class Look:
     depths: tuple[float, float] | None = None
 
 
-class Mode(Protocol):
-    """One mode."""
+class Mode(ABC):
+    """One mode.
 
-    @property
-    def label(self) -> str:
-        """Its name in the panel."""
+    Attributes:
+        label: its name in the panel.
+        outputs: the outputs it needs.
+        formats: the outputs' image formats.
+    """
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The outputs it needs."""
+    label: str
+    outputs: tuple[str, ...]
+    formats: ImageFormats = MappingProxyType({})
 
-    @property
-    def formats(self) -> ImageFormats:
-        """The outputs' image formats."""
-
+    @abstractmethod
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
         """A JPEG."""
 
     def legend(self) -> str:
         """HTML; empty: no legend."""
+        return ""
 
 
-class ColorMode:
+class ColorMode(Mode):
     """The rendered image, compressed by the worker."""
 
     label, outputs = "colour", ("color",)
@@ -146,12 +147,8 @@ class ColorMode:
         assert isinstance(file, bytes)
         return file
 
-    def legend(self) -> str:
-        """None."""
-        return ""
 
-
-class DepthMode:
+class DepthMode(Mode):
     """Depths in colours, over the background."""
 
     label = "depth"
@@ -159,7 +156,7 @@ class DepthMode:
     def __init__(self, output: str) -> None:
         self._output = output
         self.outputs = (output, "alpha")
-        self.formats: ImageFormats = {output: "float16", "alpha": "uint8"}
+        self.formats = {output: "float16", "alpha": "uint8"}
         # The range of the last sharp image; a range per image would make colours flicker while the camera moves.
         self._seen: tuple[float, float] | None = None
         self._shown = (0.0, 1.0)
@@ -184,7 +181,7 @@ class DepthMode:
         return DEPTHS.legend("depth, scene units", marks)
 
 
-class AlphaMode:
+class AlphaMode(Mode):
     """Opacity, from black to white."""
 
     label, outputs = "alpha", ("alpha",)
@@ -194,16 +191,11 @@ class AlphaMode:
         """The opacity in grey."""
         return jpeg_of(frame.alpha, is_sharp=is_sharp)
 
-    def legend(self) -> str:
-        """None."""
-        return ""
 
-
-class IdsMode:
+class IdsMode(Mode):
     """The closest sphere, one colour per id."""
 
     label, outputs = "sphere ids", ("sphere_ids",)
-    formats: ImageFormats = MappingProxyType({})
 
     def __init__(self) -> None:
         generator = np.random.default_rng(0)
@@ -218,10 +210,6 @@ class IdsMode:
         colors = self._palette[ids.astype(np.int64) * _SCATTER % _PALETTE_SIZE]
         background = np.rint(255.0 * np.asarray(look.background)).astype(np.uint8)
         return jpeg_of(np.where((ids < 0)[..., None], background, colors), is_sharp=is_sharp)
-
-    def legend(self) -> str:
-        """None."""
-        return ""
 
 
 def modes_of(scene: Spheres | Gaussians) -> tuple[Mode, ...]:

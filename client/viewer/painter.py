@@ -74,7 +74,7 @@ class Painter:
         )
         file = mode.file(frame, view.look, is_sharp=order.is_sharp)
         depths = depth_file(self._along_axis(frame, depth, view.lens), frame.alpha / 255.0) if solid else None
-        return Picture(file, "jpeg", depths, frame.timings)
+        return Picture(file, depths, frame.timings)
 
     def _along_axis(self, frame: Frame, name: str, lens: Lens) -> Array:
         """[H, W] depths along the view direction; those of spheres are along the rays."""

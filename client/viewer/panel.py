@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import viser
 
+from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import LumigradError
 from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.modes import Look
 from lumigrad.client.viewer.picture import Picture
-from lumigrad.client.viewer.stream import Shown
+from lumigrad.client.viewer.stream import Order, Shown
 
 _GOOD_NEWS_S = 6.0
 
@@ -66,27 +67,21 @@ _WINDOW_S = 2.0
 
 @dataclass(frozen=True)
 class Record:
-    """An image that was shown.
+    """An image that was shown, without its content.
 
     Attributes:
         moment_s: time of arrival, by `time.monotonic`.
-        width: pixels.
-        height: pixels.
-        is_sharp: rendered while the camera rested.
+        order: what was rendered.
+        timings: of the call that rendered it.
         nbytes: size of the files sent to the browser.
-        kernel_ms: time of the worker's kernels.
-        queue_ms: time in the worker's queue.
         render_ms: time from the request to the image in this process.
         deliver_ms: time from there to the browser's acknowledgement.
     """
 
     moment_s: float
-    width: int
-    height: int
-    is_sharp: bool
+    order: Order
+    timings: Timings
     nbytes: int
-    kernel_ms: float
-    queue_ms: float
     render_ms: float
     deliver_ms: float
 
@@ -98,23 +93,11 @@ class Statistics:
         self._lock = threading.Lock()
         self._records: deque[Record] = deque(maxlen=_KEPT)
 
-    def note(self, shown: Shown[Picture]) -> Record:
+    def note(self, shown: Shown[Picture]) -> None:
         """Adds an image."""
-        order, picture = shown.order, shown.picture
-        record = Record(
-            time.monotonic(),
-            order.width,
-            order.height,
-            order.is_sharp,
-            picture.nbytes,
-            picture.timings.kernel_ms,
-            picture.timings.stages.get("queue", 0.0),
-            1000 * shown.render_s,
-            1000 * shown.deliver_s,
-        )
+        picture, times = shown.picture, (1000 * shown.render_s, 1000 * shown.deliver_s)
         with self._lock:
-            self._records.append(record)
-        return record
+            self._records.append(Record(time.monotonic(), shown.order, picture.timings, picture.nbytes, *times))
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -126,7 +109,7 @@ class Statistics:
     def rate(self) -> float | None:
         """Images per second while the camera moves; None: it rests."""
         newest = time.monotonic() - _WINDOW_S
-        moments = [record.moment_s for record in self.records if record.moment_s > newest and not record.is_sharp]
+        moments = [record.moment_s for record in self.records if record.moment_s > newest and not record.order.is_sharp]
         return (len(moments) - 1) / (moments[-1] - moments[0]) if len(moments) > 2 else None
 
     def html(self) -> str:
@@ -134,14 +117,13 @@ class Statistics:
         records = self.records
         if not records:
             return ""
-        last, rate = records[-1], self.rate
-        kind = "at rest" if last.is_sharp else "moving"
+        last, order, rate = records[-1], records[-1].order, self.rate
         rows = {
-            "picture": f"{last.width} x {last.height}, {kind}",
+            "picture": f"{order.width} x {order.height}, {'at rest' if order.is_sharp else 'moving'}",
             "rate": "-" if rate is None else f"{rate:.1f} / s",
             "size": f"{last.nbytes / 1000:.0f} kB",
-            "kernels": f"{last.kernel_ms:.1f} ms",
-            "queue": f"{last.queue_ms:.1f} ms",
+            "kernels": f"{last.timings.kernel_ms:.1f} ms",
+            "queue": f"{last.timings.stages.get('queue', 0.0):.1f} ms",
             "rendering in all": f"{last.render_ms:.0f} ms",
             "to the browser": f"{last.deliver_ms:.0f} ms",
         }

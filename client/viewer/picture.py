@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import viser
@@ -24,14 +23,12 @@ class Picture:
     """An encoded image.
 
     Attributes:
-        file: the image, JPEG or PNG.
-        format: format of the file.
+        file: the image, a JPEG.
         depths: a PNG of depths, see `depth_file`; None: the image is behind everything.
         timings: timings of the call that rendered it.
     """
 
     file: bytes
-    format: Literal["jpeg", "png"]
     depths: bytes | None
     timings: Timings
 
@@ -73,7 +70,7 @@ def show(browser: viser.ClientHandle, picture: Picture) -> None:
     viser's public interface takes pixels, so the worker's file would have to be decoded and compressed again, which
     takes half of the time between images.
     """
-    message = _messages.BackgroundImageMessage(format=picture.format, rgb_data=picture.file, depth_data=picture.depths)
+    message = _messages.BackgroundImageMessage(format="jpeg", rgb_data=picture.file, depth_data=picture.depths)
     browser.scene._websock_interface.queue_message(message)
     browser.flush()
 

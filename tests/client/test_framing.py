@@ -9,7 +9,7 @@ from lumigrad.client import Camera, Gaussians, Spheres
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.aim import Extent, depth_range
 from lumigrad.client.commands.content import Content
-from lumigrad.client.commands.shots import Shot
+from lumigrad.client.datasets import View
 from lumigrad.client.pictures import ramp_colors
 
 DOWN_IS_Y = np.array([0.0, -1.0, 0.0])
@@ -107,7 +107,7 @@ def test_the_range_of_depths_is_that_of_what_is_seen():
 
 def test_depths_are_light_where_close_and_black_where_nothing_is():
     camera = Camera.look_at((0, 0, -5), (0, 0, 0), width=64, height=64)
-    content = Content.of("expected_depth", gaussians(pillar() - (1, -3, 0.5)), [Shot("frame", camera)])
+    content = Content.of("expected_depth", gaussians(pillar() - (1, -3, 0.5)), [View("frame", camera)])
     assert content.outputs == ("expected_depth", "alpha")
     assert 4.6 < content.nearest < content.farthest < 5.4
 
@@ -117,7 +117,7 @@ def test_depths_are_light_where_close_and_black_where_nothing_is():
     picture = content.picture(Rendered(expected_depth=np.array([[4.7, 5.3, 0.0]])))
     brightness = picture.sum(axis=-1)[0]
     assert brightness[0] > brightness[1] > brightness[2] == 0
-    spheres = Content.of("depth", Spheres([[0, 0, 0]], [[1, 1, 1]], [1]), [Shot("frame", camera)])
+    spheres = Content.of("depth", Spheres([[0, 0, 0]], [[1, 1, 1]], [1]), [View("frame", camera)])
     assert (spheres.picture(Rendered(depth=np.array([[-1.0, 5.0, 5.0]])))[0, 0] == 0).all()
     assert Content.of("alpha", gaussians(pillar()), []).outputs == ("alpha",)
 

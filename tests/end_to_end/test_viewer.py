@@ -79,7 +79,7 @@ class Page:
 
         def rests() -> bool:
             seen = records.records
-            return len(seen) > after and seen[-1].is_sharp and time.monotonic() - seen[-1].moment_s > 0.7
+            return len(seen) > after and seen[-1].order.is_sharp and time.monotonic() - seen[-1].moment_s > 0.7
 
         wait_for(rests)
 
@@ -136,7 +136,7 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
         with opened(options(target, str(tmp_path / "blobs.ply"))) as viewer:
             page = Page(browser, viewer, tmp_path)
             first_lens = page.lens
-            coarse = page.session.statistics.records[0]
+            coarse = page.session.statistics.records[0].order
             assert (coarse.width, coarse.height, coarse.is_sharp) == (WIDTH // 2, HEIGHT // 2, False)
             page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "first")
             assert psnr(page.shown("first"), np.zeros((HEIGHT, WIDTH, 3))) < SMOOTH_DB - 10
@@ -144,14 +144,14 @@ def test_a_scene_is_shown_sharpens_at_rest_and_outlives_its_worker(browser: Any,
             count = len(page.session.statistics.records)
             page.drag()
             page.wait_until_sharp(after=count)
-            moving = [record for record in page.session.statistics.records[count:] if not record.is_sharp]
+            moving = [record for record in page.session.statistics.records[count:] if not record.order.is_sharp]
             last = page.session.statistics.records[-1]
             assert moving
-            assert max(record.width for record in moving) <= WIDTH
+            assert max(record.order.width for record in moving) <= WIDTH
             assert max(record.nbytes for record in moving) < last.nbytes
-            assert (last.width, last.height) == (WIDTH, HEIGHT)
+            assert (last.order.width, last.order.height) == (WIDTH, HEIGHT)
             page.page.get_by_text(f"{WIDTH} x {HEIGHT}, at rest").wait_for(timeout=1000 * SECONDS)
-            assert all(0 < record.kernel_ms <= record.render_ms for record in moving)
+            assert all(0 < record.timings.kernel_ms <= record.render_ms for record in moving)
             assert np.linalg.norm(np.subtract(page.lens.position, first_lens.position)) > 0.3
             page.matches(lambda: colors(target, scene, page.lens), SMOOTH_DB, "orbited")
 

@@ -125,7 +125,7 @@ def red_behind(browser: Any, target: str, arguments: list[str], picture: Path, a
 
         def rests() -> bool:
             records = session.statistics.records
-            return bool(records) and records[-1].is_sharp and time.monotonic() - records[-1].moment_s > 1.0
+            return bool(records) and records[-1].order.is_sharp and time.monotonic() - records[-1].moment_s > 1.0
 
         wait_for(rests)
         wait_for(lambda: redness(canvas_pixels(page, picture)) >= at_least)

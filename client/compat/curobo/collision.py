@@ -131,17 +131,9 @@ class WorldMeshCollision(Obstacles):
     ) -> torch.Tensor:
         """Collision costs of spheres that move from time step to time step; see `SweptSdfMeshWarpPy`.
 
-        Args:
-            query_sphere: as for `get_sphere_distance`, like all that is not described here.
-            collision_query_buffer: as there.
-            weight: as there.
-            activation_distance: as there.
-            speed_dt: seconds between time steps.
-            sweep_steps: places to look at on each half way, at the most, 0 to 255.
-            enable_speed_metric: multiply costs by the speed of the sphere.
-            env_query_idx: as there.
-            return_loss: as there.
-            sum_collisions: as there.
+        What is not described here is as for `get_sphere_distance`. `speed_dt` are the seconds between time steps;
+        `sweep_steps` the places to look at on each half way, at the most, 0 to 255. With `enable_speed_metric` costs
+        are multiplied by the speed of the sphere.
         """
         settings = settings_of(
             weight, activation_distance, self.max_distance,

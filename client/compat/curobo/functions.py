@@ -94,26 +94,11 @@ class SweptSdfMeshWarpPy(torch.autograd.Function):
         env_query_idx: torch.Tensor | None = None,
         return_loss: bool = False,
     ) -> torch.Tensor:
-        """Fills the buffers and returns `out_cost`.
+        """Fills the buffers and returns `out_cost`. What is not described here is as for `SdfMeshWarpPy`.
 
-        Args:
-            ctx: of autograd.
-            query_spheres: (b, h, n, 4), as for `SdfMeshWarpPy`, like all that is not described here.
-            out_cost: (b, h, n).
-            out_grad: (b, h, n, 4).
-            sparsity_idx: (b, h, n).
-            weight: (1,).
-            activation_distance: (1,).
-            speed_dt: (1,) seconds between time steps.
-            mesh_idx: (E, M).
-            mesh_pose_inverse: (E, M, 8).
-            mesh_enable: (E, M).
-            n_env_mesh: (E,).
-            max_dist: (1,).
-            sweep_steps: places to look at on each half way, at the most, 0 to 255.
-            enable_speed_metric: multiply the costs of time steps between the first and the last by the speed there.
-            env_query_idx: (b,).
-            return_loss: as there.
+        `speed_dt`, (1,), are the seconds between time steps; `sweep_steps` the places to look at on each half way, at
+        the most, 0 to 255. With `enable_speed_metric` the costs of time steps between the first and the last are
+        multiplied by the speed there.
         """
         with curobo_refusals():
             client = default_client()

@@ -157,7 +157,7 @@ class CallSlots:
     @property
     def why_none(self) -> str:
         """Why a slot was refused, for an error text, after the number of slots."""
-        return "as many as may" if self._count >= self._size else "and the last places are for those who have none"
+        return "the maximum" if self._count >= self._size else "and the others are kept for tenants without any"
 
     def take(self, tenant: str) -> bool:
         """Take a slot for a tenant; False if there is none."""

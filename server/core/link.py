@@ -18,7 +18,7 @@ _RECEIVE_BYTES = 4096
 
 @dataclass(frozen=True)
 class History:
-    """What became of the workers before this one."""
+    """The restarts of this worker and the exit of the previous process."""
 
     restarts: int = 0
     last_exit: str = FIRST

@@ -1,4 +1,4 @@
-"""How much of a device's memory a worker may use."""
+"""The limits on a worker's device memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lumigrad.server.core.config import MIB, Config
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
-# Of what is free. The rest is for what no prediction counts: code of kernels that is loaded when it is first run, what
-# two allocators on a GPU round up and keep, stacks of threads, and Python itself.
+# The usable fraction of the free memory. The rest is for memory that predictions do not count: the code of kernels,
+# rounding and caches of two allocators on a GPU, stacks of threads, and Python.
 _USABLE = 0.9
 
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """What scenes and trainings may take of a worker's memory: all of them, and those of one tenant.
+    """Limits on the memory of scenes and trainings, in total and per tenant.
 
     Attributes:
-        is_cut: Whether the memory is too small for what the options allow.
+        is_cut: Whether the limits are below those of the options, since the memory is too small.
     """
 
     scene_bytes: int
@@ -36,15 +36,15 @@ class StoreLimits:
 
     @property
     def cause(self) -> str:
-        """What stands after an option's name in error texts: the other option that has set the limit."""
+        """A suffix for an option's name in error texts: the other option that determines the limit."""
         return ", --device-memory-mib" if self.is_cut else ""
 
 
 def store_limits(config: Config, capacity_bytes: int) -> StoreLimits:
-    """The limits that the options name; where callers are told apart, at most half of the memory.
+    """The limits that the options set; with tenants, at most half of the memory.
 
-    Scenes and trainings stay until their owner, or time, lets go of them, so all of them together must leave room for
-    the calls of others. The smaller of the two is cut last.
+    Scenes and trainings stay until their owner deletes them or they expire, so together they must leave memory for the
+    calls of other tenants. The larger limit is reduced first.
     """
     scenes, trainings = config.scene_mib * MIB, config.training_mib * MIB
     room = capacity_bytes // 2 if config.has_tenants else scenes + trainings
@@ -61,15 +61,15 @@ def store_limits(config: Config, capacity_bytes: int) -> StoreLimits:
 
 
 def default_capacity(device: torch.device) -> int:
-    """What a worker that was told nothing may use for calls and all that is stored."""
+    """The default of --device-memory-mib, in bytes."""
     return int(_USABLE * free_bytes(device))
 
 
 def free_bytes(device: torch.device) -> int:
-    """What is free now: of a GPU, or of what this process may have of the machine's memory."""
+    """The free memory of a GPU, or the memory that this process can still allocate on the host."""
     if device.type != "cpu":
         return describe(device).memory_free_bytes
-    # What the limits count is not what is resident: memory that was never touched is no less taken.
+    # These limits count virtual memory, whether it is resident or not.
     limits = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
     left = [resource.getrlimit(limit)[0] - _taken(field) for limit, field in limits.items() if _is_set(limit)]
     return max(0, min([_available(), *_control_group(), *left]))
@@ -85,7 +85,7 @@ def _is_set(limit: int) -> bool:
 
 
 def _available() -> int:
-    """What the machine has for new work, without what it could only have by swapping."""
+    """The memory that the kernel reports as available without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -93,7 +93,7 @@ def _available() -> int:
 
 
 def _control_group() -> list[int]:
-    """What is left in each of the groups that this process is in, as in containers; empty: nobody has limited it."""
+    """The memory left in each control group of this process, as in containers; empty without limits."""
     try:
         path = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     except OSError:

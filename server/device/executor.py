@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class DeviceExecutor:
-    """Runs jobs one after the other; refuses them when too many wait."""
+    """Runs jobs one after the other on its thread; refuses jobs when the queue is full."""
 
     def __init__(
         self,
@@ -33,24 +33,24 @@ class DeviceExecutor:
         on_lost: Callable[[BaseException], None] = lambda error: None,
         on_views: Callable[[int], object] = lambda views: None,
     ) -> None:
-        """A job that may run in a batch waits for others for `batch_wait_seconds`.
+        """Batches that are not full wait `batch_wait_seconds` for more jobs.
 
-        `on_lost` is called with an error after which this process cannot use the device, `on_views` with the number of
-        views of each batch of jobs that may run together.
+        `on_lost` is called with an error after which this process cannot use the device; `on_views` is called with the
+        number of views of each batch.
         """
         self._device = device
         self._memory = memory
         self._batch_wait_seconds = batch_wait_seconds
         self._waiting = DeviceQueue(queue_size, has_tenants=has_tenants)
         self._changed = threading.Condition()
-        # Raised by jobs that come, or wait, once the executor ends.
+        # The error of waiting and new jobs once the executor has ended.
         self._refusal: type[Exception] | None = None
         self._running: Batch | None = None
         self._on_lost = on_lost
         self._on_views = on_views
         # By the monotonic clock; minus infinity after a failure.
         self.last_success = -math.inf
-        # How long its thread has worked, and since when it is working again; at one, for those who read it meanwhile.
+        # Seconds of work before the current job, and the start of the current job; one tuple, so that reads are atomic.
         self._busy: tuple[float, float | None] = (0.0, None)
         self._thread = threading.Thread(target=self._loop, name="device", daemon=True)
         self._thread.start()
@@ -62,24 +62,24 @@ class DeviceExecutor:
 
     @property
     def held_seconds(self) -> float:
-        """How long the device's thread has been at one part of a job; 0 if none runs."""
+        """Seconds that the device's thread has spent in the current part of a job; 0 if none runs."""
         batch = self._running
         return 0.0 if batch is None else batch.held_seconds
 
     @property
     def busy_seconds(self) -> float:
-        """How long the device's thread has worked, on what it is at now too."""
+        """Seconds that the device's thread has worked, the current job included."""
         seconds, since = self._busy
         return seconds if since is None else seconds + time.perf_counter() - since
 
     @property
     def depth(self) -> int:
-        """Jobs that wait."""
+        """The number of waiting jobs."""
         return len(self._waiting)
 
     @property
     def predicted_bytes(self) -> int:
-        """What the jobs that run and wait are predicted to take of the device's memory."""
+        """The predicted device memory of running and waiting jobs."""
         with self._changed:
             batch = self._running
             return self._waiting.predicted_bytes + (0 if batch is None else batch.cost.bytes)
@@ -87,10 +87,10 @@ class DeviceExecutor:
     def run(
         self, work: Callable[[], T], call: Call | None, cost: Cost | None = None, entry: BatchEntry[T] | None = None
     ) -> T:
-        """Run `work` on the device's thread and return its result, or raise what it raised.
+        """Run `work` on the device's thread; return its result or raise its exception.
 
-        A job whose call ends while it waits gives its place up. The worker's own jobs have no call. `cost` is what is
-        known of the work; with `entry` it may run in one batch with other jobs.
+        A job whose call ends while it waits is removed from the queue. The worker's own jobs have no call. `cost` is
+        the predicted cost; with `entry` the job may run in a batch.
         """
         job = Job(work, call, cost or Cost(), entry)
         with self._changed:
@@ -103,14 +103,14 @@ class DeviceExecutor:
         return job.future.result()
 
     def close(self) -> None:
-        """End the thread after the job that runs; those that wait are cancelled."""
+        """End the thread after the running job; waiting jobs are cancelled."""
         self._refuse(CancelledError)
         self._thread.join()
 
     def abandon(self) -> None:
-        """Take no more jobs for a device that is lost: those that wait may try elsewhere, the one that runs has failed.
+        """Refuse waiting and new jobs after the device is lost, so that clients repeat them on another worker.
 
-        That one is not told to try again, since it may be what broke the device.
+        The running job fails without such a status, since it may have caused the loss.
         """
         self._refuse(StoppingError)
         batch = self._running
@@ -150,11 +150,11 @@ class DeviceExecutor:
             batch.run(self._memory)
             self._record(batch, time.perf_counter() - started)
             batch.deliver()
-            # The next wait may be long; do not keep the last call's tensors alive meanwhile.
+            # Drop the last call's tensors before a wait that may be long.
             del batch
 
     def _next(self) -> Batch:
-        """The next job, with those that run in one batch with it."""
+        """The next batch of jobs."""
         jobs = self._waiting.take()
         until = time.monotonic() + self._batch_wait_seconds
         while self._waiting.fill_up(jobs) and self._refusal is None:
@@ -165,7 +165,7 @@ class DeviceExecutor:
         return Batch(jobs)
 
     def _record(self, batch: Batch, seconds: float) -> None:
-        """Settle the counters before the results are delivered."""
+        """Update the counters before the results are delivered."""
         self._busy = (self._busy[0] + seconds, None)
         self.last_success = -math.inf if batch.errors else time.monotonic()
         for error in batch.errors:

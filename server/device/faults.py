@@ -1,4 +1,4 @@
-"""Errors of the device: a context that cannot be used any more, which CUDA calls sticky, and exhausted memory."""
+"""Classification of device errors: errors that corrupt the CUDA context ("sticky" errors), and exhausted memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import traceback
 
 import torch
 
-# What CUDA calls them, by name and in words; torch and our kernels pass on one or the other.
+# CUDA's names and descriptions of such errors; messages of torch and of the kernels contain one or the other.
 _TEXTS = (
     "cudaErrorAssert",
     "cudaErrorContained",
@@ -37,7 +37,7 @@ _TEXTS = (
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether an error, or one of its causes, says that the device's context is broken."""
+    """Whether an error, or one of its causes, reports that the CUDA context is corrupted."""
     seen: BaseException | None = error
     while seen is not None:
         text = str(seen)
@@ -47,7 +47,7 @@ def is_device_lost(error: BaseException) -> bool:
     return False
 
 
-# Texts of errors that torch raises without a type of their own: the CPU's allocator, GPU libraries.
+# Texts of errors that have no specific type: of torch's CPU allocator, and of GPU libraries.
 _MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",

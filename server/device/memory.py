@@ -1,4 +1,4 @@
-"""Memory of the device: what work is predicted to take, and what is dropped to make room."""
+"""Memory of the device: predictions of what jobs need, and eviction to make room for them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from lumigrad.server.device.faults import is_out_of_memory, release_frames
 
 
 class Store(Protocol):
-    """What takes the room."""
+    """A store whose objects use memory."""
 
     @property
     def bytes(self) -> int:
-        """How much it takes."""
+        """The bytes that its objects use."""
 
     def __len__(self) -> int:
-        """How many things are in it."""
+        """The number of its objects."""
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Drop what was used least recently; False if there is nothing that may go."""
+        """Evict the least recently used object; False if none may be evicted."""
 
 
 class Budget:
-    """Limits for several stores together, each of which has limits of its own.
+    """Limits on several stores together, in addition to each store's own limits.
 
-    Stores above an even part are evicted first; a store at or below it is never evicted for another.
+    Only stores above an even share are evicted for others.
     """
 
     def __init__(self, limit_bytes: int, limit_count: int = sys.maxsize, kept_bytes: int = 0) -> None:
-        """Of `kept_bytes` each of several stores keeps an even part whatever else needs the memory."""
+        """Each of several stores keeps an even share of `kept_bytes`, which `drop` does not evict."""
         self.limit_bytes = limit_bytes
         self.limit_count = limit_count
         self._kept_bytes = kept_bytes
@@ -49,12 +49,12 @@ class Budget:
 
     @property
     def bytes(self) -> int:
-        """What all stores take."""
+        """The bytes that all stores use."""
         return sum(store.bytes for store in self._stores)
 
     @property
     def count(self) -> int:
-        """How many things are in all stores."""
+        """The number of objects in all stores."""
         return sum(len(store) for store in self._stores)
 
     @property
@@ -68,9 +68,9 @@ class Budget:
             self._stores = (*self._stores, store)
 
     def drop(self, nbytes: int) -> None:
-        """Drop so many bytes or all that may go: whoever has most gives first, of that what was used least recently.
+        """Evict `nbytes`, or all that may be evicted: least recently used objects of the largest store first.
 
-        The stores' own locks must be free.
+        The caller must not hold the stores' locks.
         """
         target = max(0, self.bytes - nbytes)
         while self.bytes > target:
@@ -79,9 +79,9 @@ class Budget:
                 return
 
     def enforce(self, grown: Store) -> bool:
-        """Make room after a store has grown, but not of what has just been stored; whether that may stay.
+        """Evict down to the limits after a store has grown, except its newest object; False if that cannot stay.
 
-        It may if there is enough room now, or if nobody else has anything. The stores' own locks must be free.
+        It can stay if the limits are met, or if all other stores are empty. The caller must not hold the stores' locks.
         """
         while self.bytes > self.limit_bytes and self._drop_one(_bytes_of, self.limit_bytes, grown):
             pass
@@ -102,24 +102,24 @@ def _bytes_of(store: Store) -> int:
 
 _KINDS = 1024
 _TIMINGS = 16
-# Fewer tell nothing: the first call of a kind may have to wait for memory.
-_ENOUGH = 3
-# What was so slow may have been so for a reason that has passed.
+# The minimum number of timings for an estimate: the first call of a kind may have to wait for memory.
+_LEAST_TIMINGS = 3
+# Older timings are ignored: the reason for a slow call may have passed.
 _SECONDS = 30.0
-# The least plausible time, as a share of the least that was seen.
-_HOPE = 0.5
+# The lower bound of an estimate, as a fraction of the fastest timing.
+_LEAST_FRACTION = 0.5
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is known of a piece of work before it is done.
+    """The predicted cost of a job.
 
     Attributes:
-        kind: Equal of work that takes about the same time for each view; None: nobody knows how long it takes.
-        views: That are rendered; a query is one.
-        bytes: Of the device's memory, beside the stored scene and the forward state that it is about.
-        payload_bytes: Of these, what came with the call and goes with its reply.
-        is_repeatable: Whether it may be done again after it failed half-way: it changes nothing but what it returns.
+        kind: Jobs of equal kinds take about the same time per view; None: unknown.
+        views: The number of views to render; 1 for a query.
+        bytes: The device memory that the job needs, without stored scenes and forward states.
+        payload_bytes: The part of `bytes` for the payloads of request and reply.
+        is_repeatable: Whether the job may run again after a failure, since it changes nothing but its result.
     """
 
     kind: Hashable | None = None
@@ -130,57 +130,57 @@ class Cost:
 
     @staticmethod
     def of_payload(nbytes: int) -> Cost:
-        """Of work that takes little more than what comes or goes, and may be repeated."""
+        """The cost of a repeatable job that needs little more memory than its payload."""
         return Cost(bytes=nbytes, payload_bytes=nbytes, is_repeatable=True)
 
 
 class Estimates:
-    """Timings by kind of work. Its owner holds a lock around every call."""
+    """Timings by kind of job. Not thread-safe: the owner holds a lock around every call."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # By kind, when and how many seconds for each view.
+        # By kind, the time of each timing and its seconds per view.
         self._timings: OrderedDict[Hashable, deque[tuple[float, float]]] = OrderedDict()
 
     def add(self, kind: Hashable, seconds: float) -> None:
-        """Note how long each view of a piece of work took."""
+        """Record the seconds per view of a job."""
         self._timings.setdefault(kind, deque(maxlen=_TIMINGS)).append((self._clock(), seconds))
         self._timings.move_to_end(kind)
         if len(self._timings) > _KINDS:
             self._timings.popitem(last=False)
 
     def typical(self, cost: Cost) -> float | None:
-        """The seconds that work usually takes; None: too little is known."""
+        """The typical seconds of a job; None without enough timings."""
         timings = self._recent(cost.kind)
         return statistics.median(timings) * cost.views if timings else None
 
     def least(self, cost: Cost) -> float:
-        """The seconds that work takes at the least, if all goes well; 0 if too little is known."""
+        """The least seconds that a job can be expected to take; 0 without enough timings."""
         timings = self._recent(cost.kind)
-        return _HOPE * min(timings) * cost.views if timings else 0.0
+        return _LEAST_FRACTION * min(timings) * cost.views if timings else 0.0
 
     def _recent(self, kind: Hashable | None) -> list[float]:
         oldest = self._clock() - _SECONDS
         timings = [seconds for noted, seconds in self._timings.get(kind, ()) if noted >= oldest]
-        return timings if len(timings) >= _ENOUGH else []
+        return timings if len(timings) >= _LEAST_TIMINGS else []
 
 
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
-# So many calls in a row that failed for want of memory, though each should have had twice what it needs: it leaks.
+# Memory must be leaking after this number of consecutive failures of calls that needed at most half of what is free.
 _MOST_FAILURES = 5
 
 
 @dataclass(frozen=True)
 class _Shortage:
-    """There was not enough memory for an attempt."""
+    """The result of an attempt that ran out of memory."""
 
     cause: BaseException
 
 
 class DeviceMemory:
-    """The memory that work and all that is stored share. Used on the device's thread, but for `check`."""
+    """The memory that jobs and stores share. Used on the device's thread only, except `check`."""
 
     def __init__(
         self,
@@ -190,10 +190,10 @@ class DeviceMemory:
         on_shortage: Callable[[bool], None] = lambda was_relieved: None,
         on_leak: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """Payloads in `payload_memory` take of the same memory; None: they are elsewhere.
+        """Payloads in `payload_memory` use the same memory; None: they use other memory.
 
-        `on_shortage` is called when memory was short, with whether another attempt helped; `on_leak` with the reason
-        why memory must be leaking.
+        `on_shortage` is called after a failed allocation, with whether a second attempt succeeded; `on_leak` is called
+        with the reason when memory must be leaking.
         """
         self.capacity_bytes = capacity_bytes
         self._on_shortage = on_shortage
@@ -206,16 +206,16 @@ class DeviceMemory:
         self._failures = 0
 
     def share_with(self, contexts: Budget, scenes: Budget, trainings: Account) -> None:
-        """Count what is stored; forward states may have to go."""
+        """Set the stores that share the memory; only forward states are evicted for jobs."""
         self._contexts, self._stored, self._trainings = contexts, (contexts, scenes), trainings
 
     def check(self, cost: Cost, held_bytes: int = 0) -> None:
-        """Refuse work for which there is not enough memory even if nothing takes any but `held_bytes`."""
+        """Raise DeviceMemoryError for a job that could not run even if only `held_bytes` of the memory were in use."""
         if cost.bytes + held_bytes > self.capacity_bytes:
             raise DeviceMemoryError(cost.bytes, self.capacity_bytes - held_bytes)
 
     def make_room(self, cost: Cost) -> None:
-        """Drop as many forward states as work needs; a DeviceMemoryError if that is not enough for now."""
+        """Evict forward states until a job fits; DeviceMemoryError if that does not suffice."""
         free = self._free(cost)
         if cost.bytes > free and self._contexts is not None:
             self._contexts.drop(cost.bytes - free)
@@ -224,9 +224,9 @@ class DeviceMemory:
             raise DeviceMemoryError(cost.bytes, free, _RETRY_SECONDS)
 
     def run(self, work: Callable[[], T], cost: Cost) -> T:
-        """Run work; once more, if it may be, with all memory that can be had if there was none.
+        """Run `work`; if it runs out of memory and is repeatable, free memory and run it once more.
 
-        If there is none then either it is a DeviceMemoryError.
+        DeviceMemoryError if it runs out of memory again.
         """
         self.make_room(cost)
         result = self._attempt(work)
@@ -252,7 +252,7 @@ class DeviceMemory:
         return result
 
     def _relieve(self, cost: Cost) -> None:
-        """Half of the forward states, or as many as are needed, and all that is kept for calls to come."""
+        """Free half of the forward states, or more if the job needs more, and all cached memory."""
         if self._contexts is not None:
             self._contexts.drop(max(cost.bytes, self._contexts.bytes // 2))
         trim(self._device)
@@ -263,7 +263,7 @@ class DeviceMemory:
         if 0 < 2 * cost.bytes <= free:
             self._failures += 1
         if self._failures == _MOST_FAILURES:
-            self._on_leak(f"{self._failures} calls in a row found no memory that should have been there: it leaks")
+            self._on_leak(f"{self._failures} consecutive calls failed to allocate memory that should be free: it leaks")
         return DeviceMemoryError(cost.bytes, free, _RETRY_SECONDS)
 
     def _free(self, cost: Cost) -> int:

@@ -1,4 +1,4 @@
-"""The queue of the device: jobs that wait, fair between tenants, by priority and deadline, and batches of them."""
+"""The queue of jobs for the device, fair between tenants, by priority and deadline, and batches of jobs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BatchEntry(Generic[T]):
-    """How a job runs in one batch with others.
+    """A job's entry in a batch.
 
     Attributes:
         key: Jobs with equal keys may run in one batch.
         fill: The fraction of a full batch that this job takes.
-        item: What `run` needs of this job.
-        run: Runs a batch, given the items of its jobs; returns their results in the same order.
+        item: The job's argument for `run`.
+        run: Runs a batch, given the items of its jobs; returns their results in that order.
     """
 
     key: Hashable
@@ -39,7 +39,7 @@ class BatchEntry(Generic[T]):
 
 
 class Job(Generic[T]):
-    """A piece of work for the device's thread. It runs once, and its result is delivered once."""
+    """A function to run on the device's thread. It runs once, and its result is delivered once."""
 
     def __init__(self, work: Callable[[], T], call: Call | None, cost: Cost, entry: BatchEntry[T] | None) -> None:
         """The worker's own jobs have no `call`; a job without `entry` runs alone."""
@@ -55,22 +55,22 @@ class Job(Generic[T]):
 
     @property
     def tenant(self) -> str:
-        """The tenant that asked for it; empty for the worker's own jobs."""
+        """The tenant of its call; empty for the worker's own jobs."""
         return "" if self.call is None else self.call.tenant
 
     @property
     def priority(self) -> Priority:
-        """The call's priority. The worker's own jobs are urgent: they are short, and tell whether the device works."""
+        """The call's priority. The worker's own jobs are urgent: they are short, and test whether the device works."""
         return Priority.INTERACTIVE if self.call is None else self.call.priority
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline of its call."""
+        """Seconds until its call's deadline."""
         return math.inf if self.call is None else self.call.remaining
 
     @property
     def held_seconds(self) -> float:
-        """Seconds since it started, or last checked its call, as it does before each part of its work."""
+        """Seconds since it started, or since it last checked its call, as jobs do between parts of their work."""
         asked = self._started if self.call is None else max(self._started, self.call.checked)
         return time.monotonic() - asked
 
@@ -100,7 +100,7 @@ class Job(Generic[T]):
         self.deliver()
 
     def deliver(self) -> None:
-        """Deliver the result to the waiting thread, once the executor has settled its counters."""
+        """Deliver the result to the waiting thread; the executor updates its counters before."""
         if self.future.done():
             return
         if self.error is not None:
@@ -110,7 +110,7 @@ class Job(Generic[T]):
 
 
 class Batch:
-    """Jobs that the device runs at one time: a single one, or several with one key."""
+    """Jobs that run together: a single one, or several with equal keys."""
 
     def __init__(self, jobs: Sequence[Job[Any]]) -> None:
         """Several jobs must have entries with equal keys."""
@@ -119,17 +119,17 @@ class Batch:
 
     @property
     def held_seconds(self) -> float:
-        """The least `held_seconds` of its jobs."""
+        """The smallest `held_seconds` of its jobs."""
         return min(job.held_seconds for job in self._jobs)
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since it was created."""
         return time.monotonic() - self._started
 
     @property
     def remaining(self) -> float:
-        """Seconds until the last deadline of its calls."""
+        """Seconds until the latest deadline of its calls."""
         return max(job.remaining for job in self._jobs)
 
     @property
@@ -182,7 +182,7 @@ class Batch:
                 job.result = result
         except BaseException as error:
             if isinstance(error, InvalidArgumentError | DeviceMemoryError) or is_out_of_memory(error):
-                # One job's request, or the size of the batch, may be the cause: no job may fail for another.
+                # One job's request, or the size of the batch, may be the cause: the jobs then run one by one.
                 release_frames(error)
                 for job in jobs:
                     job.work(memory)
@@ -191,22 +191,22 @@ class Batch:
                 job.error = error
 
 
-# While others wait, more urgent calls go first for so much device time ...
+# More urgent calls run first for this device time while others wait ...
 _TURN_SECONDS = 1.0
-# ... and then until they have had so many times what the others have had since.
+# ... and after that get this multiple of the device time that the others get.
 _LEAD = 4.0
 
 
 class Waiting(Protocol):
-    """What can wait here."""
+    """An item of the queue."""
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """Its tenant."""
 
     @property
     def priority(self) -> Priority:
-        """How urgent it is."""
+        """Its priority."""
 
 
 W = TypeVar("W", bound=Waiting)
@@ -214,33 +214,33 @@ W = TypeVar("W", bound=Waiting)
 
 @dataclass
 class _Line(Generic[W]):
-    """What one tenant has here, and the device time that counts against it."""
+    """One tenant's waiting items, and the device time charged to it."""
 
     seconds: float
     waiting: dict[Priority, deque[W]] = field(default_factory=lambda: {priority: deque() for priority in Priority})
 
     def offer(self) -> Priority | None:
-        """The most urgent of what waits."""
+        """The highest priority of its waiting items."""
         return next((priority for priority, items in self.waiting.items() if items), None)
 
 
 class FairQueue(Generic[W]):
-    """Offers of each tenant the oldest of its most urgent work. Its owner holds a lock around every call.
+    """A fair queue. Each tenant's candidate is the oldest of its items of the highest priority.
 
-    Among tenants who offer work of one priority, it is the turn of whoever has used the device least while others
-    waited. A tenant that comes anew is taken to have used as much as whoever's turn it was last: it neither waits for
-    others to catch up, nor they for it.
+    Among candidates of one priority, that of the tenant with the least charged device time is taken. Only time while
+    others waited is charged. A new tenant starts with the charge of the tenant that was served last, so that neither
+    has to wait for the other to catch up. Higher priorities are taken first, within `_TURN_SECONDS` and `_LEAD`.
 
-    More urgent offers go before others', but not for ever: `_TURN_SECONDS` and `_LEAD` say how long.
+    Not thread-safe: the owner holds a lock around every call.
     """
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
-        """`size` is how much may wait; without tenants all of it is everybody's."""
+        """`size` is the maximum number of items; without tenants no part of it is reserved."""
         self._slots = CallSlots(size, has_tenants=has_tenants)
         self._lines: dict[str, _Line[W]] = {}
-        # By priority, device time that it has had more of than others who waited should bear.
+        # By priority, device time in excess of its share while lower priorities waited.
         self._ahead = dict.fromkeys(Priority, 0.0)
-        # What was taken last: whose it is, its priority, and all priorities that were on offer.
+        # Of the item that was taken last: its tenant, its priority, and the priorities of all candidates.
         self._last: tuple[str, Priority, frozenset[Priority]] | None = None
         self._floor = 0.0
 
@@ -248,22 +248,22 @@ class FairQueue(Generic[W]):
         return len(self._slots)
 
     def __iter__(self) -> Iterator[W]:
-        """All that waits, in no order between tenants."""
+        """All items, in no particular order of tenants."""
         return (item for line in self._lines.values() for items in line.waiting.values() for item in items)
 
     def ahead_of(self, item: W) -> Iterator[W]:
-        """What its tenant has here that goes before one that is yet to be put, in order."""
+        """The items of the same tenant that would be taken before a new item, in order."""
         line = self._lines.get(item.tenant)
         lists = [] if line is None else [items for priority, items in line.waiting.items() if priority <= item.priority]
         return (other for items in lists for other in items)
 
     @property
     def why_none(self) -> str:
-        """What to tell somebody for whom there was no place, after how many wait."""
+        """The reason for a refusal, for an error text, after the number of items."""
         return self._slots.why_none
 
     def put(self, item: W) -> bool:
-        """Let it wait; False if there is no place."""
+        """Add an item; False if the queue is full."""
         if not self._slots.take(item.tenant):
             return False
         line = self._lines.setdefault(item.tenant, _Line(self._floor))
@@ -273,7 +273,7 @@ class FairQueue(Generic[W]):
         return True
 
     def take(self) -> W:
-        """Take the next out; there must be one. Then `charge` its time."""
+        """Remove and return the next item; the queue must not be empty. Call `charge` afterwards."""
         offers = {tenant: offer for tenant, line in self._lines.items() if (offer := line.offer()) is not None}
         offered = frozenset(offers.values())
         priority = self._turn(offered)
@@ -284,7 +284,7 @@ class FairQueue(Generic[W]):
         return self._lines[tenant].waiting[priority].popleft()
 
     def take_along(self, is_wanted: Callable[[W], bool]) -> list[W]:
-        """Take out more of the tenant whose turn it was last, the most urgent first, to share what it is charged."""
+        """Remove further items of the tenant that was served last, the most urgent first, to run in the same batch."""
         if self._last is None:
             return []
         taken = []
@@ -297,7 +297,7 @@ class FairQueue(Generic[W]):
         return taken
 
     def charge(self, seconds: float) -> None:
-        """Count the device time of what was taken last."""
+        """Charge the device time of the items that were taken last."""
         if self._last is None:
             return
         tenant, priority, offered = self._last
@@ -309,12 +309,12 @@ class FairQueue(Generic[W]):
         if any(other > priority for other in offered):
             self._ahead[priority] += seconds
         if not self._slots:
-            # Time used while nobody else waited is nobody's loss.
+            # Time used while no other tenant waited is not charged.
             self._lines.clear()
             self._floor = 0.0
 
     def remove(self, item: W) -> bool:
-        """Take one out before its turn; False if it does not wait."""
+        """Remove an item; False if it is not in the queue."""
         line = self._lines.get(item.tenant)
         if line is None or item not in line.waiting[item.priority]:
             return False
@@ -323,7 +323,7 @@ class FairQueue(Generic[W]):
         return True
 
     def clear(self) -> list[W]:
-        """Take out everything."""
+        """Remove and return all items."""
         items = list(self)
         self._last = None
         self._lines.clear()
@@ -340,12 +340,12 @@ class FairQueue(Generic[W]):
 
 # The weight of the newest batch in the running mean of their times.
 _NEWEST = 0.2
-# Batches that take longer gain little, and each call waits for the last.
+# Longer batches gain little, and each call waits for the whole batch.
 _BATCH_SECONDS = 0.02
 
 
 class DeviceQueue:
-    """The fair queue of jobs, with estimates of the time that they take. Its owner holds a lock around every call."""
+    """The fair queue of jobs, with estimates of their times. Not thread-safe: the owner holds a lock."""
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
         self._queue: FairQueue[Job[Any]] = FairQueue(size, has_tenants=has_tenants)
@@ -369,7 +369,7 @@ class DeviceQueue:
             raise BusyError(full, max(0.01, self._mean_seconds * depth))
 
     def take(self) -> list[Job[Any]]:
-        """Remove the next job; one must wait."""
+        """Remove and return the next job; the queue must not be empty."""
         return [self._queue.take()]
 
     def fill_up(self, jobs: list[Job[Any]]) -> bool:
@@ -390,14 +390,14 @@ class DeviceQueue:
         return fill + self._fill(jobs[0]) <= 1
 
     def record(self, batch: Batch, seconds: float) -> None:
-        """Charge the jobs taken last with the time that they had the device."""
+        """Charge the device time of a batch, and update the estimates."""
         self._mean_seconds += _NEWEST * (seconds - self._mean_seconds)
         self._queue.charge(seconds)
         if not batch.errors and batch.cost.kind is not None:
             self._estimates.add(batch.cost.kind, seconds / batch.cost.views)
 
     def remove(self, job: Job[Any]) -> bool:
-        """Remove a job; False if it does not wait."""
+        """Remove a job; False if it is not in the queue."""
         return self._queue.remove(job)
 
     def clear(self) -> list[Job[Any]]:
@@ -421,7 +421,7 @@ class DeviceQueue:
             raise DeadlineTooNearError(needed, max(0.0, left))
 
     def _ahead(self, job: Job[Any], running: Batch | None) -> float:
-        """The least time until a job can run: those before it may run in one batch, or miss their deadlines."""
+        """The least time until a job can run: jobs before it may run in one batch, or may miss their deadlines."""
         seconds = 0.0 if running is None else self._rest(running)
         counted: set[Hashable] = set()
         for other in self._queue.ahead_of(job):

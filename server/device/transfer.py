@@ -1,4 +1,4 @@
-"""Arrays between the network's buffers and the device: no copies on the CPU, pinned memory for CUDA."""
+"""Transfers of arrays between network buffers and the device: no copies on the CPU, pinned memory for CUDA."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lumigrad.protos.dtypes import Array
 from lumigrad.server.device.faults import is_out_of_memory
 from lumigrad.v1 import tensor_pb2
 
-# Memory of uploads that is kept for the next ones. Each call's thread has memory of its own, so that the C library
-# gives what one has let go to no other.
+# Buffers of uploads that are cached for later ones. glibc has an arena per thread, so that it would not reuse a buffer
+# that another call's thread has freed.
 _LEAST_KEPT_BYTES = 8 << 20
 _MOST_KEPT_BYTES = 128 << 20
 
@@ -24,7 +24,7 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.is_cpu = device.type == "cpu"
-        # Pinned memory is kept by PyTorch.
+        # PyTorch caches pinned memory itself.
         self._buffers = PayloadBuffers(_LEAST_KEPT_BYTES, _MOST_KEPT_BYTES)
 
     def allocate(self, length: int) -> memoryview:
@@ -47,13 +47,13 @@ class Transfer:
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def download(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """The tensors on the host; bfloat16 as uint16 bits. Waits for everything the device was told to do."""
+        """The tensors on the host; bfloat16 as uint16 bits. Waits for all queued work of the device."""
         hosts = [self._to_host(tensor.detach().contiguous()) for tensor in tensors]
         self.finish()
         return [host.numpy() for host in hosts]
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
-        """As `download`, in any thread; of tensors that were there when the device was last waited for."""
+        """As `download`, on any thread; for tensors that were complete at the last wait for the device."""
         if self.is_cpu:
             return [tensor.numpy() for tensor in tensors]
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ def _pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     try:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
     except RuntimeError as error:
-        # The driver calls it an error of CUDA, as if the device had none.
+        # CUDA reports it as an error of the device.
         if is_out_of_memory(error):
             raise MemoryError("no pinned memory") from error
         raise

@@ -42,7 +42,7 @@ def uploader(
     *,
     in_place: bool = False,
 ) -> Callable[[], dict[str, torch.Tensor]]:
-    """Check the tensors' places in the payload; returns a function that uploads them on the device's thread.
+    """Check the tensors' positions in the payload; returns a function that uploads them on the device's thread.
 
     `in_place`: read them from the caller's memory, which the caller may change meanwhile.
     """

@@ -105,7 +105,7 @@ def grid_name(index: int) -> str:
 def grids_uploader(
     drafts: Sequence[Draft], reader: PayloadReader, transfer: Transfer, field: str
 ) -> Callable[[], Mapping[int, meshes.Instance]]:
-    """Check the grids' places in the payload; returns a function that uploads them and completes the instances."""
+    """Check the grids' positions in the payload; returns a function that uploads them and completes the instances."""
     grids = {index: draft.grid for index, draft in enumerate(drafts) if draft.grid is not None}
     tensors: dict[str, tensor_pb2.Tensor] = {grid_name(index): grid.distances for index, grid in grids.items()}
     upload = uploader(tensors, reader, transfer, field)

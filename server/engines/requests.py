@@ -24,7 +24,7 @@ _BATCH_PIXELS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """What a request asks of an engine, given the outline of a scene. Each engine adds the arguments of its kernels.
+    """The checked request for a scene of some outline. Each engine adds the arguments of its kernels.
 
     Attributes:
         outputs: The requested outputs, each once.
@@ -65,7 +65,7 @@ class Plan(ABC):
 
     @abstractmethod
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
-        """About what a backward pass takes beside the state, its gradients included."""
+        """The approximate memory of a backward pass, gradients included, without the forward state."""
 
     def value_bytes(self, output: str) -> int:
         """The size of a value of an output: float32 or int32 unless an engine says otherwise."""

@@ -28,7 +28,7 @@ from lumigrad.v1 import scene_pb2
 
 @dataclass(frozen=True)
 class Task:
-    """What one request asks of an engine.
+    """The checked request of one call to an engine.
 
     Attributes:
         engine: The engine that computes the answer.
@@ -51,7 +51,7 @@ class Task:
 
 
 class ForwardRequest(Protocol):
-    """A forward pass that a call asks for."""
+    """The forward pass of a call."""
 
     @property
     def task(self) -> Task:
@@ -174,7 +174,7 @@ class EngineRunner:
         return [ForwardResult({name: next(arrays) for name in plan.outputs}, None) for _ in requests]
 
     def _lane_buffers(self, plan: Plan, formats: ImageFormats, call: Call) -> Tensors:
-        """Where on the CPU the kernels write images of the reply that are sent unchanged."""
+        """Buffers in shared memory for images that are sent unchanged, to which CPU kernels write directly."""
         if not self._transfer.is_cpu:
             return {}
         buffers = {name: call.lane.allocate(plan.output_shapes[name]) for name in formats.unchanged(plan.outputs)}

@@ -1,4 +1,4 @@
-"""Scenes of tensors alone, spheres and Gaussians: put, described, updated."""
+"""Scenes that consist of tensors only, spheres and Gaussians: storing, describing and updating them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.server.engines.content import Content, Outline, Shapes, Tensors, c
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
-# Makes the content on the device's thread, and says where the time went.
+# Creates the content on the device's thread, and measures its stages.
 Make = Callable[[StageTimes], Content]
 
 
@@ -23,10 +23,10 @@ class Arrival(Protocol):
 
     @property
     def outline(self) -> Outline:
-        """What requests are checked against."""
+        """The outline against which requests are checked."""
 
     def receive(self, reader: PayloadReader) -> Make:
-        """Check the places of the tensors in the payload."""
+        """Check the positions of the tensors in the payload."""
 
 
 class SceneKind(Protocol):
@@ -34,17 +34,17 @@ class SceneKind(Protocol):
 
     @property
     def name(self) -> str:
-        """Its field in `Scene`."""
+        """The name of its field in `Scene`."""
 
     @property
     def engine(self) -> str:
         """The engine that computes with them."""
 
     def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
-        """Check all that the header tells; `field` is the path of this kind's message in the request."""
+        """Check the header of a scene; `field` is the path of this kind's message in the request."""
 
     def change(self, content: Any, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
-        """Check all that the header tells of a change of a scene of this kind."""
+        """Check the header of an update of a scene of this kind."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class KeptTensors:
 
     @staticmethod
     def of(tensors: Tensors) -> KeptTensors:
-        """Tensors that came with one call."""
+        """Tensors of one upload."""
         return KeptTensors(tensors, dict.fromkeys(tensors, object()))
 
     @property
@@ -70,9 +70,9 @@ class KeptTensors:
         return sum(tensor.nbytes for tensor in self.by_name.values())
 
     def replaced(self, tensors: Tensors) -> KeptTensors:
-        """With other tensors of some names.
+        """A copy with some tensors replaced.
 
-        One that shares an upload with a replaced one is copied: it would keep both alive.
+        Tensors that share an upload with a replaced one are copied; otherwise they would keep its memory alive.
         """
         merged, uploads = dict(self.by_name), dict(self.uploads)
         gone = [uploads.pop(name, None) for name in tensors]
@@ -89,7 +89,7 @@ def replacements(
     shapes: Shapes,
     check_type: Callable[[str, tensor_pb2.Tensor, str], None],
 ) -> dict[str, tensor_pb2.Tensor]:
-    """The tensors by name, out of `names`, shaped as those stored; `check_type` is told name, tensor and its path."""
+    """Checks the tensors of an update: names out of `names`, shapes as stored, types by `check_type`."""
     require(not request.obstacles, "obstacles", "none: this scene is no world", f"{len(request.obstacles)}")
     require(len(request.tensors) > 0, "tensors", "at least one tensor", "none")
     tensors: dict[str, tensor_pb2.Tensor] = {}
@@ -104,11 +104,11 @@ def replacements(
 
 
 class Rules(Protocol):
-    """Which tensors clouds of one kind have, and what may be in them."""
+    """The names, shapes and values of the tensors of one kind of cloud."""
 
     @property
     def name(self) -> str:
-        """Its field in `Scene`."""
+        """The name of its field in `Scene`."""
 
     @property
     def engine(self) -> str:
@@ -118,10 +118,10 @@ class Rules(Protocol):
         """Check the type of a tensor, and that its size can be computed."""
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check all that the header tells; `field` is the path of the scene in its request."""
+        """Check the shapes in the header; `field` is the path of the scene in its request."""
 
     def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check what only the device can see quickly."""
+        """Check the values, on the device."""
 
     def count(self, shapes: Shapes) -> int:
         """The number of primitives."""
@@ -136,7 +136,7 @@ class CloudContent:
         kept: Its tensors, with the uploads that they came in.
         kind: Its field in `Scene`.
         tensors: Its tensors by name.
-        outline: What requests are checked against.
+        outline: The outline against which requests are checked.
     """
 
     rules: Rules
@@ -153,7 +153,7 @@ class CloudContent:
 
     @property
     def bytes(self) -> int:
-        """Of its tensors."""
+        """The size of its tensors."""
         return self.kept.bytes
 
     @property
@@ -162,10 +162,10 @@ class CloudContent:
         return self.rules.count(self.outline.shapes)
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Nothing to add."""
+        """Adds nothing."""
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The scene as it would be put."""
+        """The scene as the message that stores it."""
         scene = scene_pb2.Scene()
         cloud = getattr(scene, self.kind)
         cloud.SetInParent()
@@ -182,7 +182,7 @@ class Cloud:
         self.name, self.engine = rules.name, rules.engine
 
     def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
-        """Check all that the header tells; `field` is the path of the cloud in the request."""
+        """Check the header of a cloud; `field` is its path in the request."""
         tensors = dict(tensors_of(getattr(scene, self.name)))
         for name, tensor in tensors.items():
             self._rules.check_type(name, tensor, f"{field}.{name}")
@@ -197,7 +197,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class _Arrival:
-    """Tensors of a cloud, or of a part of one that is there."""
+    """The tensors of a new cloud, or of an update of a stored one."""
 
     rules: Rules
     runtime: Runtime
@@ -207,11 +207,11 @@ class _Arrival:
 
     @property
     def outline(self) -> Outline:
-        """The shapes of what arrives."""
+        """The outline of the arriving tensors."""
         return Outline(shapes_of(self.tensors))
 
     def receive(self, reader: PayloadReader) -> Make:
-        """Check the places of the tensors in the payload."""
+        """Check the positions of the tensors in the payload."""
         transfer = self.runtime.transfer
         upload = uploader(self.tensors, reader, transfer, self.field)
 

@@ -1,4 +1,4 @@
-"""The one list of engines that render, and of the kinds of scenes that there are."""
+"""The lists of rendering engines and of kinds of scenes."""
 
 from __future__ import annotations
 

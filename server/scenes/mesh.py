@@ -1,4 +1,4 @@
-"""Stored triangle meshes: their tensors, and the hierarchy that is searched."""
+"""Stored triangle meshes: their tensors and their bounding volume hierarchy."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class MeshContent:
     mesh: meshes.Mesh
     kind = KIND
     needs = ()
-    # Asked by itself, a mesh is a world.
+    # A query of a mesh is a query of a world with one obstacle.
     outline = Outline(obstacles=1, environments=1)
 
     @property
     def tensors(self) -> Tensors:
-        """By name."""
+        """The tensors by name."""
         return self.kept.by_name
 
     @property
     def bytes(self) -> int:
-        """Of its tensors and its hierarchy."""
+        """The size of its tensors and its hierarchy."""
         return self.kept.bytes + self.mesh.bytes
 
     @property
@@ -58,16 +58,16 @@ class MeshContent:
         return self._alone
 
     def prepare(self, device: torch.device) -> None:
-        """Build whatever queries would otherwise wait for."""
+        """Build the data that the first query would otherwise build."""
         search_nothing(self._alone, device)
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Add what registration found."""
+        """Add the report of the mesh."""
         found = asdict(self.mesh.report)
         info.report.MergeFrom(type(info.report)(**found, rebuilt=self.mesh.rebuilt, growth=self.mesh.growth))
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The mesh as it would be put."""
+        """The mesh as the message that stores it."""
         scene = scene_pb2.Scene()
         for name, tensor in tensors.items():
             getattr(scene.mesh, name).CopyFrom(tensor)
@@ -75,7 +75,7 @@ class MeshContent:
 
 
 def search_nothing(world: meshes.World, device: torch.device) -> None:
-    """Ask about a sphere that is off: all that a query needs is built then."""
+    """Query a sphere that is off, which builds all data that queries need."""
     meshes.evaluate(torch.full((1, 1, 1, 4), -1.0).to(device), world, meshes.Settings(), outputs=("distance",))
 
 
@@ -86,7 +86,7 @@ class MeshKind:
     engine = ENGINE
 
     def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
-        """Check all that the header tells; `field` is the path of the mesh in the request."""
+        """Check the header of a mesh; `field` is its path in the request."""
         tensors = dict(tensors_of(scene.mesh))
         for name, what in (("vertices", "V"), ("faces", "F")):
             where = f"{field}.{name}"
@@ -114,7 +114,7 @@ def _check_type(name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A mesh, or the vertices to which one moves."""
+    """A new mesh, or new vertices of a stored one."""
 
     runtime: Runtime
     field: str
@@ -123,7 +123,7 @@ class _Arrival:
     outline = MeshContent.outline
 
     def receive(self, reader: PayloadReader) -> Make:
-        """Check the places of the tensors in the payload."""
+        """Check the positions of the tensors in the payload."""
         upload = uploader(self.tensors, reader, self.runtime.transfer, self.field)
 
         def make(times: StageTimes) -> MeshContent:

@@ -1,4 +1,4 @@
-"""Targets: what views of a scene should look like, stored like scenes and compared with renderings."""
+"""Targets: the images that a training compares its renderings with, stored like scenes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TargetRules:
     """The rules for targets."""
 
     name = KIND
-    # None computes with a target alone.
+    # No engine uses a target alone.
     engine = ""
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
@@ -30,7 +30,7 @@ class TargetRules:
         nbytes(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check all that the header tells; `field` is the path of the target in its request."""
+        """Check the shapes in the header; `field` is the path of the target in its request."""
         require(bool(shapes), field, "at least one of color, mask and depth", "none")
         size = image_size(shapes)
         require(prod(size) >= 1 and prod(size) <= limits.pixels, field, f"1 to {limits.pixels} pixels", list(size))

@@ -1,4 +1,4 @@
-"""Worlds: meshes, cuboids and voxel grids with poses, put and updated."""
+"""Worlds: meshes, cuboids and voxel grids with poses; storing and updating them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ANYTHING = meshes.Cuboid((1.0, 1.0, 1.0))
 
 @dataclass(frozen=True)
 class Change:
-    """Of one obstacle; None: as it is.
+    """A change of one obstacle; None: unchanged.
 
     Attributes:
         pose: x y z (metres) qw qx qy qz, object to world.
-        enabled: Whether queries see it.
+        enabled: Whether queries include the obstacle.
     """
 
     pose: Sequence[float] | None
@@ -37,7 +37,7 @@ class Change:
 
 
 def changes_of(request: scene_pb2.UpdateRequest, numbers: Mapping[str, int]) -> dict[int, Change]:
-    """By number of the obstacle; `numbers` are those of the stored world's obstacles by name."""
+    """The changes of an update by index of the obstacle; `numbers` has the indices by name."""
     require(not request.tensors, "tensors", "none: a world's obstacles are changed by name", len(request.tensors))
     require(len(request.obstacles) > 0, "obstacles", "at least one obstacle", "none")
     require(
@@ -59,18 +59,18 @@ def changes_of(request: scene_pb2.UpdateRequest, numbers: Mapping[str, int]) -> 
 
 
 KIND = "world"
-# About what the lists of an obstacle take.
+# The approximate memory of an obstacle's entries in lists.
 _OBSTACLE_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the obstacles of a world are, the same for all its versions.
+    """The obstacles of a world without poses, the same for all its versions.
 
     Attributes:
-        names: By which updates find them.
-        mesh_ids: Of the meshes that they show; empty: no mesh.
-        scenes: Where those meshes are.
+        names: The names of the obstacles, by which updates refer to them.
+        mesh_ids: For each obstacle the scene_id of its mesh; empty for other shapes.
+        scenes: The store of the meshes.
     """
 
     names: Sequence[str]
@@ -79,12 +79,12 @@ class Shown:
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """By name."""
+        """The indices of obstacles by name."""
         return {name: index for index, name in enumerate(self.names)}
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        """Of all meshes."""
+        """The ids of all meshes."""
         return frozenset(filter(None, self.mesh_ids))
 
 
@@ -100,7 +100,7 @@ class WorldContent:
 
     @property
     def outline(self) -> Outline:
-        """What requests are checked against."""
+        """The outline against which requests are checked."""
         return Outline(obstacles=self.count, environments=self._world.environments)
 
     @property
@@ -115,20 +115,20 @@ class WorldContent:
 
     @property
     def tensors(self) -> Tensors:
-        """Of its grids."""
+        """The tensors of its grids."""
         shapes = ((index, instance.shape) for index, instance in enumerate(self._world.instances))
         return {grid_name(index): shape.distances for index, shape in shapes if isinstance(shape, meshes.Grid)}
 
     @property
     def bytes(self) -> int:
-        """Of its grids and its lists."""
+        """The size of its grids and its lists."""
         return _OBSTACLE_BYTES * self.count + sum(tensor.nbytes for tensor in self.tensors.values())
 
     def world(self) -> meshes.World:
-        """For the kernels, with the meshes as they are now; on the device's thread."""
+        """The world of the kernels, with the current versions of its meshes; on the device's thread only."""
         moved = {}
         for mesh_id, mesh in self._meshes.items():
-            # A world that travelled with a call keeps no scene: what it saw on arrival may be the last there is.
+            # An inline world does not keep its meshes in the store; they may have been removed since it arrived.
             stored = self.shown.scenes.peek(mesh_id)
             if stored is not None and isinstance(stored.content, MeshContent) and stored.content.mesh is not mesh:
                 moved[mesh_id] = stored.content.mesh
@@ -142,7 +142,7 @@ class WorldContent:
         return self._world
 
     def changed(self, changes: Mapping[int, Change]) -> WorldContent:
-        """With obstacles elsewhere, or switched on or off; no hierarchy is touched."""
+        """A copy with changed poses and flags; it shares all hierarchies."""
         poses = {index: change.pose for index, change in changes.items() if change.pose is not None}
         enabled = {index: change.enabled for index, change in changes.items() if change.enabled is not None}
         world = self.world()
@@ -150,10 +150,10 @@ class WorldContent:
         return WorldContent(self.shown, world.with_enabled(enabled) if enabled else world)
 
     def describe(self, info: scene_pb2.SceneInfo) -> None:
-        """Nothing to add."""
+        """Adds nothing."""
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
-        """The world as it would be put."""
+        """The world as the message that stores it."""
         scene = scene_pb2.Scene(world=world_pb2.World(environments=self._world.environments))
         for index, instance in enumerate(self._world.instances):
             obstacle = scene.world.obstacles.add(
@@ -175,7 +175,7 @@ class WorldContent:
 
 
 def world_of(content: Content) -> meshes.World:
-    """What queries of a mesh or of a world search, as it is now; on the device's thread."""
+    """The kernels' world for a stored mesh or world, with current meshes; on the device's thread only."""
     assert isinstance(content, MeshContent | WorldContent)
     return content.world()
 
@@ -187,7 +187,7 @@ class WorldKind:
     engine = ENGINE
 
     def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
-        """Check all that the header tells; `field` is the path of the world in the request."""
+        """Check the header of a world; `field` is its path in the request."""
         world, limits = scene.world, runtime.limits
         count = len(world.obstacles)
         require(count <= limits.obstacles, f"{field}.obstacles", f"at most {limits.obstacles} obstacles", count)
@@ -198,7 +198,7 @@ class WorldKind:
         return _Arrival(runtime, field, drafts, environments)
 
     def change(self, content: WorldContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
-        """Check the header of an update: poses, and what is switched on or off."""
+        """Check the header of an update of poses and flags."""
         return _Change(content, changes_of(request, content.shown.numbers))
 
 
@@ -219,7 +219,7 @@ def _mesh_finder(scenes: SceneStore) -> FindMesh:
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A world on its way."""
+    """A new world."""
 
     runtime: Runtime
     field: str
@@ -228,11 +228,11 @@ class _Arrival:
 
     @property
     def outline(self) -> Outline:
-        """What requests are checked against."""
+        """The outline against which requests are checked."""
         return Outline(obstacles=len(self.drafts), environments=self.environments)
 
     def receive(self, reader: PayloadReader) -> Make:
-        """Check the places of the grids in the payload."""
+        """Check the positions of the grids in the payload."""
         transfer = self.runtime.transfer
         complete = grids_uploader(self.drafts, reader, transfer, self.field)
         names, mesh_ids = [draft.name for draft in self.drafts], [draft.mesh_id for draft in self.drafts]
@@ -255,16 +255,16 @@ class _Arrival:
 
 @dataclass(frozen=True)
 class _Change:
-    """Obstacles that move, or are switched on or off."""
+    """An update of poses and flags."""
 
     old: WorldContent
     changes: Mapping[int, Change]
 
     @property
     def outline(self) -> Outline:
-        """As before."""
+        """The outline of the stored world."""
         return self.old.outline
 
     def receive(self, reader: PayloadReader) -> Make:
-        """Nothing comes with the payload."""
+        """An update of obstacles has no payload."""
         return lambda _: self.old.changed(self.changes)

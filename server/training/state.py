@@ -60,7 +60,7 @@ class TrainingState:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that the next step takes beside rendering, for density control's copies."""
+        """Bytes that density control needs for copies in the next step, in addition to rendering."""
         is_due = self.density is not None and self.density.is_due(self.step)
         return self.reservation.copied_bytes if is_due else 0
 

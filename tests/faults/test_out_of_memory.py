@@ -158,7 +158,7 @@ def test_a_leak_ends_the_worker_and_the_next_one_serves(tmp_path: Path) -> None:
                 with pytest.raises(ResourceExhausted):
                     impatient.render(handle, CAMERA)
         faults.disarm("shortages")
-        process.wait_for_log("5 calls in a row found no memory that should have been there: it leaks")
+        process.wait_for_log("5 consecutive calls failed to allocate memory that should be free: it leaks")
         process.wait_for_log("worker ended device=cpu code=6 reason=out_of_memory")
         assert np.array_equal(client.render(handle, CAMERA).color, expected)
         assert process.metric("lumigrad_worker_last_exit", reason="out_of_memory") == 1

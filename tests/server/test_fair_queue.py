@@ -95,12 +95,12 @@ def test_all_three_priorities_get_on() -> None:
 def test_one_tenant_leaves_places_for_those_who_have_none() -> None:
     queue = queue_of(16)
     assert sum(queue.put(Work("a")) for _ in range(20)) == 14
-    assert queue.why_none == "and the last places are for those who have none"
+    assert queue.why_none == "and the others are kept for tenants without any"
     assert queue.put(Work("b"))
     assert not queue.put(Work("b"))
     assert queue.put(Work("c"))
     assert not queue.put(Work("d"))
-    assert queue.why_none == "as many as may"
+    assert queue.why_none == "the maximum"
     queue.take()
     assert queue.put(Work("d"))
 

@@ -22,18 +22,15 @@ from lumigrad.client.errors import (
     Violation,
 )
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.distances import DistanceSettings
-from lumigrad.client.settings.gaussians import GaussianSettings, Transform
-from lumigrad.client.settings.spheres import SphereSettings
+from lumigrad.client.settings.engines import DistanceSettings, GaussianSettings, SphereSettings, Transform
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh, MeshReport
-from lumigrad.client.values.obstacle import Cuboid, Obstacle, VoxelGrid
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
-from lumigrad.client.values.world import World
+from lumigrad.client.values.world import Cuboid, Obstacle, VoxelGrid, World
 from lumigrad.client.workers.info import WorkerInfo
 
 __all__ = [

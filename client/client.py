@@ -9,13 +9,10 @@ from lumigrad.client.base.arguments import instance, names
 from lumigrad.client.calls.distances import DistanceCalls
 from lumigrad.client.calls.scenes import SceneCalls, on_each
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.rendering.render import render, render_spread
+from lumigrad.client.rendering.frame import Frame, render, render_spread
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.settings.gaussians import GaussianSemantics, Transform
+from lumigrad.client.settings.engines import GaussianSemantics, Semantics, Transform, settings_of
 from lumigrad.client.settings.image_format import ImageFormat, image_formats, jpeg_quality_of
-from lumigrad.client.settings.render import settings_of
-from lumigrad.client.settings.spheres import Semantics
 from lumigrad.client.training.calls import TrainingCalls
 from lumigrad.client.transport.addresses import Targets, WorkerTargets
 from lumigrad.client.transport.call import Call

@@ -7,15 +7,14 @@ from functools import partial
 from typing import Any, Literal
 
 from lumigrad.client.base.arguments import names, truth
-from lumigrad.client.distances.answer import Distances
-from lumigrad.client.distances.ask import ask, ask_field, ask_spread
+from lumigrad.client.distances.answer import Distances, ask, ask_field, ask_spread
 from lumigrad.client.distances.query import DistanceQuery, FieldQuery, Surroundings, environment_numbers, sphere_rows
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.transport.call import Cancellable
 from lumigrad.client.values.handle import scene_facts
-from lumigrad.client.values.obstacle import VoxelGrid
 from lumigrad.client.values.pose import IDENTITY
+from lumigrad.client.values.world import VoxelGrid
 from lumigrad.client.workers.pool import Pool
 from lumigrad.protos.service import DISTANCE_SERVICE
 

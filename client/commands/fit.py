@@ -17,8 +17,7 @@ from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
 from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
 from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
-from lumigrad.client.fitting.fit import fit, stop_on_interrupt
-from lumigrad.client.fitting.journal import Journal
+from lumigrad.client.fitting.fit import Journal, fit, stop_on_interrupt
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.pictures import write_image

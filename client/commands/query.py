@@ -17,7 +17,7 @@ from lumigrad.client.robots.motion import Motion
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text
-from lumigrad.client.values.obstacle import Sign
+from lumigrad.client.values.world import Sign
 
 _DESCRIPTION = f"""\
 Measures how far spheres stay from obstacles: distances, closest points, normals, and on request collision costs with

@@ -10,7 +10,7 @@ from typing import Any
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats import is_gaussian_scene, read_scene
-from lumigrad.client.settings.render import RENDER_SETTINGS
+from lumigrad.client.settings.engines import RENDER_SETTINGS
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 

@@ -1,19 +1,26 @@
-"""What a query returns: arrays, and the way back to the gradients."""
+"""Distances: what a query returns, the way back to the gradients, and asking the workers for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
+
+import numpy as np
 
 from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.timings import Gradients, Timings
-from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, fill_spec
+from lumigrad.client.distances.query import DistanceBackward, DistanceQuery, FieldQuery, field_message, fill_spec
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.transport.call import Call
-from lumigrad.client.workers.attempts import Source
+from lumigrad.client.values.world import World
+from lumigrad.client.workers.attempts import RoutedAttempts, Source
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.result import Result
+from lumigrad.client.workers.routing import Route
+from lumigrad.client.workers.spread import added, portions, slowest, together
 from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import DISTANCE_SERVICE
 from lumigrad.protos.tensors import PayloadWriter
@@ -105,3 +112,95 @@ class Distances(Result):
         if "spheres" in arrays:
             arrays["spheres"] = query.with_axes(arrays["spheres"])
         return Gradients(arrays, reply.timings)
+
+
+class SpreadDistances(Distances):
+    """As `Distances`: the answers of its parts, one after the other, and the sum of their gradients."""
+
+    def __init__(self, workers: Pool, query: DistanceQuery, parts: Sequence[Distances], axis: int) -> None:
+        """Takes answers to parts of `query`, each [B, H, S, ...] with positive distances outside."""
+        arrays = {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}
+        super().__init__(workers, query, arrays, None, slowest([part.timings for part in parts]))
+        self._parts = parts
+        self._axis = axis
+
+    def release(self) -> None:
+        """Lets the workers forget the forward state; backward still works, by computing it again."""
+        for part in self._parts:
+            part.release()
+
+    def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
+        """The sum of what each part's worker answers; of spheres, one after the other."""
+        counts = [part.query.spheres.shape[self._axis] for part in self._parts]
+        bounds = np.cumsum(counts)[:-1]
+        pieces = {name: np.split(array, bounds, self._axis) for name, array in request.output_gradients.items()}
+        asks: list[Callable[[], Gradients]] = []
+        for number, part in enumerate(self._parts):
+            upstream = {name: np.ascontiguousarray(arrays[number]) for name, arrays in pieces.items()}
+            piece = replace(request, output_gradients=upstream)
+            asks.append(partial(part.differentiated, piece, call, release))
+        whole = added(together(asks), (), ("spheres",), self._axis)
+        arrays = dict(whole)
+        if "spheres" in arrays:
+            arrays["spheres"] = self.query.with_axes(arrays["spheres"])
+        return Gradients(arrays, whole.timings)
+
+
+def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Route | None = None) -> Distances:
+    """Asks; with `retain` the worker keeps the forward state for backward.
+
+    Args:
+        workers: of the client.
+        query: what to ask.
+        retain: whether to keep it.
+        call: of the user.
+        route: which worker; None: the world's.
+    """
+    attempts = RoutedAttempts(workers, query.world, call, route=route)
+
+    def build(payload: PayloadWriter) -> distance_pb2.QueryRequest:
+        message = distance_pb2.QueryRequest(retain=retain)
+        fill_spec(message.spec, query, attempts.source, payload)
+        return message
+
+    while True:
+        with attempts as worker:
+            service = worker.connection.distances
+            reply = worker.connection.exchange(service.Query, build, attempts.call)
+            arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
+            kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
+            return Distances(workers, query, arrays, kept, reply.timings)
+
+
+def ask_field(workers: Pool, query: FieldQuery, call: Call) -> Array:
+    """Distances [X, Y, Z] at the centres of the voxels of a box, as the worker sends them."""
+    world = query.world
+    if isinstance(world, World):
+        # It may hold grids, and the request is a single message, which has to be short.
+        world = workers.put(world, call, route=workers.route(world))
+    attempts = RoutedAttempts(workers, world, call)
+    while True:
+        with attempts as worker:
+            assert attempts.reference is not None
+            message = field_message(query, attempts.reference)
+            reply = worker.connection.download(worker.connection.distances.Field, message, attempts.call)
+            (named,) = reply.header.outputs
+            return reply.reader.read(named.tensor, named.name)
+
+
+def ask_spread(workers: Pool, query: DistanceQuery, retain: bool, call: Call) -> Distances:
+    """Asks each worker for its share of the trajectories, or if there is one, of its spheres, at the same time."""
+    trajectories, _, spheres, _ = query.spheres.shape
+    axis = 0 if trajectories > 1 else 2
+    routes = workers.spread(query.world, trajectories if axis == 0 else spheres)
+    if len(routes) < 2:
+        return ask(workers, query, retain, call)
+    asks: list[Callable[[], Distances]] = []
+    for share, route in zip(portions(query.spheres.shape[axis], len(routes)), routes, strict=True):
+        rows = np.ascontiguousarray(query.spheres[share] if axis == 0 else query.spheres[:, :, share])
+        environments = query.environments
+        if environments is not None and axis == 0:
+            environments = environments[share]
+        part = replace(query, spheres=rows, environments=environments, axes=3, inside=False)
+        asks.append(partial(ask, workers, part, retain, call, route))
+    return SpreadDistances(workers, query, together(asks), axis)

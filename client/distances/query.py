@@ -20,13 +20,12 @@ from lumigrad.client.base.arrays import (
     to_numpy,
 )
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.obstacle import MAX_ENVIRONMENTS
 from lumigrad.client.values.pose import pose_array
-from lumigrad.client.values.world import World
-from lumigrad.client.wire.worlds import world_message
+from lumigrad.client.values.world import MAX_ENVIRONMENTS, World
+from lumigrad.client.wire.scenes import world_message
 from lumigrad.client.workers.attempts import InlineWorld, Source
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, world_pb2

@@ -13,8 +13,8 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.obstacle import Cuboid, Obstacle, Shape, Sign
 from lumigrad.client.values.pose import IDENTITY, composed, pose_array, quaternion_between, rotated
+from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign
 
 
 def nearby(path: Path, names: Iterable[str | Path]) -> Path | None:

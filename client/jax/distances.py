@@ -17,13 +17,10 @@ from lumigrad.client.distances.query import (
     check_surroundings,
     environment_numbers,
 )
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute
-from lumigrad.client.jax.shapes import optional, shaped
-from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.distances import OUTPUTS, DistanceCall
-from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.values.obstacle import Cuboid, Obstacle, Shape
-from lumigrad.client.values.world import World
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
+from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
+from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.values.world import Cuboid, Obstacle, Shape, World
 
 
 class MeshDistances(NamedTuple):
@@ -101,7 +98,7 @@ def mesh_distance(
     speed_metric: bool = False,
     time_step_s: float | None = None,
     reduction: Reduction = "sum",
-    outputs: Sequence[str] = OUTPUTS,
+    outputs: Sequence[str] = DISTANCE_OUTPUTS,
 ) -> MeshDistances:
     """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
 
@@ -116,7 +113,7 @@ def mesh_distance(
     if isinstance(world, Sequence):
         world = World(world)
     check_surroundings(world)
-    wanted = chosen(outputs, OUTPUTS)
+    wanted = chosen(outputs, DISTANCE_OUTPUTS)
     array = jnp.asarray(spheres)
     check_rows(array.shape)
     if array.shape[-1] == 3:
@@ -140,4 +137,4 @@ def mesh_distance(
     }
     results = compute(call, inputs)
     shape = array.shape[:-1]
-    return MeshDistances(*(results[name].reshape(shape) if name in wanted else None for name in OUTPUTS))
+    return MeshDistances(*(results[name].reshape(shape) if name in wanted else None for name in DISTANCE_OUTPUTS))

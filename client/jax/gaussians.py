@@ -14,21 +14,21 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute
-from lumigrad.client.jax.shapes import optional, shaped
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
 from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.cameras import ViewMatrices, distortion_rows
 from lumigrad.client.operators.gaussians import (
     COLUMNS,
     LEAST_ALPHA,
     OUTPUTS,
     ROWS,
     GaussianCall,
+    ViewMatrices,
+    distortion_rows,
     projection_of,
     travelling,
 )
 from lumigrad.client.rendering.request import WireFormat
-from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
+from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
 
 
 @dataclass(frozen=True)

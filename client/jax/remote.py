@@ -1,11 +1,11 @@
-"""Calls to a worker from JAX: callbacks, and forward states that live until their gradients are taken."""
+"""Calls to a worker from JAX: checks of arrays, callbacks, and forward states that live until gradients are taken."""
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.experimental.buffer_callback import buffer_callback
 
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.arrays import Array, check_shape, shape_text
 from lumigrad.client.distances.answer import Distances
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import RemoteCall
@@ -185,3 +185,31 @@ def _differentiate(
 
 def _arrays(call: JaxCall, result: Result) -> dict[str, Array]:
     return {name: np.asarray(result[name], np.float32) for name in call.outputs}
+
+
+def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
+    """`value` as a float32 JAX array.
+
+    Args:
+        name: the argument's name, for the error.
+        value: anything that JAX takes for an array, a tracer included.
+        shape: the sizes expected; a string stands for any size.
+
+    Raises:
+        InvalidArgument: no numbers, or another shape.
+    """
+    if value is None:
+        raise InvalidArgument.of(name, f"expected an array of shape {shape_text(shape)}, got None")
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument.of(name, f"expected an array, got {type(value).__name__} ({error})") from error
+    check_shape(name, array.shape, shape, "; use jax.vmap")
+    if array.dtype.kind == "c":
+        raise InvalidArgument.of(name, f"expected real numbers, got {array.dtype}; pass the real part")
+    return array.astype(jnp.float32)
+
+
+def optional(name: str, value: Any, shape: Sequence[int | str]) -> Any:
+    """`shaped`, or None for None."""
+    return None if value is None else shaped(name, value, shape)

@@ -10,11 +10,9 @@ import jax
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.jax.remote import Inputs, JaxCall, compute
-from lumigrad.client.jax.shapes import optional, shaped
-from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.spheres import OUTPUTS, SphereCall, picture_size
-from lumigrad.client.settings.spheres import Semantics, SphereSettings
+from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
+from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, chosen, picture_size
+from lumigrad.client.settings.engines import Semantics, SphereSettings
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 
 
@@ -62,7 +60,7 @@ def render_spheres(
     allowed_difference: float = 0.0,
     semantics: Semantics = "exact",
     client: Client | str | None = None,
-    outputs: Sequence[str] = OUTPUTS,
+    outputs: Sequence[str] = SPHERE_OUTPUTS,
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
@@ -86,7 +84,7 @@ def render_spheres(
         size=picture_size(fixed, width, height),
         orthogonal=bool(orthogonal),
         right_handed=bool(right_handed),
-        outputs=chosen(outputs, OUTPUTS, always=("color",)),
+        outputs=chosen(outputs, SPHERE_OUTPUTS, always=("color",)),
     )  # fmt: skip
     positions = shaped("positions", positions, ("N", 3))
     colors = shaped("colors", colors, (len(positions), "K"))
@@ -100,4 +98,4 @@ def render_spheres(
         "gamma": shaped("gamma", gamma, ()) if is_array else None,
     }
     results = compute(call, inputs)
-    return RenderedSpheres(results["color"], *(results.get(name) for name in OUTPUTS[1:]))
+    return RenderedSpheres(results["color"], *(results.get(name) for name in SPHERE_OUTPUTS[1:]))

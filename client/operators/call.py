@@ -1,14 +1,23 @@
-"""A computation on a worker as the operators see it."""
+"""Computations on a worker as the operators see them: all of them, pictures of spheres, and distances."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lumigrad.client.base.arguments import names
 from lumigrad.client.base.arrays import Array
+from lumigrad.client.client import Client
+from lumigrad.client.distances.answer import Distances
+from lumigrad.client.distances.query import DistanceQuery, Surroundings, environment_numbers
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.rendering.frame import Frame
+from lumigrad.client.rendering.request import RenderRequest
+from lumigrad.client.settings.engines import DistanceSettings, SphereSettings
+from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.spheres import Spheres
 
 
 class RemoteCall:
@@ -69,3 +78,117 @@ def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tu
     if unknown or not (given or always):
         raise InvalidArgument.of("outputs", f"expected some of {', '.join(known)}, got {', '.join(unknown) or 'none'}")
     return tuple(name for name in known if name in {*always, *given})
+
+
+SPHERE_OUTPUTS = ("color", "alpha", "depth", "info")
+
+
+@dataclass(frozen=True)
+class SphereCall(RemoteCall):
+    """A rendering of spheres; see `RemoteCall`.
+
+    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32.
+
+    Attributes:
+        client: the way to the worker.
+        settings: how to blend; the inputs `background` and `gamma` replace what it says.
+        camera: None: made of the input `cameras`, Pulsar's parameters.
+        size: width and height, pixels.
+        outputs: what to return.
+        orthogonal: of a camera that is made here, as what follows: parallel rays.
+        right_handed: it looks along -z instead of +z.
+        first_r_then_t: its position is rotated too.
+    """
+
+    client: Client
+    settings: SphereSettings
+    camera: Camera | None
+    size: tuple[int, int]
+    outputs: tuple[str, ...]
+    orthogonal: bool = False
+    right_handed: bool = False
+    first_r_then_t: bool = False
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """Outputs through which gradients flow."""
+        return frozenset({"color", "alpha", "depth"} if self.settings.semantics == "exact" else {"color"})
+
+    @property
+    def without_gradient(self) -> frozenset[str]:
+        """In Pulsar's semantics background and gamma have none."""
+        return frozenset(() if self.settings.semantics == "exact" else ("background", "gamma"))
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
+        """Renders one picture."""
+        settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
+        if background is not None:
+            settings = replace(settings, background=tuple(background.ravel().tolist()))
+        if gamma is not None:
+            settings = replace(settings, gamma=float(gamma))
+        scene = Spheres(*(inputs[name] for name in ("positions", "colors", "radii", "opacities")))
+        camera = self.camera or Camera.pulsar(
+            inputs["cameras"],
+            *self.size,
+            orthogonal=self.orthogonal,
+            right_handed=self.right_handed,
+            first_r_then_t=self.first_r_then_t,
+        )
+        return self.client.render_request(RenderRequest(scene, (camera,), True, settings, self.outputs), retain=retain)
+
+
+def picture_size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:
+    """Width and height: the camera's, or for None those passed."""
+    if camera is None:
+        if width is None or height is None:
+            raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
+        return width, height
+    for name, passed, actual in (("width", width, camera.width), ("height", height, camera.height)):
+        if passed not in (None, actual):
+            raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
+    return camera.width, camera.height
+
+
+DISTANCE_OUTPUTS = ("cost", "distance")
+
+
+@dataclass(frozen=True)
+class DistanceCall(RemoteCall):
+    """A query; see `RemoteCall`.
+
+    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32.
+
+    Attributes:
+        client: the way to the worker.
+        world: what spheres may be near. Calls are compared without it.
+        settings: what a cost is; the input `weight` replaces what it says.
+        outputs: what to compute.
+        environments: [B] the environment that each trajectory sees, or one for all; None: 0.
+        spread: several workers share the spheres.
+    """
+
+    client: Client
+    world: Surroundings = field(compare=False)
+    settings: DistanceSettings
+    outputs: tuple[str, ...]
+    environments: Any = None
+    spread: bool = False
+
+    @property
+    def differentiable(self) -> frozenset[str]:
+        """Outputs through which gradients flow."""
+        return frozenset(DISTANCE_OUTPUTS if self.settings.semantics == "exact" else ("cost",))
+
+    @property
+    def without_gradient(self) -> frozenset[str]:
+        """In cuRobo's semantics poses have none."""
+        return frozenset(() if self.settings.semantics == "exact" else ("poses",))
+
+    def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
+        """Asks the worker."""
+        spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
+        assert spheres is not None
+        settings = self.settings if weight is None else replace(self.settings, weight=float(weight))
+        environments = environment_numbers(self.environments, len(spheres))
+        query = DistanceQuery(self.world, spheres, 3, settings, self.outputs, environments, poses)
+        return self.client.ask(query, retain=retain, spread=self.spread)

@@ -10,9 +10,8 @@ from typing import Any, Literal, get_args
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
 from lumigrad.client.settings.image_format import ImageFormats
-from lumigrad.client.settings.spheres import SphereSettings
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, PulsarModel
 from lumigrad.client.values.gaussians import Gaussians

@@ -11,13 +11,10 @@ from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.distances.query import Surroundings, sphere_rows
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.distances import OUTPUTS, DistanceCall
-from lumigrad.client.settings.distances import DistanceSemantics, DistanceSettings, Reduction
-from lumigrad.client.torch.graphs import on_host, outside_graphs
-from lumigrad.client.torch.remote import compute
-from lumigrad.client.values.obstacle import Obstacle, Shape
-from lumigrad.client.values.world import World
+from lumigrad.client.operators.call import DISTANCE_OUTPUTS, DistanceCall, chosen
+from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
+from lumigrad.client.torch.remote import compute, on_host, outside_graphs
+from lumigrad.client.values.world import Obstacle, Shape, World
 
 
 class MeshDistances(NamedTuple):
@@ -50,7 +47,7 @@ def mesh_distance(
     speed_metric: bool = False,
     time_step_s: float | None = None,
     reduction: Reduction = "sum",
-    outputs: Sequence[str] = OUTPUTS,
+    outputs: Sequence[str] = DISTANCE_OUTPUTS,
     spread: bool = False,
 ) -> MeshDistances:
     """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
@@ -94,7 +91,12 @@ def mesh_distance(
         "weight": _weight(weight) if isinstance(weight, torch.Tensor) else None,
     }
     call = DistanceCall(
-        client_of(client), world, DistanceSettings.of(arguments), chosen(outputs, OUTPUTS), environments, spread
+        client_of(client),
+        world,
+        DistanceSettings.of(arguments),
+        chosen(outputs, DISTANCE_OUTPUTS),
+        environments,
+        spread,
     )
     results = compute(call, tensors)
     device = spheres.device if isinstance(spheres, torch.Tensor) else torch.device("cpu")

@@ -11,8 +11,7 @@ import torch
 from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS
-from lumigrad.client.torch.graphs import on_host
-from lumigrad.client.torch.remote import Tensors
+from lumigrad.client.torch.remote import Tensors, on_host
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,21 @@ from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.cameras import ViewMatrices, distortion_rows
 from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
     OUTPUTS,
     GaussianCall,
+    ViewMatrices,
+    distortion_rows,
     projection_of,
     travelling,
 )
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
-from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
+from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.remote import run
+from lumigrad.client.torch.remote import outside_graphs, run
 
 # On request; those after the first without a gradient, but for the projected centres.
 MORE_OUTPUTS = ("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities")

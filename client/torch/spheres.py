@@ -10,11 +10,9 @@ import torch
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import chosen
-from lumigrad.client.operators.spheres import OUTPUTS, SphereCall, picture_size
-from lumigrad.client.settings.spheres import Semantics, SphereSettings
-from lumigrad.client.torch.graphs import on_host, outside_graphs
-from lumigrad.client.torch.remote import compute
+from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, chosen, picture_size
+from lumigrad.client.settings.engines import Semantics, SphereSettings
+from lumigrad.client.torch.remote import compute, on_host, outside_graphs
 from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 
 
@@ -54,7 +52,7 @@ def render_spheres(
     allowed_difference: float = 0.0,
     semantics: Semantics = "exact",
     client: Client | str | None = None,
-    outputs: Sequence[str] = OUTPUTS,
+    outputs: Sequence[str] = SPHERE_OUTPUTS,
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
@@ -98,7 +96,7 @@ def render_spheres(
         settings=SphereSettings.of(arguments, background=()),
         camera=camera,
         size=picture_size(camera, width, height),
-        outputs=chosen(outputs, OUTPUTS, always=("color",)),
+        outputs=chosen(outputs, SPHERE_OUTPUTS, always=("color",)),
         orthogonal=orthogonal,
         right_handed=right_handed,
     )

@@ -9,8 +9,7 @@ from typing import Any
 
 from lumigrad.client.base.arguments import instance, number, whole_number
 from lumigrad.client.errors import InvalidArgument, LumigradError, SceneNotFound, TrainingLost, Unavailable
-from lumigrad.client.settings.gaussians import GaussianSettings
-from lumigrad.client.settings.render import RENDER_SETTINGS, settings_of
+from lumigrad.client.settings.engines import RENDER_SETTINGS, GaussianSettings, settings_of
 from lumigrad.client.training.options import (
     AdaptiveDensity,
     Loss,

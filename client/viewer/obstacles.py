@@ -6,9 +6,8 @@ import numpy as np
 import viser
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.values.obstacle import Cuboid, Obstacle
 from lumigrad.client.values.pose import rotated
-from lumigrad.client.values.world import World
+from lumigrad.client.values.world import Cuboid, Obstacle, World
 
 _COLOR = (126, 132, 144)
 # A total of about pi shows colours unchanged; more would wash out those of distances. viser's default lights are

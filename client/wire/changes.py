@@ -10,8 +10,7 @@ from lumigrad.client.base.arrays import float32_array
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.world import World
-from lumigrad.client.wire.scenes import named_tensors
-from lumigrad.client.wire.worlds import update_messages
+from lumigrad.client.wire.scenes import named_tensors, update_messages
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2
 

@@ -1,29 +1,30 @@
-"""Scenes and render requests as messages of the contract, and back."""
+"""Scenes, cameras and settings as messages of the contract, and back; what tells whether their arrays have changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arguments import values_of
-from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.arrays import Array, Float32
 from lumigrad.client.errors import Internal
-from lumigrad.client.settings.gaussians import GaussianSemantics, GaussianSettings
-from lumigrad.client.settings.spheres import Semantics, SphereSettings
+from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, Semantics, SphereSettings
 from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, Projection
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.pose import pose_array
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
-from lumigrad.client.values.world import World
-from lumigrad.client.wire.worlds import References, world_arrays, world_message, world_of
+from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign, VoxelGrid, World
+from lumigrad.protos import worlds
 from lumigrad.protos.hashing import content_hash, tensors_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2, tensor_pb2
+from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2, tensor_pb2, world_pb2
 
 
 def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> Scene:
@@ -104,3 +105,126 @@ def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.Gauss
     ]
     semantics = _GAUSSIAN_SEMANTICS[settings.semantics]
     return gaussians_pb2.GaussianSettings(**{**vars(settings), "semantics": semantics, "transforms": transforms})
+
+
+_SIGNS = values_of(Sign, world_pb2.SignPolicy)
+# For each obstacle the name and version of its mesh; None: it is no mesh.
+References = Sequence[scene_pb2.SceneRef | None]
+_NAMES: dict[int, Any] = {number: sign for sign, number in _SIGNS.items()}
+
+
+def world_message(world: World, meshes: References, payload: PayloadWriter) -> world_pb2.World:
+    """A world whose grids are appended to `payload`.
+
+    Args:
+        world: what to send.
+        meshes: for each obstacle the name and version of its mesh.
+        payload: of the same stream.
+    """
+    obstacles = [
+        _obstacle_message(obstacle, mesh, payload) for obstacle, mesh in zip(world.obstacles, meshes, strict=True)
+    ]
+    return world_pb2.World(obstacles=obstacles, environments=world.environments)
+
+
+def world_arrays(world: World) -> dict[str, Float32]:
+    """The distances of a world's grids by the paths of their tensors in its message."""
+    return {
+        f"obstacles[{index}].grid.distances": obstacle.shape.distances
+        for index, obstacle in enumerate(world.obstacles)
+        if isinstance(obstacle.shape, VoxelGrid)
+    }
+
+
+def world_of(message: world_pb2.World, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> World:
+    """The world in a message; `mesh` makes the handle of a mesh from its scene_id."""
+    obstacles = [
+        Obstacle(
+            _shape(obstacle, index, reader, mesh),
+            worlds.pose_of(obstacle),
+            worlds.name_of(obstacle, index),
+            enabled=not obstacle.disabled,
+            environment=obstacle.environment,
+            sign=_NAMES[worlds.sign_of(obstacle)],
+        )
+        for index, obstacle in enumerate(message.obstacles)
+    ]
+    return World(obstacles, worlds.environments_of(message))
+
+
+def update_messages(poses: Mapping[str, Any], enabled: Mapping[str, bool]) -> list[world_pb2.ObstacleUpdate]:
+    """Changes of obstacles by their names."""
+    updates = {name: world_pb2.ObstacleUpdate(name=name) for name in (*poses, *enabled)}
+    for name, pose in poses.items():
+        updates[name].pose.values.extend(pose_array(f"poses[{name!r}]", pose).tolist())
+    for name, on in enabled.items():
+        updates[name].disabled = not on
+    return list(updates.values())
+
+
+def _obstacle_message(
+    obstacle: Obstacle, mesh: scene_pb2.SceneRef | None, payload: PayloadWriter
+) -> world_pb2.Obstacle:
+    message = world_pb2.Obstacle(
+        name=obstacle.name,
+        pose=world_pb2.Pose(values=obstacle.pose.tolist()),
+        disabled=not obstacle.enabled,
+        environment=obstacle.environment,
+        sign=_SIGNS[obstacle.sign],
+    )
+    shape = obstacle.shape
+    if isinstance(shape, Cuboid):
+        message.cuboid.size.extend(shape.size.tolist())
+    elif isinstance(shape, VoxelGrid):
+        message.grid.distances.CopyFrom(payload.add(shape.distances))
+        message.grid.voxel_size = shape.voxel_size
+    elif mesh is not None:
+        message.mesh_id, message.mesh_version = mesh.scene_id, mesh.version
+    return message
+
+
+def _shape(
+    obstacle: world_pb2.Obstacle, index: int, reader: PayloadReader, mesh: Callable[[str], SceneHandle]
+) -> Shape:
+    if obstacle.HasField("cuboid"):
+        return Cuboid(obstacle.cuboid.size)
+    if obstacle.HasField("grid"):
+        field = f"scene.world.obstacles[{index}].grid.distances"
+        return VoxelGrid(reader.read(obstacle.grid.distances, field), obstacle.grid.voxel_size)
+    return mesh(obstacle.mesh_id)
+
+
+# A prime, so that rows of any usual width take turns over the columns when they change their places.
+_COLUMNS = 1021
+
+
+def fingerprint(array: Array) -> int:
+    """A number that changes with the content of an array, in a fiftieth of the time of the content hash.
+
+    It is no proof against those who want to deceive.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    rows = flat.nbytes // (8 * _COLUMNS)
+    whole = flat[: rows * 8 * _COLUMNS].view(np.uint64).reshape(rows, _COLUMNS)
+    # Sums wrap around.
+    sums = zlib.crc32(np.add.reduce(whole, axis=0))
+    return zlib.crc32(flat[whole.nbytes :].data, sums)
+
+
+def scene_fingerprints(scene: Scene) -> dict[str, int]:
+    """The fingerprints of all arrays of a scene by their names; of a world with those of its meshes."""
+    if not isinstance(scene, World):
+        return {name: fingerprint(array) for name, array in scene.tensors.items()}
+    found = {path: fingerprint(array) for path, array in world_arrays(scene).items()}
+    meshes = {id(each.shape): (index, each.shape) for index, each in enumerate(scene.obstacles)}
+    for index, mesh in meshes.values():
+        if isinstance(mesh, Mesh):
+            found |= {f"obstacles[{index}].mesh.{name}": fingerprint(array) for name, array in mesh.tensors.items()}
+    return found
+
+
+def updated_fingerprints(before: Mapping[str, int], scene: Scene, changed: Iterable[str]) -> dict[str, int]:
+    """Those of a scene of which an update sent the `changed` tensors: the worker's others are still those of before."""
+    if isinstance(scene, World):
+        return dict(before)
+    return {**before, **{name: fingerprint(scene.tensors[name]) for name in changed}}

@@ -21,7 +21,7 @@ from lumigrad.client.transport.retry import MOST_REPAIRS, Backoff, Passing
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
-from lumigrad.client.wire.worlds import References
+from lumigrad.client.wire.scenes import References
 from lumigrad.client.workers.routing import Route, Subject, in_order
 from lumigrad.client.workers.scene_store import is_repairable
 from lumigrad.client.workers.worker import Context, Kept, Worker

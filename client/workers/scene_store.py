@@ -19,9 +19,14 @@ from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
 from lumigrad.client.wire.changes import SceneChanges
-from lumigrad.client.wire.fingerprint import scene_fingerprints, updated_fingerprints
-from lumigrad.client.wire.scenes import scene_hash, scene_message, scene_of
-from lumigrad.client.wire.worlds import References
+from lumigrad.client.wire.scenes import (
+    References,
+    scene_fingerprints,
+    scene_hash,
+    scene_message,
+    scene_of,
+    updated_fingerprints,
+)
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres, World
-from lumigrad.client.values.obstacle import Obstacle, VoxelGrid
+from lumigrad.client.values.world import Obstacle, VoxelGrid
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 from support.workers.worker import WorkerProcess, worker

@@ -22,7 +22,7 @@ from lumigrad.client import (
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.distances.query import DistanceQuery, settings_message
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.settings.render import RENDER_SETTINGS
+from lumigrad.client.settings.engines import RENDER_SETTINGS
 from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message
 
 CAMERA = Camera.look_at(eye=(0, 0, -4), target=(0, 0, 0), width=8, height=8)

@@ -12,7 +12,7 @@ from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.compat.curobo.registry import MeshSlots
 from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, settings_of
 from lumigrad.client.default import default_client
-from lumigrad.client.torch.graphs import outside_graphs
+from lumigrad.client.torch.remote import outside_graphs
 
 
 class SdfMeshWarpPy(torch.autograd.Function):

@@ -15,9 +15,8 @@ from lumigrad.client.distances.query import Surroundings
 from lumigrad.client.errors import SceneNotFound
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.obstacle import Obstacle
 from lumigrad.client.values.pose import pose_array
-from lumigrad.client.values.world import World
+from lumigrad.client.values.world import Obstacle, World
 
 # Kinds of obstacles that a world model may hold but no checker here knows.
 _FOREIGN = ("sphere", "capsule", "cylinder", "blox")

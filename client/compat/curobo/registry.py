@@ -19,9 +19,8 @@ from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_ref
 from lumigrad.client.compat.curobo.values import VoxelGrid as Voxels
 from lumigrad.client.compat.curobo.values import pose_numbers, triangles
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.obstacle import Cuboid, Obstacle, Sign, VoxelGrid
 from lumigrad.client.values.pose import inverse_pose
-from lumigrad.client.values.world import World
+from lumigrad.client.values.world import Cuboid, Obstacle, Sign, VoxelGrid, World
 
 _lock = threading.Lock()
 _meshes: dict[int, Mesh] = {}

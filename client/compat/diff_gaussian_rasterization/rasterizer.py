@@ -14,12 +14,10 @@ from lumigrad.client.compat.diff_gaussian_rasterization.settings import (
 )
 from lumigrad.client.default import default_client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.cameras import InriaMatrices
-from lumigrad.client.operators.gaussians import GaussianCall
-from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.operators.gaussians import GaussianCall, InriaMatrices
+from lumigrad.client.settings.engines import GaussianSettings
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.remote import run
+from lumigrad.client.torch.remote import outside_graphs, run
 
 # The original draws nothing that is closer, scene units.
 _NEAR = 0.2

@@ -11,7 +11,7 @@ import torch
 from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.gaussians import INPUTS
-from lumigrad.client.torch.graphs import on_host
+from lumigrad.client.torch.remote import on_host
 
 
 class GaussianRasterizationSettings(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 
 from lumigrad.client.torch.gaussian_inputs import Prepared
 from lumigrad.client.torch.gaussian_nodes import PROJECTED, Layout, Rendering
-from lumigrad.client.torch.graphs import refuse_backward
+from lumigrad.client.torch.remote import refuse_backward
 
 
 class Meta(dict[str, Any]):

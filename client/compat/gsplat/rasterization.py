@@ -11,15 +11,13 @@ from lumigrad.client.compat.gsplat.errors import GsplatArgumentError, gsplat_ref
 from lumigrad.client.compat.gsplat.meta import intermediates
 from lumigrad.client.compat.gsplat.options import check_modes, refuse_unsupported
 from lumigrad.client.default import default_client
-from lumigrad.client.operators.cameras import ViewMatrices
-from lumigrad.client.operators.gaussians import GaussianCall, projection_of
+from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, projection_of
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.gaussians import GaussianSettings
+from lumigrad.client.settings.engines import GaussianSettings
 from lumigrad.client.torch.gaussian_inputs import Prepared, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.gaussians import with_derived
-from lumigrad.client.torch.graphs import outside_graphs
-from lumigrad.client.torch.remote import run
+from lumigrad.client.torch.remote import outside_graphs, run
 
 _TILE_SIZE = 16
 _PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")

@@ -22,11 +22,10 @@ from lumigrad.client.compat.pulsar.checks import (
 )
 from lumigrad.client.compat.pulsar.rays import Vectors, camera_vectors
 from lumigrad.client.default import default_client
-from lumigrad.client.operators.spheres import SphereCall
+from lumigrad.client.operators.call import SphereCall
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.spheres import SphereSettings
-from lumigrad.client.torch.graphs import outside_graphs, refuse_backward
-from lumigrad.client.torch.remote import compute
+from lumigrad.client.settings.engines import SphereSettings
+from lumigrad.client.torch.remote import compute, outside_graphs, refuse_backward
 
 Image = torch.Tensor
 ImageAndInfo = tuple[torch.Tensor, torch.Tensor | None]

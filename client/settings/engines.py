@@ -1,0 +1,296 @@
+"""Settings of the engines as values, and how the keyword arguments of render become them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+import numpy as np
+
+from lumigrad.client.base.arguments import number, one_of, truth, whole_number
+from lumigrad.client.base.arrays import float64_array, to_numpy
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.camera import Camera, InriaModel
+from lumigrad.client.values.gaussians import Gaussians
+from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.mesh import Mesh
+from lumigrad.client.values.spheres import Spheres
+from lumigrad.client.values.target import Target
+from lumigrad.client.values.world import World
+
+S = TypeVar("S", bound="Settings")
+
+
+class Settings:
+    """Settings of an engine: a dataclass whose fields have the names, the defaults and the checks."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Of the settings, in order."""
+        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    def _check_numbers(self) -> None:
+        """Turns what is declared as a float into one; None stays where it may be."""
+        for name, kind in self.__annotations__.items():
+            value = getattr(self, name)
+            if kind == "float" or (kind == "float | None" and value is not None):
+                vars(self)[name] = number(name, value)
+
+    @classmethod
+    def of(cls: type[S], arguments: Mapping[str, Any], **instead: Any) -> S:
+        """The settings among a function's arguments.
+
+        Args:
+            arguments: by name, for instance `locals()`; those that are no settings are ignored.
+            instead: values that replace those of the arguments.
+        """
+        given = {**arguments, **instead}
+        return cls(**{name: given[name] for name in cls.names() if name in given})
+
+
+Semantics = Literal["exact", "compat"]
+
+
+@dataclass(frozen=True)
+class SphereSettings(Settings):
+    """The settings of one rendering; the worker checks their ranges.
+
+    Attributes:
+        gamma: softness of the depth blending, in [1e-5, 1].
+        max_depth: far end of the depth range, scene units.
+        min_depth: its near end; 0: just behind the film of Pulsar cameras.
+        semantics: "exact" or "compat".
+        background: K values; empty: all 1.
+        allowed_difference: share of the colour that stopping early may cost; None: 0 in exact, 0.01 in compat.
+        max_hits: spheres blended per pixel at the most; 0: no limit.
+        n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
+        background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
+    """
+
+    gamma: float
+    max_depth: float
+    min_depth: float = 0.0
+    semantics: Semantics = "exact"
+    background: tuple[float, ...] = ()
+    allowed_difference: float | None = None
+    max_hits: int = 0
+    n_track: int = 5
+    background_depth: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.semantics not in ("exact", "compat"):
+            raise InvalidArgument.of("semantics", f'expected "exact" or "compat", got {self.semantics!r}')
+        for name, largest in (("max_hits", 2**32 - 1), ("n_track", 128)):
+            vars(self)[name] = whole_number(name, getattr(self, name), 0, largest)
+        self._check_numbers()
+
+
+def enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: float) -> float:
+    """A depth behind the box around all spheres, seen from every camera; scene units."""
+    smallest = 2.0 * max([min_depth, 1e-3, *(camera.model.focal_length for camera in cameras)])
+    if not len(spheres):
+        return smallest
+    low, high = (corner.tolist() for corner in spheres.bounds)
+    farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
+    if not math.isfinite(farthest):
+        raise InvalidArgument.of("max_depth", "cannot be chosen for positions that are not finite; pass it")
+    return max(smallest, 1.001 * farthest)
+
+
+def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
+    """The distance to the farthest corner of a box. Without NumPy, which takes longer for so few numbers."""
+    return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))
+
+
+GaussianSemantics = Literal["exact", "gsplat", "inria_depth", "inria_exact"]
+
+
+class Transform(NamedTuple):
+    """Places a slice of the Gaussians rigidly in the world: means, covariances and spherical harmonics turn with it.
+
+    Attributes:
+        begin: the first Gaussian of the slice.
+        end: the one after its last; slices are disjoint.
+        matrix: [4, 4] object to world, for column vectors; the last row is 0 0 0 1.
+    """
+
+    begin: int
+    end: int
+    matrix: Any
+
+
+@dataclass(frozen=True)
+class GaussianSettings(Settings):
+    """The settings of one rendering. What is None has the worker's default, named here; the worker checks ranges.
+
+    Attributes:
+        semantics: "exact": gsplat's image formation with true derivatives; "gsplat": its own gradients; "inria_depth":
+            Inria's image formation with the gradients of its depth fork; "inria_exact": with true derivatives.
+        sh_degree: degree of the spherical harmonics in use, at most that stored; None: all that is stored.
+        antialiased: scale opacities by what the blur took from the area of each Gaussian.
+        background: D values, or D for each camera; empty: 0.
+        transforms: places slices of the Gaussians in the world.
+        deterministic: sum gradients in a fixed order on every device.
+        eps2d: blur in the image, pixels squared; 0.3.
+        near: least depth shown, scene units; 0.01.
+        far: largest depth shown; 1e10.
+        radius_clip: Gaussians with radii of at most this many pixels are not shown; 0.
+        alpha_min: shares of a pixel below it are skipped; 1/255.
+        alpha_max: larger shares are cut to it; 0.99.
+        transmittance_min: a pixel is complete once what remains of the light falls to this; 1e-4.
+        pixel_center: where the centre of the first pixel is, pixels: 0.5 or 0; 0.5.
+        scale_modifier: factor on all scales; 1.
+    """
+
+    semantics: GaussianSemantics = "exact"
+    sh_degree: int | None = None
+    antialiased: bool = False
+    background: tuple[float, ...] = ()
+    transforms: Sequence[Transform] = ()
+    deterministic: bool = False
+    eps2d: float | None = None
+    near: float | None = None
+    far: float | None = None
+    radius_clip: float | None = None
+    alpha_min: float | None = None
+    alpha_max: float | None = None
+    transmittance_min: float | None = None
+    pixel_center: float | None = None
+    scale_modifier: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("semantics", self.semantics, get_args(GaussianSemantics), quote='"', suffix=" for Gaussians")
+        if self.sh_degree is not None:
+            vars(self)["sh_degree"] = whole_number("sh_degree", self.sh_degree, 0, 4)
+        self._check_numbers()
+        vars(self)["transforms"] = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
+
+
+def _transform(index: int, entry: Any) -> Transform:
+    field = f"transforms[{index}]"
+    if not isinstance(entry, tuple | list) or len(entry) != 3:
+        raise InvalidArgument.of(field, f"expected (begin, end, matrix), got {type(entry).__name__}; pass a Transform")
+    begin, end = (whole_number(f"{field}.{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
+    if not begin < end:
+        raise InvalidArgument.of(field, f"expected begin < end, got {begin} and {end}")
+    matrix = float64_array(f"{field}.matrix", entry[2], (4, 4))
+    if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+        raise InvalidArgument.of(f"{field}.matrix", f"expected the last row 0 0 0 1, got {matrix[3].tolist()}")
+    return Transform(begin, end, matrix)
+
+
+DistanceSemantics = Literal["exact", "curobo", "curobo_field"]
+Reduction = Literal["sum", "max"]
+
+
+@dataclass(frozen=True)
+class DistanceSettings(Settings):
+    """The settings of one query; the worker checks their ranges.
+
+    With d = radius + activation distance - distance of the centre, the cost of a place near an obstacle is 0 for
+    d <= 0, d^2 / (2 a) up to d = a, the activation distance, and d - a / 2 from there on; metres.
+
+    Attributes:
+        semantics: "exact": true distances, sweeps that miss nothing, true derivatives; "curobo": costs as cuRobo 0.7
+            computes them, its search radius, marching and gradients included; "curobo_field": as it does with
+            compute_esdf.
+        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
+        max_distance: how far to look, metres; None: any distance, in curobo 0.1.
+        sweep: also look along the way to the time steps before and after, half of it each.
+        samples: places to look at on each half way, at the most; in exact a power of two up to 256; None: 32.
+        speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
+        time_step_s: between time steps, seconds; needed with speed_metric.
+        reduction: the cost of a row is the sum, or the largest, of those of its samples and obstacles.
+        weight: factor on costs and their gradients.
+    """
+
+    semantics: DistanceSemantics = "exact"
+    activation_distance: float = 0.0
+    max_distance: float | None = None
+    sweep: bool = False
+    samples: int | None = None
+    speed_metric: bool = False
+    time_step_s: float | None = None
+    reduction: Reduction = "sum"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("semantics", DistanceSemantics), ("reduction", Reduction)):
+            one_of(name, getattr(self, name), get_args(kinds), quote='"')
+        for name in ("sweep", "speed_metric"):
+            vars(self)[name] = truth(name, getattr(self, name))
+        self._check_numbers()
+        if self.samples is not None:
+            vars(self)["samples"] = whole_number("samples", self.samples, 0, 256)
+        if self.speed_metric and self.time_step_s is None:
+            raise InvalidArgument.of("time_step_s", "expected seconds between time steps for speed_metric, got None")
+
+
+_DEFAULT_GAMMA = 1e-2
+_RENDERED = ("spheres", "gaussians")
+
+
+# All settings of render, of which each engine has some.
+RENDER_SETTINGS = tuple(dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names())))
+
+
+def settings_of(
+    scene: Spheres | Gaussians | SceneHandle, cameras: Sequence[Camera], arguments: Mapping[str, Any]
+) -> SphereSettings | GaussianSettings:
+    """The settings of one rendering.
+
+    Args:
+        scene: decides which engine renders.
+        cameras: all of the rendering.
+        arguments: by name, settings of both engines among them; None: not given.
+
+    Raises:
+        InvalidArgument: a setting was given that belongs to the other engine.
+    """
+    if isinstance(scene, SceneHandle) and scene.kind not in _RENDERED:
+        expected = " or ".join(_RENDERED)
+        raise InvalidArgument.of("scene", f"expected {expected}, got a {scene.kind}; pass it to query, for distances")
+    known = scene.scene if isinstance(scene, SceneHandle) else scene
+    assert not isinstance(known, Mesh | World | Target)
+    spheres = (scene.kind == "spheres") if isinstance(scene, SceneHandle) else isinstance(scene, Spheres)
+    kind = SphereSettings if spheres else GaussianSettings
+    given = {name: arguments[name] for name in RENDER_SETTINGS if arguments.get(name) is not None}
+    for name in given:
+        if name not in kind.names():
+            owner, actual = ("Gaussians", "spheres") if spheres else ("spheres", "Gaussians")
+            raise InvalidArgument.of(name, f"belongs to {owner}, but this scene is {actual}; leave it out")
+    given["background"] = _background(given.get("background"), known)
+    if not spheres:
+        if any(isinstance(camera.model, InriaModel) for camera in cameras):
+            # Where its projection puts the centre of the first pixel.
+            given.setdefault("pixel_center", 0.0)
+        return GaussianSettings(**given)
+    if "max_depth" not in given:
+        given["max_depth"] = _max_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))
+    return SphereSettings(**{"gamma": _DEFAULT_GAMMA, **given})
+
+
+def _max_depth(scene: Spheres | Gaussians | None, cameras: Sequence[Camera], min_depth: float) -> float:
+    if not isinstance(scene, Spheres):
+        raise InvalidArgument.of(
+            "max_depth", "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
+        )
+    return enclosing_depth(scene, cameras, min_depth)
+
+
+def _background(background: Any, scene: Spheres | Gaussians | None) -> tuple[float, ...]:
+    if background is None:
+        return ()
+    channels = to_numpy("background", background)
+    if channels.dtype.kind not in "fiub":
+        raise InvalidArgument.of(
+            "background", f"expected a number, or one for each channel, got {background!r}; 0 is black, 1 is white"
+        )
+    channels = channels.astype(np.float32)
+    if channels.ndim == 0 and scene is None:
+        raise InvalidArgument.of("background", "expected one value per channel for a handle without its scene")
+    if channels.ndim == 0 and scene is not None:
+        channels = np.full(scene.channels, channels)
+    return tuple(channels.ravel().tolist())

@@ -1,4 +1,4 @@
-"""How many files of the server one call goes through."""
+"""The number of the server's source files that are executed for a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
-from support.workers import walked_worker
+from support.workers import traced_worker
 from support.workers.worker import WorkerProcess, worker
 
 MOST_FILES = 20
@@ -19,7 +19,7 @@ MOST_FILES = 20
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", command=(sys.executable, walked_worker.__file__)) as started:
+    with worker("--device", "cpu", command=(sys.executable, traced_worker.__file__)) as started:
         yield started
 
 
@@ -30,10 +30,10 @@ def test_a_render_of_a_stored_scene_goes_through_few_files(process: WorkerProces
     scene_id = client.put(cloud).scene.scene_id
     # The first call creates what the later ones reuse.
     for _ in range(3):
-        walks = process.log.count("walk [")
+        traces = process.log.count("files [")
         client.render(spec_for(opencv_camera(32, 24), scene_id=scene_id))
-        process.wait_for_log("walk [", count=walks + 1)
+        process.wait_for_log("files [", count=traces + 1)
     client.close()
-    files = json.loads(re.findall(r"^walk (\[.*\])$", process.log, re.MULTILINE)[-1])
+    files = json.loads(re.findall(r"^files (\[.*\])$", process.log, re.MULTILINE)[-1])
     assert f"engines/{kind}.py" in files
     assert len(files) <= MOST_FILES, files

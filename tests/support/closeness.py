@@ -1,4 +1,4 @@
-"""How near two arrays are, by the measures that the engine is held to."""
+"""Assertions that arrays are close, by the tolerances of the engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def assert_image(actual: ArrayLike, expected: ArrayLike, tolerance: float | ArrayLike = 1e-5) -> None:
-    """No pixel differs by more than the tolerance, which may be given per element."""
+    """Asserts that no pixel differs by more than the tolerance, which may be given per element."""
     a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert a.shape == e.shape, f"shape {a.shape}, expected {e.shape}"
     excess = np.abs(a - e) - np.asarray(tolerance, np.float64)
@@ -19,7 +19,7 @@ def assert_image(actual: ArrayLike, expected: ArrayLike, tolerance: float | Arra
 
 
 def assert_of_maximum(name: str, actual: ArrayLike, expected: ArrayLike, tolerance: float = 1e-4) -> None:
-    """Differences are small beside the largest expected element. Elements expected to be NaN must be finite."""
+    """Asserts that differences are small relative to the largest expected element; NaN matches any finite value."""
     a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert a.shape == e.shape, f"{name}: shape {a.shape}, expected {e.shape}"
     assert np.isfinite(a).all(), f"{name}: not finite"
@@ -34,7 +34,7 @@ def assert_of_maximum(name: str, actual: ArrayLike, expected: ArrayLike, toleran
 def assert_relative(
     name: str, actual: ArrayLike, expected: ArrayLike, tolerance: float = 1e-4, noise: float = 0.0
 ) -> None:
-    """The norm of the difference is small beside the norm of what was expected, or no more than the noise."""
+    """Asserts that the norm of the difference is small relative to the expected norm, or at most the noise."""
     a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert a.shape == e.shape, f"{name}: shape {a.shape}, expected {e.shape}"
     assert np.isfinite(a).all(), f"{name}: not finite"

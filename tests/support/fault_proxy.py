@@ -1,4 +1,4 @@
-"""A network that misbehaves on demand: a TCP proxy in front of a worker, in a thread of its own."""
+"""A TCP proxy in front of a worker that injects network faults; it runs in its own thread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _RECEIVE_BYTES = 256 << 10
-# What may be under way while it is delayed.
+# The maximum number of delayed pieces per direction.
 _MOST_PIECES = 32
-# How exact a sleep is, about: rates are kept on average over such a time.
+# The approximate accuracy of sleeps; rates hold on average over this time.
 _TICK_SECONDS = 0.005
 _LINGER_SECONDS = 1.0
 
@@ -27,11 +27,11 @@ _LINGER_SECONDS = 1.0
 class End(enum.Enum):
     """How a connection ends."""
 
-    # Both sides hear of it at once, and what was under way is lost.
+    # Both sides get a reset at once; data in transit is lost.
     RESET = enum.auto()
-    # Both sides hear of it when they have read what came before.
+    # Both sides get an end of file after the data in transit.
     CLOSE = enum.auto()
-    # Nobody hears anything any more, as when a cable is pulled: half-open.
+    # Neither side is notified, as when a cable is pulled: the connection is half-open.
     SILENCE = enum.auto()
 
 
@@ -39,33 +39,33 @@ class End(enum.Enum):
 class Way:
     """What happens to the bytes of all connections in one direction; every field may be changed at any time."""
 
-    # Each byte arrives so many seconds later; the rate does not suffer.
+    # Latency in seconds; it does not limit the rate.
     delay: float = 0.0
     bytes_per_second: float = math.inf
-    # Bytes are written so many at a time, in packets of their own; 1: a trickle.
+    # The number of bytes per write, each in its own packet.
     piece_bytes: int = _RECEIVE_BYTES
-    # Nothing is read nor passed on: whoever sends is held up once the system's buffers are full.
+    # Nothing is read or forwarded: senders block once the system's buffers are full.
     frozen: bool = False
-    # Bytes are read and thrown away: whoever sends believes that they arrived.
+    # Bytes are read and discarded: to senders they seem to arrive.
     dropped: bool = False
-    # After so many more bytes the connection that they pass through ends; once.
+    # After this number of bytes the connection that transfers them ends; applies once.
     cut_after: int | None = None
     cut_end: End = End.RESET
-    # Bytes that were passed on so far.
+    # The number of bytes forwarded so far.
     passed: int = 0
 
     def cut(self, after: int, end: End = End.RESET) -> None:
-        """End a connection after so many more bytes."""
+        """End a connection after `after` more bytes."""
         self.cut_end, self.cut_after = end, after
 
     def heal(self) -> None:
-        """Let everything pass again."""
+        """Remove all faults."""
         for field in dataclasses.fields(self):
             if field.name != "passed":
                 setattr(self, field.name, field.default)
 
     def take(self, length: int) -> tuple[int, bool]:
-        """How many of so many bytes pass, and whether the connection ends behind them."""
+        """The number of bytes to forward of `length`, and whether the connection ends after them."""
         if self.cut_after is None:
             return length, False
         passing = min(length, self.cut_after)
@@ -75,19 +75,19 @@ class Way:
 
 
 class FaultProxy:
-    """Passes connections on to `worker`; clients connect to `target`. To be used as a context.
+    """Forwards connections from `target` to `worker`; a context manager.
 
-    `up` is the way of requests, `down` that of replies.
+    `up` is the direction of requests, `down` that of replies.
     """
 
     def __init__(self, worker: str, *, buffer_bytes: int = 0) -> None:
-        """`buffer_bytes`: of the system's buffers on either side; 0: as the system has it."""
+        """`buffer_bytes` is the size of the sockets' buffers; 0: the system's default."""
         self._worker = _address(worker)
         self._buffer_bytes = buffer_bytes
         self.up, self.down = Way(), Way()
         # New connections are reset while this is False.
         self.accepts = True
-        # When connections came, by the monotonic clock, also those that were not accepted.
+        # Times of connections by the monotonic clock, refused ones included.
         self.arrivals: list[float] = []
         self._connections: set[_Connection] = set()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -108,11 +108,11 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._connections)
 
     def lead_to(self, worker: str) -> None:
-        """End every connection, and pass the next ones on to another worker."""
+        """End every connection, and forward new ones to another worker."""
         self._worker = _address(worker)
         self.end_all()
 
@@ -129,7 +129,7 @@ class FaultProxy:
         assert done.wait(10), "the proxy's thread does not answer"
 
     def heal(self) -> None:
-        """Let everything pass again; connections that have ended stay so."""
+        """Remove all faults; connections that have ended stay closed."""
         self.up.heal()
         self.down.heal()
         self.accepts = True
@@ -141,7 +141,7 @@ class FaultProxy:
         accepting.cancel()
         for connection in list(self._connections):
             connection.end(End.RESET)
-        # Whatever was cancelled gets to know of it.
+        # Lets cancelled tasks run to their end.
         self._loop.run_until_complete(asyncio.sleep(2 * _TICK_SECONDS))
         for one in list(self._sockets):
             one.close()
@@ -181,7 +181,7 @@ class FaultProxy:
 
 
 class _Connection:
-    """One client's connection and the one to the worker that stands behind it."""
+    """A client's connection and the corresponding connection to the worker."""
 
     def __init__(self, client: socket.socket, worker: socket.socket, on_end: Callable[[_Connection], None]) -> None:
         self._sockets = client, worker
@@ -194,7 +194,7 @@ class _Connection:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def carry(self, source: socket.socket, sink: socket.socket, way: Way) -> None:
-        """Begin to pass bytes on, in one direction."""
+        """Start forwarding bytes in one direction."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MOST_PIECES)
         self._tasks.append(_start(self._receive(source, way, under_way)))
         self._tasks.append(_start(self._deliver(sink, way, under_way)))
@@ -209,12 +209,12 @@ class _Connection:
             task.cancel()
         for one in self._sockets:
             if end is End.RESET:
-                # When the tasks have let go of it.
+                # After the tasks have released it.
                 self._loop.call_soon(_reset, one)
             else:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
-                # To close at once would be a reset, if something has not been read.
+                # Closing at once would send a reset if data is unread.
                 self._loop.call_later(_LINGER_SECONDS, one.close)
 
     async def _receive(self, source: socket.socket, way: Way, under_way: asyncio.Queue[tuple[float, bytes]]) -> None:
@@ -229,7 +229,7 @@ class _Connection:
             delay = way.delay
             await under_way.put((self._loop.time() + delay, data))
             if not delay:
-                # Nothing is taken ahead of time: whoever sends is held up as without a proxy.
+                # Reads no further ahead, so that senders block as without a proxy.
                 await under_way.join()
 
     async def _deliver(self, sink: socket.socket, way: Way, under_way: asyncio.Queue[tuple[float, bytes]]) -> None:

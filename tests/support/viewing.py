@@ -1,4 +1,4 @@
-"""What tests of the viewer have in common."""
+"""Helpers for tests of the viewer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 120.0
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    """What a condition says as soon as that is true."""
+    """Waits until a condition is true; returns its value."""
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until
@@ -22,7 +22,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
 
 
 def options(target: str, *arguments: str) -> argparse.Namespace:
-    """Of `lumigrad view`, on any port that is free."""
+    """Options of `lumigrad view`, with a free port."""
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return parser.parse_args([*arguments, "--target", target, "--port", "0"])

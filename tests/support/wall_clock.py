@@ -1,4 +1,4 @@
-"""A process whose wall clock jumps when a test says so, while its monotonic clock goes on; or that one jumps."""
+"""A process whose wall clock or monotonic clock a test can set forward or back."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Engine:
     repeatable: bool
     _forward: Callable[..., gaussians.Forward] = field(default=gaussians.forward)
     _backward: Callable[..., gaussians.Backward] = field(default=gaussians.backward)
-    # What must be so while it works.
+    # The context in which it must be called.
     _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     def forward(

@@ -24,7 +24,7 @@ class Engine:
     device: torch.device
     # Whether gradients have the same bits each time.
     repeatable: bool
-    # What must be so while it works.
+    # The context in which it must be called.
     _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     def mesh(self, vertices: Tensor, faces: Tensor) -> meshes.Mesh:
@@ -33,7 +33,7 @@ class Engine:
             return meshes.Mesh.build(vertices.to(self.device), faces.to(self.device))
 
     def moved(self, mesh: meshes.Mesh, vertices: Tensor) -> meshes.Mesh:
-        """The same faces elsewhere."""
+        """The same faces with other vertices."""
         with self._within():
             return mesh.moved(vertices.to(self.device))
 

@@ -1,6 +1,6 @@
 """Lets the tests run another build of the native module: LUMIGRAD_TEST_NATIVE names its folder.
 
-The sanitizers' build is not installed, so that nobody meets it by accident.
+The sanitizers' build is not installed, so that it is used only on request.
 """
 
 from __future__ import annotations

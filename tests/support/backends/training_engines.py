@@ -23,7 +23,7 @@ class Engine:
 
     name: str
     device: torch.device
-    # What must be so while it works.
+    # The context in which it must be called.
     _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

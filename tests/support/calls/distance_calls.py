@@ -56,7 +56,7 @@ def points(*centres: Sequence[float], radius: float = 0.0) -> Floats:
 
 
 class DistanceClient:
-    """What tests ask of DistanceService, and of worlds in SceneService."""
+    """Calls of DistanceService, and of SceneService for worlds."""
 
     def __init__(self, client: RawClient) -> None:
         self.raw = client
@@ -137,7 +137,7 @@ class DistanceClient:
         per_obstacle: bool = False,
         **settings: Any,
     ) -> distance_pb2.DistanceSpec:
-        """What to ask."""
+        """The specification of a query."""
         stored = isinstance(source, str)
         return distance_pb2.DistanceSpec(
             scene_ref=scene_pb2.SceneRef(scene_id=source) if stored else None,

@@ -1,4 +1,4 @@
-"""A world of all that there is, on a worker and in process, and spheres on their way through it."""
+"""A world with all kinds of obstacles, on a worker and in process, and spheres that move through it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SWEPT: Mapping[str, Any] = {"activation_distance": 0.125, "sweep": True, "speed_
 
 
 def local_world() -> meshes.World:
-    """What `stored` puts."""
+    """The world of `stored`, in process."""
     solids = [
         meshes.Mesh.build(*(torch.from_numpy(arrays[name]) for name in ("vertices", "faces")))
         for arrays in (TORUS, OPEN)
@@ -51,7 +51,7 @@ def local_world() -> meshes.World:
 
 
 def stored(client: RawClient, distances: DistanceClient) -> str:
-    """A world of all that there is."""
+    """Stores a world with all kinds of obstacles; returns its scene_id."""
     first, second = (client.put(arrays).scene.scene_id for arrays in (TORUS, OPEN))
     payload = PayloadWriter()
     world = world_of(
@@ -65,7 +65,7 @@ def stored(client: RawClient, distances: DistanceClient) -> str:
 
 
 def ways(batches: int = 3, horizon: int = 4, count: int = 20, seed: int = 0) -> Floats:
-    """Spheres [B, H, S, 4] on their way through the world."""
+    """Spheres [B, H, S, 4] that move through the world."""
     rng = np.random.default_rng(seed)
     start, end = rng.uniform(-1, 1, (2, batches, 1, count, 3))
     step = np.linspace(0, 1, horizon)[None, :, None, None]

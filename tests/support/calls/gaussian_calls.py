@@ -68,7 +68,7 @@ def camera_of(projection: int = 0, distortion: Sequence[float] = (), x: float = 
 
 
 def inria_camera(x: float = 0.0) -> camera_pb2.Camera:
-    """A camera at (x, 0, 0) that looks along z, as Inria's rasterizer is told of it."""
+    """A camera at (x, 0, 0) that looks along z, with the matrices of Inria's rasterizer."""
     camera = camera_pb2.Camera(width=64, height=48)
     inria = camera.inria
     inria.tan_fov_x, inria.tan_fov_y = 1 / 3, 1 / 4
@@ -87,7 +87,7 @@ def inria_camera(x: float = 0.0) -> camera_pb2.Camera:
 def gaussian_spec(
     *cameras: camera_pb2.Camera, scene_id: str = "", outputs: Sequence[str] = (), **settings: Any
 ) -> render_pb2.RenderSpec:
-    """What to render; the settings' defaults unless others are given."""
+    """The specification of a render, with default settings unless given."""
     return render_pb2.RenderSpec(
         scene_ref=scene_pb2.SceneRef(scene_id=scene_id) if scene_id else None,
         cameras=cameras or [opencv_camera()],
@@ -151,7 +151,7 @@ def kernel_backward(
 
 
 def same_bits(remote: Mapping[str, Array], local: Mapping[str, torch.Tensor]) -> None:
-    """Assert that nothing was changed on the way."""
+    """Assert that remote and local results are equal bit by bit."""
     assert set(remote) == set(local)
     for name, tensor in local.items():
         assert remote[name].shape == tuple(tensor.shape), name

@@ -24,18 +24,18 @@ points = jax.random.uniform(jax.random.key(0), (4096, 3))
 
 
 def cost(x: Any) -> Any:
-    """Of many spheres: arrays of more than half a megabyte travel."""
+    """The collision cost of many spheres, with arrays of more than half a megabyte."""
     return mesh_distance(x, handle, activation_distance=0.1, outputs="cost", client=client).cost.sum()
 
 
 def descended(x: Any) -> Any:
-    """A step."""
+    """One step of gradient descent."""
     return x - 1e-3 * jax.grad(cost)(x).at[..., 3].set(0)
 
 
 @jax.jit
 def brightness(positions: Any) -> Any:
-    """Of a picture."""
+    """The mean brightness of a rendered image."""
     colors, radii = jnp.ones((4096, 3)), jnp.full(4096, 0.05)
     options = {"gamma": 0.1, "max_depth": 10.0, "outputs": (), "background": jnp.zeros(3)}
     return render_spheres(positions, colors, radii, camera, **options, client=client).color.sum()

@@ -1,4 +1,4 @@
-"""Any message of the contract, for hypothesis: right in form, and in content as likely wrong as right."""
+"""Hypothesis strategies for messages of the contract: well-formed, with valid and invalid contents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fill(draw: st.DrawFn, message: Message, field: FieldDescriptor, words: tuple
             getattr(message, field.name)[entry.key].CopyFrom(entry.value)
     elif field.is_repeated:
         lists = st.lists(value, max_size=2)
-        # As many as a rotation or a matrix has.
+        # The sizes of rotations and matrices.
         many = lists if field.message_type else lists | st.lists(value, min_size=9, max_size=16)
         getattr(message, field.name).extend(draw(many))
     elif field.message_type is not None:

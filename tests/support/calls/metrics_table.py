@@ -1,4 +1,4 @@
-"""The table of metrics in the documentation, read as what a worker promises to export."""
+"""Parses the documentation's table of metrics, to compare it with the metrics that a worker exports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def words(cell: str) -> list[str]:
 
 
 def documented() -> dict[str, Entry]:
-    """What the document says; a label without values is open."""
+    """The documented metrics by name; a label without values may have any."""
     text = DOCUMENT.read_text(encoding="utf-8")
     found = {}
     for name, kind, labels, unit, meaning in rows(text, "name", "kind", "labels", "unit", "meaning"):

@@ -40,7 +40,7 @@ class RawClient:
     def __init__(
         self, target: str, options: Sequence[tuple[str, int]] = (), channel: grpc.Channel | None = None
     ) -> None:
-        """On a channel of its own, unless there is one."""
+        """Opens a channel unless one is given."""
         self.channel = channel or grpc.insecure_channel(target, options)
         self.render_stub = Stub(self.channel, RENDER_SERVICE)
         self.scene_stub = Stub(self.channel, SCENE_SERVICE)
@@ -77,7 +77,7 @@ class RawClient:
         formats: Sequence[image_pb2.OutputFormat] = (),
         **options: Any,
     ) -> Reply:
-        """Render; with `cloud` that scene travels along."""
+        """Render; with `cloud` as an inline scene."""
         payload = PayloadWriter()
         request = render_pb2.RenderRequest(spec=with_scene(spec, cloud, payload), retain=retain, formats=formats)
         frames = self.render_stub.Render(frames_of(request, payload), **{"timeout": SECONDS, **options})
@@ -93,7 +93,7 @@ class RawClient:
         dtype: Any = None,
         **fields: Any,
     ) -> Reply:
-        """Differentiate a context, or a spec that is rendered again; `dtype` says what uint16 arrays are."""
+        """Differentiate a context, or a spec that is rendered again; `dtype` is the type of uint16 arrays."""
         payload = PayloadWriter()
         request = render_pb2.BackwardSpec(**fields)
         if spec is None:
@@ -111,7 +111,7 @@ class RawClient:
 
 
 def scene_of(cloud: Arrays, payload: PayloadWriter) -> scene_pb2.Scene:
-    """A scene of spheres, of Gaussians or a mesh, by what it has; its arrays are appended to `payload`."""
+    """A scene of spheres, of Gaussians or a mesh, by the names of its arrays, which are appended to `payload`."""
     scene = scene_pb2.Scene()
     content = scene.gaussians if "means" in cloud else scene.mesh if "faces" in cloud else scene.spheres
     content.SetInParent()
@@ -161,7 +161,7 @@ def pulsar_camera(width: int = 64, height: int = 48, focal: float = 1.0) -> came
 def spec_of(
     *cameras: camera_pb2.Camera, scene_id: str = "", outputs: Sequence[str] = (), **settings: Any
 ) -> render_pb2.RenderSpec:
-    """What to render; exact semantics unless `settings` say otherwise."""
+    """The specification of a render, with exact semantics unless `settings` has others."""
     values = {"gamma": 0.1, "max_depth": 20.0, "min_depth": 0.5, **settings}
     return render_pb2.RenderSpec(
         scene_ref=scene_pb2.SceneRef(scene_id=scene_id) if scene_id else None,

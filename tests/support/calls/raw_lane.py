@@ -1,4 +1,4 @@
-"""Lanes of shared memory opened by hand, so that tests can break every rule of the protocol."""
+"""A client of shared-memory lanes that lets tests break every rule of the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 20.0
 
 
 def offer_of(client: RawClient) -> worker_pb2.OpenLaneReply:
-    """What a worker offers."""
+    """The worker's reply to OpenLane."""
     return client.worker_stub.OpenLane(worker_pb2.OpenLaneRequest(), timeout=SECONDS)
 
 
@@ -31,7 +31,7 @@ def connect(offer: worker_pb2.OpenLaneReply) -> socket.socket:
 
 
 def is_closed(link: socket.socket) -> bool:
-    """Whether the other side hangs up; what it says before is ignored."""
+    """Whether the other side closes the connection; data before that is ignored."""
     try:
         while link.recv(PACKET_BYTES):
             pass
@@ -41,7 +41,7 @@ def is_closed(link: socket.socket) -> bool:
 
 
 class RawLane:
-    """One lane; `descriptors` are those of its regions, as they came."""
+    """One lane; `descriptors` are the file descriptors of its regions, in the order received."""
 
     def __init__(self, client: RawClient) -> None:
         """Open it."""
@@ -69,7 +69,7 @@ class RawLane:
         self.link.send(Packet(kind, first, second).pack())
 
     def expect(self, kind: ToCaller) -> Packet:
-        """The next packet of a kind; regions come and go on the way."""
+        """The next packet of a kind; handles packets about regions before it."""
         while True:
             raw, descriptors, _, _ = socket.recv_fds(self.link, PACKET_BYTES, 1)
             packet = Packet.unpack(raw)
@@ -85,19 +85,19 @@ class RawLane:
                 return packet
 
     def lease(self, lease: int, length: int) -> int:
-        """A region for an upload; 0: there is no room."""
+        """Lease a region for an upload; returns its number, 0 if none is free."""
         self.send(ToWorker.LEASE, lease, length)
         answer = self.expect(ToCaller.LEASED)
         assert answer.first == lease
         return answer.second
 
     def release(self, lease: int) -> None:
-        """Give a lease back, and wait until that is done."""
+        """Release a lease, and wait until the worker has processed that."""
         self.send(ToWorker.RELEASE, lease)
         self.lease((1 << 64) - 1, 0)
 
     def metadata(self, lease: int) -> tuple[tuple[str, str], ...]:
-        """For a call whose reply belongs to a lease."""
+        """The metadata of a call whose reply uses a lease."""
         return (lane_metadata(self.offer.token, lease),)
 
     def place(self, array: Array, lease: int) -> tensor_pb2.Tensor:
@@ -122,7 +122,7 @@ class RawLane:
         return part_of(self.regions[span.region], span, field)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.link.close()
         for descriptor in self.descriptors.values():
             os.close(descriptor)

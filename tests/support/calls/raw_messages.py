@@ -1,4 +1,4 @@
-"""Calls with messages as bytes, which need not be any message at all."""
+"""Calls with messages as bytes, which may be malformed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 from lumigrad.protos.service import Method
 
 Code = grpc.StatusCode
-# A request may be fine, wrong, too large, or about something that is not here; the worker is never at fault.
+# The statuses of valid, invalid and too large requests, and of requests about missing objects; never an internal error.
 CALLERS_FAULT = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED}
 
 
@@ -30,7 +30,7 @@ def send(channel: grpc.Channel, method: Method, requests: Sequence[bytes], **opt
 
 
 def status_of(channel: grpc.Channel, method: Method, requests: Sequence[bytes]) -> grpc.StatusCode:
-    """How a call ends; its text must tell nothing of the worker's inside."""
+    """The status of a call; asserts that its text reveals nothing internal."""
     try:
         send(channel, method, requests)
     except grpc.RpcError as error:

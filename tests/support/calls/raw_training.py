@@ -23,9 +23,9 @@ _seeds = itertools.count(1)
 
 
 class RawTraining:
-    """One call of Train: what is asked is sent, replies are read when somebody wants them."""
+    """One call of Train, which sends requests and reads replies separately."""
 
-    # Those that were begun.
+    # All instances, so that tests can close those that are still open.
     all: ClassVar[weakref.WeakSet[RawTraining]] = weakref.WeakSet()
 
     def __init__(self, client: RawClient, start: training_pb2.TrainingStart, **options: Any) -> None:
@@ -43,7 +43,7 @@ class RawTraining:
         return next(frame.message for frame in self.call if frame.message is not None)
 
     def started(self) -> training_pb2.TrainingStarted:
-        """What the first reply says."""
+        """The first reply's message."""
         return self.reply().started
 
     def step(self, number: int, views: Sequence[int] = (0,)) -> training_pb2.StepDone:
@@ -87,9 +87,9 @@ def put_target(client: RawClient, seed: int = 0) -> str:
 
 
 def start_of(client: RawClient, cloud: Arrays | None = None, **fields: Any) -> training_pb2.TrainingStart:
-    """The start of a training with a loss of its own; without a `cloud` of Gaussians that nobody else trains.
+    """The start of a training with a built-in loss; without `cloud`, of new Gaussians.
 
-    `fields` are the spec's.
+    `fields` are fields of the spec.
     """
     stored = client.put(gaussian_cloud(seed=next(_seeds)) if cloud is None else cloud).scene
     spec = training_pb2.TrainingSpec(
@@ -107,5 +107,5 @@ def start_of(client: RawClient, cloud: Arrays | None = None, **fields: Any) -> t
 
 
 def taken_up(started: training_pb2.TrainingStarted, **fields: Any) -> training_pb2.TrainingStart:
-    """The start that takes a training up."""
+    """The start that resumes a training."""
     return training_pb2.TrainingStart(training_id=started.training_id, lease=started.lease, **fields)

@@ -1,4 +1,4 @@
-"""Requests that succeed, as bytes: what tests of damaged requests start from."""
+"""Requests that succeed, as bytes, from which tests derive damaged requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def valid_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
 
 
 def valid_specs() -> Iterator[tuple[render_pb2.RenderSpec, Arrays]]:
-    """What to render of which scene."""
+    """Specifications of renders, with their scenes."""
     spheres = {"min_depth": 1.5, "outputs": ["color", "info"], "background": [0, 0, 0]}
     for camera in (opencv_camera(16, 16), pulsar_camera(16, 16)):
         yield spec_of(camera, **spheres), sphere_cloud(30, seed=50)
@@ -82,7 +82,7 @@ def valid_specs() -> Iterator[tuple[render_pb2.RenderSpec, Arrays]]:
 
 
 def valid_distance_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
-    """As `valid_requests`, about meshes and worlds."""
+    """As `valid_requests`, for meshes and worlds."""
     mesh_id = client.put(mesh_arrays(torus(6, 4))).scene.scene_id
     distances, payload = DistanceClient(client), PayloadWriter()
     values = np.ones((2, 3, 4), np.float32)
@@ -118,7 +118,7 @@ def valid_distance_requests(client: RawClient) -> Iterator[tuple[Method, bytes, 
 
 
 def valid_training_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
-    """Trainings that begin, of a scene each: two of one would be in each other's way."""
+    """Starts of trainings, each of a different scene, since a scene has at most one training."""
     cloud = {name: array for name, array in gaussian_cloud(30, seed=52).items() if name != "covariances"}
     for control in ({"adaptive": {"start": 2}}, {"mcmc": {"cap": 40}}):
         cloud = {**cloud, "means": cloud["means"] + np.float32(0.01)}

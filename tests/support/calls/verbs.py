@@ -1,4 +1,4 @@
-"""Everything that a client can ask of a worker, each as a call whose result tells whether all is well."""
+"""Every kind of call of a client, as a function whose results can be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.calls.raw_calls import Array
 from support.meshes import shapes as mesh_shapes
 
 Results = Mapping[str, Array]
-# Readies a call through a client, and returns it.
+# Prepares a call of a client, and returns it as a function.
 Verb = Callable[[Client], Callable[[], Results]]
 
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=160, height=120)
@@ -43,7 +43,7 @@ def gaussians(seed: int = 7) -> Gaussians:
 
 
 def verbs(direct: Client) -> dict[str, Verb]:
-    """By name; `direct` is a client to whom nothing happens."""
+    """The kinds of calls by name; `direct` is a client without injected faults."""
     stored, cloud, world = direct.put(spheres()), direct.put(gaussians()), direct.put(WORLD)
 
     def info(client: Client) -> Callable[[], Results]:
@@ -121,5 +121,5 @@ def verbs(direct: Client) -> dict[str, Verb]:
 
 
 def same(left: Results, right: Results) -> bool:
-    """Bit by bit."""
+    """Whether results are equal bit by bit."""
     return set(left) == set(right) and all(np.array_equal(left[name], right[name]) for name in left)

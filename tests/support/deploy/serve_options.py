@@ -1,4 +1,4 @@
-"""What the real parser of `lumigrad serve` makes of the options that a deployment gives it."""
+"""Parses the options of a deployment with the parser of `lumigrad serve`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from lumigrad.server.core.config import Config
 
-# What the supervisor may take beyond lame duck and drain before it kills.
+# The time after lame duck and drain after which the supervisor kills a worker.
 SUPERVISOR_SECONDS = 15
 
 
 def config_of(options: Sequence[str]) -> Config:
-    """The configuration; options that do not exist end the process, those that make no sense are a ConfigError."""
+    """The configuration; unknown options end the process, invalid values raise a ConfigError."""
     parser = argparse.ArgumentParser()
     Config.add_arguments(parser)
     return Config.from_arguments(parser.parse_args(options))

@@ -1,4 +1,4 @@
-"""Programs that tests of the deployment use: found, or a reason not to run; required where the project is checked."""
+"""Finds the programs that tests of the deployment use; a missing one skips the test, and fails it in CI."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def need(program: str, package: str) -> str:
 
 
 def need_module(name: str, package: str) -> None:
-    """Likewise for a Python package."""
+    """Imports a Python package; skips the test if it is missing, and fails it in CI."""
     if importlib.util.find_spec(name) is None:
         miss(f"needs the package {package}: pip install -e '.[dev]'")
 
 
 def miss(text: str) -> None:
-    """Skip for want of something; fails in CI, where everything has been installed."""
+    """Skips the test with a reason; fails it in CI, where everything is installed."""
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text, allow_module_level=True)

@@ -1,4 +1,4 @@
-"""Rules for what calls, their parts, scenes, states and trainings take: however they end, everything comes back."""
+"""A stateful test of reservations: calls, scenes, forward states and trainings release all that they reserve."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lumigrad.server.storage.trainings import Footprint, Training, TrainingReser
 from lumigrad.server.training.requests import Part, Parts
 
 TENANTS = ("a", "b", "c")
-# Of 16 MiB for payloads and as many for trainings, a tenant may have 4 and 8.
+# The limits are 16 MiB for payloads and for trainings each; a tenant's shares are 4 and 8 MiB.
 CONFIG = Config(
     max_payload_mib=1, transit_mib=16, tenant_transit_mib=4, training_mib=16, tenant_training_mib=8,
     scene_mib=4, context_mib=4, training_seconds=0.001, context_seconds=0.001,
@@ -43,7 +43,7 @@ SIZES = st.integers(0, 5 * MIB)
 
 
 class Context:
-    """As far as a `Call` knows gRPC's."""
+    """The part of a gRPC context that `Call` uses."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class Asked:
     count: int = 0
     # Bytes on their way: of the call itself, and of its parts that are open.
     own_bytes: int = 0
-    # What its training has beside its room.
+    # Other reservations of its training.
     waiting_bytes: int = 0
     part_bytes: dict[Part, int] = field(default_factory=dict)
 
@@ -142,7 +142,7 @@ class AccountMachine(RuleBasedStateMachine):
         asked.parts.close(part)
         asked.part_bytes.pop(part, None)
         if again:
-            # Whoever comes too late takes nothing.
+            # A call that has ended reserves nothing.
             _unless_busy(lambda: self._machine.payload_memory.reserve(size, part))
             asked.parts.close(part)
 
@@ -162,7 +162,7 @@ class AccountMachine(RuleBasedStateMachine):
             step()
         for part in asked.begun:
             asked.parts.close(part)
-        # What comes after the end is given back at once.
+        # A reservation after the end is released at once.
         _unless_busy(lambda: self._machine.payload_memory.reserve(1000, asked.call))
         try:
             asked.parts.begin("late")
@@ -271,7 +271,7 @@ class AccountMachine(RuleBasedStateMachine):
         def reserve() -> None:
             waiting: Reservation = asked.runtime.trainings.reserve(size)
             asked.waiting_bytes += size
-            # Whoever comes second gives nothing back.
+            # A second release releases nothing.
             asked.stack.callback(waiting.release)
             asked.stack.callback(waiting.release)
 

@@ -1,4 +1,4 @@
-"""Parameters to step, and Adam in float64 beside them."""
+"""Parameters for tests of Adam, and a reference in float64."""
 
 from __future__ import annotations
 

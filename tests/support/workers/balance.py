@@ -13,7 +13,7 @@ import pytest
 from support.calls.raw_training import RawTraining
 from support.workers.worker import WorkerProcess
 
-# What calls take; scenes, states and trainings outlive them.
+# Resources of calls; scenes, forward states and trainings outlive them.
 _TAKEN = (
     "lumigrad_transit_bytes",
     "lumigrad_calls_in_progress",
@@ -22,16 +22,16 @@ _TAKEN = (
     "lumigrad_call_threads_busy",
     'lumigrad_account_taken{resource="open_trainings"}',
 )
-# What trainings take that are stored.
+# Resources of stored trainings.
 _TRAINING, _TRAININGS = 'lumigrad_account_taken{resource="training"}', "lumigrad_trainings"
 _READ = (*_TAKEN, _TRAINING, _TRAININGS)
 _SAMPLE = re.compile(rf"^({'|'.join(map(re.escape, _READ))}) (\S+)$", re.MULTILINE)
-# For calls that were given up to come to their end.
+# The time in which abandoned calls must end.
 _SECONDS = 20.0
 
 
 def left(process: WorkerProcess) -> dict[str, float]:
-    """What is taken of a worker; nothing if it does not answer."""
+    """The resources of a worker that are in use; empty if it does not answer."""
     try:
         samples = _SAMPLE.findall(process.metrics())
     except (OSError, http.client.HTTPException):
@@ -53,7 +53,7 @@ def _runs(process: WorkerProcess) -> bool:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Wait until all calls of the workers that run have given back what they took; what is left fails the test."""
+    """Waits until the calls of all running workers have released their resources; fails the test otherwise."""
     yield
     for training in list(RawTraining.all):
         training.close()

@@ -1,4 +1,4 @@
-"""Faults that tests have a worker meet: armed from outside by a file each, acted out around the real engine."""
+"""Fault injection: each fault is armed by a file, and occurs in a wrapper of the real engine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from support.workers.worker import WorkerProcess
 
 FOLDER = "LUMIGRAD_TEST_FAULTS"
 SERVE = (sys.executable, "-m", "support.workers.faulty_serve")
-# Whoever asks for this output crashes the worker, each time, while "poison" is armed.
+# While "poison" is armed, every request for this output crashes the worker.
 POISON = "hits"
 _LONG_SECONDS = 60
 
 
 class Faults:
-    """Which faults are armed; each strikes once."""
+    """The armed faults; each occurs once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def arm(self, name: str) -> None:
-        """Have the next occasion fail."""
+        """Make the fault occur at the next opportunity."""
         (self._folder / name).touch()
 
     def disarm(self, name: str) -> None:
-        """Have what strikes every time not do so any more."""
+        """Stop a fault that occurs repeatedly."""
         (self._folder / name).unlink()
 
     def strike(self, name: str) -> bool:
-        """Whether a fault is armed, which it is not any more afterwards."""
+        """Whether a fault is armed; disarms it."""
         try:
             (self._folder / name).unlink()
         except FileNotFoundError:
@@ -47,12 +47,12 @@ class Faults:
         return True
 
     def is_armed(self, name: str) -> bool:
-        """Whether it has yet to strike; one that is asked for in this way strikes every time."""
+        """Whether a fault is armed; leaves it armed, for faults that occur repeatedly."""
         return (self._folder / name).exists()
 
 
 class FaultyEngine:
-    """A render engine whose forward pass meets whatever is armed."""
+    """A render engine whose forward pass fails with the armed faults."""
 
     def __init__(self, engine: Any, faults: Faults) -> None:
         self._engine = engine

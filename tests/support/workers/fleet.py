@@ -24,7 +24,7 @@ def cloud(seed: int, count: int = 40) -> Spheres:
 
 @contextmanager
 def fleet(count: int, *options: str) -> Iterator[list[WorkerProcess]]:
-    """So many workers, each alone; those that a test has not ended yet end fast."""
+    """Independent workers; those that still run at the end are killed."""
     arguments = ("--device", "cpu", "--lame-duck-seconds", "0.5", *options)
     with ExitStack() as stack, ThreadPoolExecutor(count) as starters:
         workers = list(starters.map(lambda _: WorkerProcess(*arguments), range(count)))
@@ -34,7 +34,7 @@ def fleet(count: int, *options: str) -> Iterator[list[WorkerProcess]]:
 
 
 def end(worker: WorkerProcess) -> None:
-    """Kill it, if it still runs: nobody needs what it would finish."""
+    """Kill the worker if it still runs, without waiting for its calls."""
     if worker.process.poll() is None:
         worker.process.kill()
     worker.wait()
@@ -45,7 +45,7 @@ def targets(workers: Sequence[WorkerProcess]) -> list[str]:
 
 
 def homes(client: Client, handles: Sequence[SceneHandle]) -> list[str]:
-    """Which worker each scene has now: whoever renders it keeps the state that comes back."""
+    """The worker of each scene, found by the forward state that a render retains."""
     found = []
     for handle in handles:
         frame = client.render(handle, CAMERA, retain=True, **SETTINGS)

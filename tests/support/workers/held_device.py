@@ -1,4 +1,4 @@
-"""An executor that is held up while work comes to it, and calls whose end a test decides."""
+"""An executor that a test blocks while jobs are queued, and calls that a test ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.server.device.executor import DeviceExecutor
 
 
 class StandInCall:
-    """As far as the executor knows a call."""
+    """The part of a call that the executor uses."""
 
     def __init__(self, tenant: str = "", priority: Priority = Priority.NORMAL, remaining: float = 60.0) -> None:
         self.tenant = tenant

@@ -1,8 +1,8 @@
-"""Load at a fixed rate, whatever becomes of it: a call that is held up delays no other, nor hides how long that took.
+"""An open-loop load generator: calls start at a fixed rate, regardless of the replies to earlier ones.
 
-A generator that waits for one reply before it sends the next request sends fewest when things go worst, and measures
-the wait of one caller where there would have been many. Here every call has a time at which it is due, and its latency
-counts from then.
+A closed-loop generator, which waits for a reply before it sends the next request, sends fewer requests when the worker
+is slow, and so underestimates latencies (coordinated omission). Here every call has a scheduled start, from which its
+latency counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Load:
     def __init__(self, calls: Sequence[Call], rate: float, *, most_at_once: int = 32, seed: int = 0) -> None:
         """`most_at_once` calls are under way; those that are due beyond them wait, and their time runs."""
         self.outcomes: Counter[str] = Counter()
-        # Of those that succeeded, from when they were due.
+        # Latencies of successful calls from their scheduled start.
         self.latencies = Histogram()
         # The first few, to look at.
         self.failures: list[Exception] = []

@@ -1,4 +1,4 @@
-"""The worker that models are held against: tenants, little memory for scenes, and a death whenever one is asked for."""
+"""The worker of model-based tests: with tenants, little memory for scenes, and a method that kills it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.workers.worker import WorkerProcess, worker
 
 TENANTS = ("alice", "bob")
 TOKENS = {tenant: f"{tenant}-0123456789abcdef" for tenant in TENANTS}
-# Of the larger scenes, two fit into memory. All fit into the spool.
+# Two of the larger scenes fit into memory; all fit into the spool.
 LIMITS = ("--max-payload-mib", "1", "--scene-mib", "2", "--spool-mib", "256")
 
 
@@ -36,7 +36,7 @@ class ModelWorker:
         self.error = ""
         # Calls that were answered since it died.
         self.answers = 0
-        # By the monotonic clock, when the time of a test is up.
+        # The end of the test's time, by the monotonic clock.
         self.until = math.inf
         self._dying = threading.Lock()
         self._killer: threading.Thread | None = None

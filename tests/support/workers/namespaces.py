@@ -73,7 +73,7 @@ class Network:
         return WorkerProcess(*public, *options, command=command, environment=environment)
 
     def cut(self, number: int) -> None:
-        """Nothing passes a machine's link any more, and nobody hears of it."""
+        """Drops all packets of a machine's link, without notification of either side."""
         _run("ip", "link", "set", self._link(number), "down")
 
     def mend(self, number: int) -> None:
@@ -83,7 +83,7 @@ class Network:
             _run("tc", "qdisc", "del", "dev", f"{self._tag}t{number}", "root", where=self._namespace(number))
 
     def slow(self, number: int, megabits: float) -> None:
-        """What a machine sends takes its time."""
+        """Delays the packets that a machine sends."""
         shape = "rate", f"{megabits}mbit", "burst", "64kb", "latency", "400ms"
         arguments = "tc", "qdisc", "replace", "dev", f"{self._tag}t{number}", "root", "tbf", *shape
         _run(*arguments, where=self._namespace(number))

@@ -1,6 +1,6 @@
-"""A process that asks for a large reply and reads its first message.
+"""A process that requests a large reply and reads its first message.
 
-It says "reading" then, and reads the rest when it is told to on standard input.
+It then prints "reading", and reads the rest after a line on standard input.
 """
 
 from __future__ import annotations

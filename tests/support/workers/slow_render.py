@@ -43,7 +43,7 @@ class SlowRender:
         return Frame(render_pb2.RenderRequest(spec=spec))
 
     def start(self, views: int = VIEWS, timeout: float = 120.0) -> Any:
-        """Start a call; it goes on until it is read to its end, or cancelled."""
+        """Start a call; it runs until its replies are read, or until it is cancelled."""
         call = self._client.render_stub.Render(iter([self.request(views)]), timeout=timeout)
         self._started.append(call)
         return call
@@ -54,7 +54,7 @@ class SlowRender:
             call.cancel()
 
     def seconds_per_view(self) -> float:
-        """What one view takes here and now."""
+        """The current time per view on this machine, seconds."""
         started = time.perf_counter()
         list(self.start(2))
         return (time.perf_counter() - started) / 2

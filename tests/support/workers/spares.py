@@ -8,12 +8,12 @@ import psutil
 
 from support.workers.worker import WorkerProcess
 
-# What one has that has loaded torch.
+# The least resident memory of a process that has loaded torch.
 _LOADED_BYTES = 150 << 20
 
 
 def wait_for_spare(process: WorkerProcess) -> None:
-    """Until a process waits beside the worker's that has loaded what it will need."""
+    """Waits until the supervisor's spare process has loaded torch and is idle."""
     spares: list[psutil.Process] = []
     until = time.monotonic() + 60
     while not spares or spares[0].memory_info().rss < _LOADED_BYTES or spares[0].cpu_percent(0.3) > 5:

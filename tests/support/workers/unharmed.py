@@ -1,4 +1,4 @@
-"""What must be so after anything was done to a worker."""
+"""A check that a worker still works correctly after an attack or a fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.workers.worker import WorkerProcess
 
 @contextmanager
 def unharmed_after(process: WorkerProcess, client: RawClient) -> Iterator[None]:
-    """After the block the worker renders as before, and has found no fault with itself."""
+    """Asserts that after the block the worker renders as before, runs, and has logged no error."""
     spec, cloud = spec_of(opencv_camera(32, 32)), sphere_cloud(30)
     before = client.render(spec, cloud=cloud).arrays["color"]
     yield

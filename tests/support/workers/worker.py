@@ -26,9 +26,9 @@ _LISTENING = re.compile(r"listening on (\S+):(\d+) \(metrics (\d+)\)")
 
 
 class WorkerProcess:
-    """One `lumigrad serve`; `target` is where it listens once the constructor returns."""
+    """One `lumigrad serve` process, which listens on `target` once the constructor returns."""
 
-    # Those that were started.
+    # All started processes.
     all: ClassVar[weakref.WeakSet[WorkerProcess]] = weakref.WeakSet()
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The worker's process, which logs for each call the source files of the server that ran for it."""
+"""A worker process that logs, for each call, the source files of the server that were executed for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lumigrad.server.process.main import run
 from lumigrad.server.rpc.server import _do, _write_down
 
 SERVER = f"{Path(lumigrad.server.__file__).parent}/"
-# Threads that look after the worker while it serves, at times of their own.
+# Threads that do periodic work, independent of calls.
 BACKGROUND = {"watchdog", "housekeeping", "metrics"}
 
 
-class Walk:
-    """The files in the order in which a call comes to them, from its receipt until it is answered."""
+class FileTrace:
+    """The files in the order in which a call first executes them, from its receipt to its reply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,12 +28,12 @@ class Walk:
         self._state = threading.local()
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
-        """Note what runs, in whichever thread."""
+        """Record the file of a called function; the profile function of all threads."""
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(SERVER):
             return
         if code is _write_down.__code__:
-            # The call has been answered by then.
+            # Runs after the reply.
             self._state.is_answered = event == "call"
         elif event == "return" and code is _do.__code__:
             self._end()
@@ -42,18 +42,18 @@ class Walk:
                 self._files.setdefault(code.co_filename.removeprefix(SERVER))
 
     def _is_elsewhere(self) -> bool:
-        """Whether this thread is at something else than a call."""
+        """Whether this thread is not working on a call."""
         return threading.current_thread().name in BACKGROUND or getattr(self._state, "is_answered", False)
 
     def _end(self) -> None:
         with self._lock:
             files, self._files = list(self._files), {}
-        sys.stderr.write(f"walk {json.dumps(files)}\n")
+        sys.stderr.write(f"files {json.dumps(files)}\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     Config.add_arguments(parser)
     config = Config.from_arguments(parser.parse_args())
-    threading.setprofile(Walk().profile)
+    threading.setprofile(FileTrace().profile)
     sys.exit(run(config.of_worker(0)))

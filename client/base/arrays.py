@@ -121,6 +121,15 @@ def float64_array(name: str, value: Any, shape: tuple[int, ...]) -> Float64:
     return result
 
 
+def affine_array(name: str, value: Any) -> Float64:
+    """`value` as a read-only float64 matrix [4, 4] for column vectors, whose last row is 0 0 0 1."""
+    matrix = float64_array(name, value, (4, 4))
+    if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
+        text = f"expected the last row 0 0 0 1, got {matrix[3].tolist()}; transpose a matrix that is for row vectors"
+        raise InvalidArgument.of(name, text)
+    return matrix
+
+
 def check_shape(name: str, actual: Sequence[int], shape: Sequence[Any], advice: str = "") -> None:
     """Raises InvalidArgument unless `actual` is a shape of the sizes expected, as for `float32_array`.
 

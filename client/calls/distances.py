@@ -13,7 +13,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.transport.call import Cancellable
 from lumigrad.client.values.handle import scene_facts
-from lumigrad.client.values.pose import IDENTITY
+from lumigrad.client.values.rotations import IDENTITY
 from lumigrad.client.values.world import VoxelGrid
 from lumigrad.client.workers.pool import Pool
 from lumigrad.protos.service import DISTANCE_SERVICE

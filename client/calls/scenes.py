@@ -18,7 +18,7 @@ from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
 from lumigrad.client.values.world import World
-from lumigrad.client.wire.changes import SceneChanges
+from lumigrad.client.wire.scenes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.routing import Route

@@ -15,11 +15,10 @@ from lumigrad.client.commands.options import COUNT, FILE, FOLDER, add_connection
 from lumigrad.client.commands.scene_file import load
 from lumigrad.client.datasets.capture import Capture
 from lumigrad.client.errors import InvalidArgument, TrainingHeld, TrainingLost
-from lumigrad.client.fitting.beginning import gaussians_at, spheres_at
+from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, shots_of, spheres_at
 from lumigrad.client.fitting.evaluation import Scores, exposures_nearby, pictures, samples, side_by_side
 from lumigrad.client.fitting.fit import Journal, fit, stop_on_interrupt
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
-from lumigrad.client.fitting.shot import Shot, divide, shots_of
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.files import json_text

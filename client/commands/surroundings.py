@@ -10,7 +10,7 @@ from lumigrad.client.commands.options import FILE, numbers, option
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES
 from lumigrad.client.formats.world_files import read_obstacles
-from lumigrad.client.values.pose import IDENTITY
+from lumigrad.client.values.rotations import IDENTITY
 from lumigrad.client.values.world import World
 
 UNITS = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254, "inch": 0.0254, "ft": 0.3048}

@@ -12,7 +12,7 @@ from lumigrad.client.datasets import colmap_binary, colmap_text
 from lumigrad.client.datasets.points import Points
 from lumigrad.client.datasets.view import ColmapImage, Intrinsics, View, photograph, unique_names
 from lumigrad.client.formats.source import malformed
-from lumigrad.client.values.pose import rotated
+from lumigrad.client.values.rotations import rotated
 
 _READERS = {".bin": colmap_binary, ".txt": colmap_text}
 # Places of a reconstruction in the folder of a data set.

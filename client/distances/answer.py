@@ -18,9 +18,8 @@ from lumigrad.client.transport.call import Call
 from lumigrad.client.values.world import World
 from lumigrad.client.workers.attempts import RoutedAttempts, Source
 from lumigrad.client.workers.pool import Pool
-from lumigrad.client.workers.result import Result
+from lumigrad.client.workers.result import Result, added, portions, slowest, together
 from lumigrad.client.workers.routing import Route
-from lumigrad.client.workers.spread import added, portions, slowest, together
 from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import DISTANCE_SERVICE
 from lumigrad.protos.tensors import PayloadWriter

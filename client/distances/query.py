@@ -23,7 +23,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import DistanceSemantics, DistanceSettings, Reduction
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import pose_array
+from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.world import MAX_ENVIRONMENTS, World
 from lumigrad.client.wire.scenes import world_message
 from lumigrad.client.workers.attempts import InlineWorld, Source

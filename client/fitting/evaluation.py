@@ -10,7 +10,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
-from lumigrad.client.fitting.shot import Shot
+from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.values.handle import Scene, SceneHandle
 
 # The radius of SSIM's Gaussian window, pixels: 11x11.

@@ -17,8 +17,8 @@ import numpy as np
 from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.client import Client
+from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
-from lumigrad.client.fitting.shot import Shot
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.files import naming
 from lumigrad.client.training.results import StepResult

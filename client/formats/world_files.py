@@ -13,7 +13,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import IDENTITY, composed, pose_array, quaternion_between, rotated
+from lumigrad.client.values.rotations import IDENTITY, composed, pose_array, quaternion_between, rotated
 from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign
 
 

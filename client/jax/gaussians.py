@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -115,7 +115,7 @@ def render_gaussians(
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
     one_of("gradient_dtype", gradient_dtype, get_args(WireFormat))
     settings = GaussianSettings.of(arguments, transforms=())
-    inputs = _inputs(means, quats, scales, opacities, colors, viewmats, Ks, sh_degree, backgrounds, covars)
+    inputs = _inputs(arguments)
     matrices = [shaped(f"transforms[{k}]", entry[2], (4, 4)) for k, entry in enumerate(transforms)]
     rows = distortion_rows(distortion, len(inputs["view"]))
     call = JaxGaussianCall(
@@ -134,24 +134,14 @@ def render_gaussians(
     return RenderedGaussians(**{name: images[name] for name in wanted})
 
 
-def _inputs(
-    means: Any,
-    quats: Any,
-    scales: Any,
-    opacities: Any,
-    colors: Any,
-    viewmats: Any,
-    Ks: Any,
-    sh_degree: int | None,
-    backgrounds: Any,
-    covars: Any,
-) -> Inputs:
-    """Arrays by the names of the contract, their shapes checked."""
-    means = shaped("means", means, ("N", 3))
-    viewmats = shaped("viewmats", viewmats, ("C", 4, 4))
+def _inputs(given: Mapping[str, Any]) -> Inputs:
+    """Arrays by the names of the contract, their shapes checked, from those of `render_gaussians`."""
+    means = shaped("means", given["means"], ("N", 3))
+    viewmats = shaped("viewmats", given["viewmats"], ("C", 4, 4))
+    colors, covars, backgrounds, sh_degree = (given[k] for k in ("colors", "covars", "backgrounds", "sh_degree"))
     count, cameras = len(means), len(viewmats)
     if covars is None:
-        quats, scales = shaped("quats", quats, (count, 4)), shaped("scales", scales, (count, 3))
+        quats, scales = shaped("quats", given["quats"], (count, 4)), shaped("scales", given["scales"], (count, 3))
     else:
         whole = shaped("covars", covars, (count, 3, 3))
         # Both halves count half, so that the gradient is symmetric.
@@ -171,12 +161,12 @@ def _inputs(
         "quats": quats,
         "scales": scales,
         "covariances": covars,
-        "opacities": shaped("opacities", opacities, (count,)),
+        "opacities": shaped("opacities", given["opacities"], (count,)),
         "sh": sh,
         "colors": colors,
         "background": optional("backgrounds", backgrounds, (channels,) if shared else (cameras, channels)),
         "view": viewmats,
-        "projection": shaped("Ks", Ks, (cameras, 3, 3)),
+        "projection": shaped("Ks", given["Ks"], (cameras, 3, 3)),
     }
 
 

@@ -35,9 +35,8 @@ from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
-from lumigrad.client.workers.result import Result
+from lumigrad.client.workers.result import Result, added, portions, slowest, together
 from lumigrad.client.workers.routing import Route
-from lumigrad.client.workers.spread import added, portions, slowest, together
 from lumigrad.client.workers.worker import Kept
 from lumigrad.protos.service import RENDER_SERVICE
 from lumigrad.protos.tensors import PayloadWriter

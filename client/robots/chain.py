@@ -12,7 +12,7 @@ import numpy as np
 
 from lumigrad.client.base.arrays import Float64, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.pose import pose_array
+from lumigrad.client.values.rotations import pose_array, rotated
 
 
 def is_tensor(value: Any) -> bool:
@@ -51,10 +51,8 @@ def like(value: Any, constant: Any) -> Any:
 def matrix_of(name: str, pose: Any) -> Float64:
     """[4, 4] of a pose [7]; `name` is for the error of an invalid pose."""
     values = pose_array(name, pose)
-    w, x, y, z = values[3:] / np.linalg.norm(values[3:])
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
     matrix = np.eye(4)
-    matrix[:3, :3] += 2 * w * cross + 2 * cross @ cross
+    matrix[:3, :3] = rotated(values[3:] / np.linalg.norm(values[3:]), np.eye(3)).T
     matrix[:3, 3] = values[:3]
     return matrix
 

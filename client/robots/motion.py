@@ -13,7 +13,7 @@ from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.number_files import NUMBER_SUFFIXES, read_numbers
 from lumigrad.client.robots import Robot
-from lumigrad.client.values.pose import IDENTITY
+from lumigrad.client.values.rotations import IDENTITY
 
 
 @dataclass(frozen=True, eq=False)

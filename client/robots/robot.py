@@ -17,7 +17,7 @@ from lumigrad.client.robots.chain import Body, Chain, Drives, Joint, floating, l
 from lumigrad.client.robots.sphere_file import SphereFile
 from lumigrad.client.robots.urdf import Urdf, mesh_of
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import IDENTITY, pose_array
+from lumigrad.client.values.rotations import IDENTITY, pose_array
 
 
 @dataclass(frozen=True, eq=False)

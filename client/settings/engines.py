@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import number, one_of, truth, whole_number
-from lumigrad.client.base.arrays import float64_array, to_numpy
+from lumigrad.client.base.arrays import affine_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, InriaModel
 from lumigrad.client.values.gaussians import Gaussians
@@ -175,10 +175,7 @@ def _transform(index: int, entry: Any) -> Transform:
     begin, end = (whole_number(f"{field}.{name}", entry[k], 0, 2**63 - 1) for k, name in enumerate(("begin", "end")))
     if not begin < end:
         raise InvalidArgument.of(field, f"expected begin < end, got {begin} and {end}")
-    matrix = float64_array(f"{field}.matrix", entry[2], (4, 4))
-    if not np.allclose(matrix[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
-        raise InvalidArgument.of(f"{field}.matrix", f"expected the last row 0 0 0 1, got {matrix[3].tolist()}")
-    return Transform(begin, end, matrix)
+    return Transform(begin, end, affine_array(f"{field}.matrix", entry[2]))
 
 
 DistanceSemantics = Literal["exact", "curobo", "curobo_field"]

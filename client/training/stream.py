@@ -24,7 +24,7 @@ from lumigrad.client.errors import (
     Unavailable,
 )
 from lumigrad.client.transport.call import Call, Cancellation
-from lumigrad.client.transport.connection import Connection
+from lumigrad.client.transport.connection import REPLY_LIMIT_BYTES, Connection
 from lumigrad.client.transport.retry import Attempts, Backoff
 from lumigrad.client.transport.status import exception_of
 from lumigrad.protos import dtypes
@@ -54,8 +54,6 @@ def step_message(
     )
 
 
-# No reply can be as long; a header that says so is broken.
-_REPLY_LIMIT_BYTES = 1 << 36
 # For the worker to end a call that asks for nothing more.
 _END_SECONDS = 1.0
 
@@ -145,7 +143,7 @@ def _complete(first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
     message = first.message
     if message is None or message.WhichOneof("kind") is None:
         raise ProtocolError("kind", "a known kind of reply", "none")
-    assembler = PayloadAssembler(message.payload_bytes, _REPLY_LIMIT_BYTES)
+    assembler = PayloadAssembler(message.payload_bytes, REPLY_LIMIT_BYTES)
     assembler.add(first.data)
     while not assembler.is_full:
         frame = next(frames, None)

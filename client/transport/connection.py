@@ -40,7 +40,7 @@ M = TypeVar("M", bound=Message)
 Build = Callable[[PayloadWriter], Message]
 
 # No reply can be as long; a header that says so is broken.
-_REPLY_LIMIT_BYTES = 1 << 36
+REPLY_LIMIT_BYTES = 1 << 36
 # Memory of replies that is kept for the next ones. What is smaller the C library keeps by itself.
 _LEAST_KEPT_BYTES = 32 << 20
 _MOST_KEPT_BYTES = 512 << 20
@@ -223,7 +223,7 @@ class Connection:
                 header = first.message
                 timings = timings_pb2.Timings()
                 messages: list[Any] = [header]
-                assembler = PayloadAssembler(header.payload_bytes, _REPLY_LIMIT_BYTES, self._buffers.lend)
+                assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
                 payload = collect(first, frames, assembler, messages.append)
         finally:
             # Has no effect on a call that is over; otherwise the worker need not go on.

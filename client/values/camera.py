@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from lumigrad.client.base.arguments import number, one_of
-from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64_array, to_numpy
+from lumigrad.client.base.arrays import Float32, Float64, affine_array, float32_array, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
 
@@ -254,12 +254,7 @@ class Camera:
             model: "pinhole", "orthographic" or "fisheye".
             distortion: of a pinhole, OpenCV's order, see `OpenCVModel`.
         """
-        view = float64_array("view_matrix", view_matrix, (4, 4))
-        if not np.allclose(view[3], (0.0, 0.0, 0.0, 1.0), atol=1e-6):
-            raise InvalidArgument.of(
-                "view_matrix",
-                f"expected the last row 0 0 0 1, got {view[3].tolist()}; transpose a matrix that is for row vectors",
-            )
+        view = affine_array("view_matrix", view_matrix)
         k = float64_array("intrinsics", intrinsics, (3, 3))
         if k[0, 1] or k[1, 0] or not np.allclose(k[2], (0.0, 0.0, 1.0)):
             raise InvalidArgument.of("intrinsics", f"expected fx 0 cx, 0 fy cy, 0 0 1, got {k.tolist()}")

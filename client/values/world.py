@@ -14,7 +14,7 @@ from lumigrad.client.base.arrays import Float32, Float64, float32_array, float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import IDENTITY, pose_array
+from lumigrad.client.values.rotations import IDENTITY, pose_array
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -6,7 +6,7 @@ import numpy as np
 import viser
 
 from lumigrad.client.base.arrays import Float64
-from lumigrad.client.values.pose import rotated
+from lumigrad.client.values.rotations import rotated
 from lumigrad.client.values.world import Cuboid, Obstacle, World
 
 _COLOR = (126, 132, 144)

@@ -1,23 +1,23 @@
-"""Scenes, cameras and settings as messages of the contract, and back; what tells whether their arrays have changed."""
+"""Scenes, their changes, cameras and settings as messages of the contract, and back; fingerprints of their arrays."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.base.arguments import values_of
-from lumigrad.client.base.arrays import Array, Float32
-from lumigrad.client.errors import Internal
+from lumigrad.client.base.arrays import Array, Float32, float32_array
+from lumigrad.client.errors import Internal, InvalidArgument
 from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, Semantics, SphereSettings
 from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, Projection
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import pose_array
+from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
 from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign, VoxelGrid, World
@@ -228,3 +228,61 @@ def updated_fingerprints(before: Mapping[str, int], scene: Scene, changed: Itera
     if isinstance(scene, World):
         return dict(before)
     return {**before, **{name: fingerprint(scene.tensors[name]) for name in changed}}
+
+
+_CHANGEABLE = {
+    "spheres": ("positions", "colors", "radii", "opacities"),
+    "gaussians": ("means", "quats", "scales", "covariances", "opacities", "sh", "colors"),
+    "mesh": ("vertices",),
+    "world": ("poses", "enabled"),
+}
+_PLURALS = {"mesh": "meshes", "world": "worlds"}
+
+
+@dataclass(frozen=True)
+class SceneChanges:
+    """Changes of one scene.
+
+    Attributes:
+        tensors: by name; not of worlds.
+        poses: [7] of obstacles by their names; of worlds, as what follows.
+        enabled: whether queries see obstacles, by their names.
+    """
+
+    tensors: Mapping[str, Any]
+    poses: Mapping[str, Any]
+    enabled: Mapping[str, bool]
+
+    def message(self, handle: SceneHandle, payload: PayloadWriter) -> scene_pb2.UpdateRequest:
+        """All but the name of the scene; tensors are appended to `payload`."""
+        self._check(handle.kind)
+        local = self.applied(handle)
+        if handle.kind == "world":
+            return scene_pb2.UpdateRequest(obstacles=update_messages(self.poses, self.enabled))
+        if local is None or isinstance(local, World):
+            # Only the worker knows the shapes.
+            arrays = {name: float32_array(name, value) for name, value in self.tensors.items()}
+        else:
+            arrays = {name: local.tensors[name] for name in self.tensors}
+        return scene_pb2.UpdateRequest(tensors=named_tensors(arrays, payload))
+
+    def applied(self, handle: SceneHandle) -> Scene | None:
+        """The client's own copy, changed alike; None if it has none."""
+        scene = handle.scene
+        if scene is None:
+            return None
+        if isinstance(scene, World):
+            return scene.with_poses(self.poses).with_enabled(self.enabled)
+        return replace(scene, **self.tensors)
+
+    def _check(self, kind: str) -> None:
+        known = _CHANGEABLE.get(kind, ())
+        listed = " and ".join(", ".join(known).rsplit(", ", 1))
+        obstacles = [name for name, values in (("poses", self.poses), ("enabled", self.enabled)) if values]
+        given = [*self.tensors, *obstacles]
+        if not given:
+            raise InvalidArgument.of("tensors", f"expected at least one of {listed}, got none")
+        for name in given:
+            if known and name not in known:
+                plural = _PLURALS.get(kind, kind)
+                raise InvalidArgument.of(name, f"expected names out of {listed}, which {plural} have, got {name}")

@@ -20,7 +20,7 @@ from lumigrad.client.transport.tracing import Facts
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
-from lumigrad.client.wire.changes import SceneChanges
+from lumigrad.client.wire.scenes import SceneChanges
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.health import Standing
 from lumigrad.client.workers.routing import Keys, Route, Subject, in_order

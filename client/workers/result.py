@@ -1,12 +1,17 @@
-"""Results of workers: arrays, and the forward state that gradients are computed from."""
+"""Results of workers: arrays, the forward state that gradients are computed from, and the sums of several parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
 
 from lumigrad.client.base.arrays import Array, NamedArrays
-from lumigrad.client.base.timings import Timings
+from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.transport.call import Call, Cancellable
 from lumigrad.client.transport.connection import Reply
 from lumigrad.client.wire.scenes import named_tensors
@@ -73,3 +78,70 @@ class Result(NamedArrays, Cancellable):
             with attempts as worker:
                 method = getattr(worker.connection, service).Backward
                 return worker.connection.exchange(method, build, attempts.call)
+
+
+T = TypeVar("T")
+
+
+def portions(count: int, parts: int) -> list[slice]:
+    """As many slices of `count` things, that differ by one at the most; none is empty if there are enough things."""
+    bounds = [count * part // parts for part in range(parts + 1)]
+    return [slice(begin, end) for begin, end in pairwise(bounds)]
+
+
+def together(asks: Sequence[Callable[[], T]]) -> list[T]:
+    """What all of them return; the first error, when none goes on any more."""
+    with ThreadPoolExecutor(len(asks), "lumigrad part") as pool:
+        return [future.result() for future in [pool.submit(ask) for ask in asks]]
+
+
+def slowest(timings: Sequence[Timings]) -> Timings:
+    """Of parts that went on at the same time: each stage as long as it took where it took longest."""
+    names = dict.fromkeys(name for part in timings for name in part.stages)
+    stages = {name: max(part.stages.get(name, 0.0) for part in timings) for name in names}
+    return Timings(
+        MappingProxyType(stages),
+        max(part.worker_ms for part in timings),
+        max(part.round_trip_ms for part in timings),
+    )
+
+
+def added(parts: Sequence[Gradients], rows: Collection[str], joined: Collection[str], axis: int = 0) -> Gradients:
+    """The gradients of the whole.
+
+    Args:
+        parts: of each part, in their order.
+        rows: what may be sparse: per primitive, with an "index".
+        joined: what each part has for itself, one after the other along `axis`; all else is summed.
+        axis: of what is joined.
+    """
+    first = parts[0]
+    index = np.unique(np.concatenate([part["index"] for part in parts])) if "index" in first else None
+    arrays: dict[str, Array] = {}
+    for name in first:
+        found = [part[name] for part in parts]
+        if name == "index":
+            assert index is not None
+            arrays[name] = index
+        elif name in joined:
+            arrays[name] = np.concatenate(found, axis)
+        elif index is not None and name in rows:
+            arrays[name] = _summed_rows(index, [part["index"] for part in parts], found)
+        else:
+            arrays[name] = _summed(found)
+    return Gradients(arrays, slowest([part.timings for part in parts]))
+
+
+def _summed(arrays: Sequence[Array]) -> Array:
+    total = arrays[0] + arrays[1]
+    for array in arrays[2:]:
+        total += array
+    return total
+
+
+def _summed_rows(index: Array, indices: Sequence[Array], rows: Sequence[Array]) -> Array:
+    total = np.zeros((len(index), *rows[0].shape[1:]), rows[0].dtype)
+    for mine, values in zip(indices, rows, strict=True):
+        # Each is there once, and both are ascending.
+        total[np.searchsorted(index, mine)] += values
+    return total

@@ -18,9 +18,9 @@ from lumigrad.client.transport.retry import MOST_REPAIRS
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.world import World
-from lumigrad.client.wire.changes import SceneChanges
 from lumigrad.client.wire.scenes import (
     References,
+    SceneChanges,
     scene_fingerprints,
     scene_hash,
     scene_message,

@@ -7,10 +7,9 @@ import pytest
 
 from lumigrad.client import Camera, Client, InvalidArgument, Spheres
 from lumigrad.client.datasets import Points
-from lumigrad.client.fitting.beginning import gaussians_at, spacing, spheres_at
+from lumigrad.client.fitting.beginning import Shot, divide, gaussians_at, spacing, spheres_at
 from lumigrad.client.fitting.evaluation import exposures_nearby, matched, psnr, ssim
 from lumigrad.client.fitting.recipe import Recipe
-from lumigrad.client.fitting.shot import Shot, divide
 
 
 def test_ssim_is_the_mean_over_windows_of_the_definition():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lumigrad.client import Cuboid, InvalidArgument, Mesh, Obstacle, SceneHandle, VoxelGrid, World
-from lumigrad.client.values.pose import inverse_pose, rotated
+from lumigrad.client.values.rotations import inverse_pose, rotated
 from support.meshes import shapes as mesh_shapes
 
 SHAPE = mesh_shapes.tetrahedron()

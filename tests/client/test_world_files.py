@@ -10,7 +10,7 @@ import pytest
 
 from lumigrad.client import Client, InvalidArgument, World
 from lumigrad.client.formats.world_files import read_obstacles
-from lumigrad.client.values.pose import composed, pose_array, quaternion_between, rotated
+from lumigrad.client.values.rotations import composed, pose_array, quaternion_between, rotated
 
 pytest.importorskip("yaml", reason="needs the extra robot")
 pytest.importorskip("trimesh", reason="needs the extra mesh")

@@ -25,7 +25,7 @@ from lumigrad.client.compat.curobo.values import (
 from lumigrad.client.default import default_client
 from lumigrad.client.settings.engines import DistanceSettings
 from lumigrad.client.torch.remote import outside_graphs
-from lumigrad.client.values.pose import pose_array, rotated
+from lumigrad.client.values.rotations import pose_array, rotated
 
 
 @dataclass

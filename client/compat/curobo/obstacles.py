@@ -15,7 +15,7 @@ from lumigrad.client.distances.query import Surroundings
 from lumigrad.client.errors import SceneNotFound
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import pose_array
+from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.world import Obstacle, World
 
 # Kinds of obstacles that a world model may hold but no checker here knows.

@@ -19,7 +19,7 @@ from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_ref
 from lumigrad.client.compat.curobo.values import VoxelGrid as Voxels
 from lumigrad.client.compat.curobo.values import pose_numbers, triangles
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.pose import inverse_pose
+from lumigrad.client.values.rotations import inverse_pose
 from lumigrad.client.values.world import Cuboid, Obstacle, Sign, VoxelGrid, World
 
 _lock = threading.Lock()

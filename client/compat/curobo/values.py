@@ -11,7 +11,7 @@ import torch
 
 from lumigrad.client.base.arrays import Array, to_numpy
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
-from lumigrad.client.values.pose import inverse_pose, pose_array
+from lumigrad.client.values.rotations import inverse_pose, pose_array
 
 _CPU = torch.device("cpu")
 _IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

@@ -12,18 +12,12 @@ from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.transport.addresses import Address, Targets
 from lumigrad.client.transport.channel import credentials_of, open_channel, resolve_tls
+from lumigrad.client.transport.status import exception_of
 
 _METHOD = "/grpc.health.v1.Health/Check"
 # The numbers of grpc.health.v1.HealthCheckResponse.ServingStatus. A client has no stubs for it, and needs none.
 _STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _SERVING = 1
-_EXITS = {
-    grpc.StatusCode.UNAVAILABLE: exits.UNREACHABLE,
-    grpc.StatusCode.UNAUTHENTICATED: exits.REFUSED,
-    grpc.StatusCode.PERMISSION_DENIED: exits.REFUSED,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: exits.BUSY,
-    grpc.StatusCode.DEADLINE_EXCEEDED: exits.TIMED_OUT,
-}
 _TIMEOUT_S = 5.0
 _EXAMPLES = """\
 examples:
@@ -50,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
             status = _asked(address, credentials, arguments)
         except grpc.RpcError as error:
             print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
-            codes.append(_EXITS.get(error.code(), exits.FAILED))
+            codes.append(exits.exit_code(exception_of(error, address.target, arguments.timeout)))
         else:
             told = _STATUS.get(status, str(status))
             print(told if targets.is_lone else f"{address.target} {told}")

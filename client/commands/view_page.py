@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 
 import numpy as np
 import viser
@@ -17,8 +16,8 @@ from lumigrad.client.commands.first_view import capture_of, first_view, viewpoin
 from lumigrad.client.commands.options import AXES, connect
 from lumigrad.client.commands.surroundings import world_of
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.number_files import read_numbers
 from lumigrad.client.robots import Robot
+from lumigrad.client.robots.motion import joint_values
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.world import World
@@ -39,7 +38,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
     robot = _robot(arguments)
     if world is None and (arguments.scene is None or robot is not None):
         raise InvalidArgument.of("world", "expected SCENE, or --world FILE, which a robot needs, or both")
-    trajectory = None if robot is None else _trajectory(robot, arguments.joints)
+    trajectory = None if robot is None else joint_values(robot, arguments.joints).reshape(-1, robot.dof)
     read = None if arguments.scene is None else scene_file.read(arguments)
     capture = capture_of(arguments)
     outline = _outline(world, robot, trajectory) if read is None else read[0]
@@ -76,16 +75,6 @@ def _robot(arguments: argparse.Namespace) -> Robot | None:
             raise InvalidArgument.of("joints", "expected with --urdf and --spheres of a robot; leave it out")
         return None
     return Robot.load(arguments.urdf, arguments.spheres, base=arguments.base)
-
-
-def _trajectory(robot: Robot, joints: Path | tuple[float, ...] | None) -> Float64:
-    """[T, dof] joint values."""
-    values = robot.rest if joints is None else joints
-    q = read_numbers("joints", values, "joints") if isinstance(values, Path) else np.asarray(values, np.float64)
-    if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
-        expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"
-        raise InvalidArgument.of("joints", f"expected values of shape {expected}, got {list(q.shape)}")
-    return q.reshape(-1, robot.dof)
 
 
 def _outline(world: World | None, robot: Robot | None, trajectory: Float64 | None) -> Spheres:

@@ -83,7 +83,7 @@ def save_gaussians(gaussians: Gaussians, path: str | PathLike[str], *, antialias
 
 def is_gaussian_scene(path: str | PathLike[str]) -> bool:
     """Whether `read_scene` reads a file: all except PLY files without Gaussians."""
-    if _start_of(Path(path)) != _PLY_MAGIC:
+    if not _start_of(Path(path)).startswith(_PLY_MAGIC):
         return True
     header = PlyHeader.read(path)
     return holds_packed_gaussians(header) or holds_gaussians(header)
@@ -93,7 +93,7 @@ def _start_of(path: Path) -> bytes:
     if path.is_dir():
         return b""
     with open(path, "rb") as file:
-        return file.read(len(_PLY_MAGIC))
+        return file.read(4)
 
 
 def _read(path: Path) -> StoredScene:
@@ -101,8 +101,7 @@ def _read(path: Path) -> StoredScene:
         if not (path / META_NAME).is_file():
             raise malformed(path, f"expected a file, or a folder with a {META_NAME}")
         return read_sog(path / META_NAME)
-    with open(path, "rb") as file:
-        start = file.read(4)
+    start = _start_of(path)
     if start.startswith(_PLY_MAGIC):
         return _read_ply(PlyHeader.read(path))
     if start == ZIP_MAGIC or path.suffix.lower() == ".json":

@@ -62,12 +62,9 @@ class Motion:
 
         Args:
             robot: the robot.
-            joints: [dof] joint values or [T, dof] along a trajectory, radians and metres; None: `Robot.rest`.
+            joints: as for `joint_values`.
         """
-        q = robot.rest if joints is None else np.asarray(joints, np.float64)
-        if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
-            expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"
-            raise InvalidArgument.of("joints", f"expected values of shape {expected}, got {list(q.shape)}")
+        q = joint_values(robot, joints)
         rows = robot.spheres(q.reshape(-1, robot.dof))
         return Motion(rows, robot.sphere_links, q.ndim == 2)
 
@@ -87,7 +84,7 @@ class Motion:
             path: numbers as in `of_numbers` (.npy, .npz with an array "spheres", .csv, .txt), or a robot's spheres in
                 cuRobo's YAML layout, which need a URDF.
             urdf: URDF file of the robot.
-            joints: as in `of_robot`, or a file of them; in .npz the array "joints".
+            joints: as for `joint_values`.
             base: pose of the robot's base in the world: [7] x y z (metres) and the quaternion w x y z; or [3], [4, 4].
             radius: radius of points, metres.
             scale: metres per unit of numbers; robots are in metres.
@@ -103,6 +100,21 @@ class Motion:
             raise InvalidArgument.of("spheres", f"expected a file that ends in one of {known}, got {path}")
         if urdf is None:
             raise InvalidArgument.of("urdf", f"expected the robot of {path} as a URDF file, got none")
-        if isinstance(joints, (str, PathLike)):
-            joints = read_numbers("joints", joints, "joints")
         return Motion.of_robot(Robot.load(urdf, path, base=base), joints)
+
+
+def joint_values(robot: Robot, joints: Any = None) -> Float64:
+    """[dof] or [T, dof] float64.
+
+    Args:
+        robot: the robot.
+        joints: [dof] joint values or [T, dof] along a trajectory, radians and metres, or a file of them, in .npz the
+            array "joints"; None: `Robot.rest`.
+    """
+    if isinstance(joints, (str, PathLike)):
+        joints = read_numbers("joints", joints, "joints")
+    q = robot.rest if joints is None else np.asarray(joints, np.float64)
+    if q.ndim not in (1, 2) or q.shape[-1] != robot.dof or not len(q):
+        expected = f"[{robot.dof}] or [T, {robot.dof}] ({', '.join(robot.joint_names)})"
+        raise InvalidArgument.of("joints", f"expected values of shape {expected}, got {list(q.shape)}")
+    return q

@@ -68,35 +68,40 @@ class Pose:
 
 
 @dataclass
-class Cuboid:
-    """A box.
+class Obstacle:
+    """What all obstacles have.
 
     Attributes:
         name: by which it is found.
-        pose: [7] of its centre: x y z, quaternion w x y z; None: the identity.
-        dims: [3] full edges, metres.
+        pose: [7] of its frame, for boxes and grids that of the centre: x y z, quaternion w x y z; None: the identity.
     """
 
     name: str
     pose: Any = None
+
+
+@dataclass
+class Cuboid(Obstacle):
+    """A box.
+
+    Attributes:
+        dims: [3] full edges, metres.
+    """
+
     dims: Any = (0.0, 0.0, 0.0)
 
 
 @dataclass
-class Mesh:
+class Mesh(Obstacle):
     """A triangle mesh, from arrays or a file.
 
     Attributes:
-        name: by which it is found.
-        pose: [7] x y z, quaternion w x y z; None: the identity.
         vertices: [V, 3], metres.
         faces: [F, 3], or flat, three numbers a triangle.
         file_path: STL, OBJ, PLY or GLB, instead of arrays.
         scale: factors on x, y, z, or one for all; None: 1.
     """
 
-    name: str
-    pose: Any = None
     vertices: Any = None
     faces: Any = None
     file_path: str | None = None
@@ -104,12 +109,10 @@ class Mesh:
 
 
 @dataclass
-class VoxelGrid:
+class VoxelGrid(Obstacle):
     """Values at the centres of the voxels of a box.
 
     Attributes:
-        name: by which it is found.
-        pose: [7] of its centre: x y z, quaternion w x y z; None: the identity.
         dims: [3] full edges, metres.
         voxel_size: edge of a voxel, metres.
         feature_tensor: a value for each voxel, x slowest; as an obstacle, signed distances, positive inside. Queries
@@ -118,8 +121,6 @@ class VoxelGrid:
         positive_inside: False: distances in feature_tensor are positive outside, as in cuRobo 0.8.
     """
 
-    name: str
-    pose: Any = None
     dims: Any = (0.0, 0.0, 0.0)
     voxel_size: float = 0.02
     feature_tensor: torch.Tensor | None = None

@@ -21,13 +21,6 @@ from lumigrad.client.torch.remote import outside_graphs, run
 
 _TILE_SIZE = 16
 _PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
-_IMAGES = {
-    "RGB": ("color", "transmittance"),
-    "D": ("depth", "transmittance"),
-    "ED": ("depth", "transmittance"),
-    "RGB+D": ("color", "depth", "transmittance"),
-    "RGB+ED": ("color", "depth", "transmittance"),
-}
 # gsplat shows what lies exactly in the eye's plane with a near plane of 0; nothing can be there.
 _LEAST_NEAR = 1e-6
 
@@ -168,7 +161,7 @@ def rasterization(
             ),
             cameras=ViewMatrices(width, height, projection_of(camera_model)),
             batch=tensors.batch,
-            outputs=(*_IMAGES[render_mode], *_PER_GAUSSIAN),
+            outputs=(*_images(render_mode), *_PER_GAUSSIAN),
             sparse=packed and sparse_grad,
         )
         frame = run(call, tensors.inputs)
@@ -182,6 +175,11 @@ def rasterization(
         alphas,
         intermediates(rendering, centres, tensors, tile_size),
     )
+
+
+def _images(render_mode: str) -> tuple[str, ...]:
+    parts = {"color": "RGB", "depth": "D"}
+    return (*(name for name, sign in parts.items() if sign in render_mode), "transmittance")
 
 
 def _no_colors(means: torch.Tensor) -> torch.Tensor:

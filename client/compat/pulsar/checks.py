@@ -159,15 +159,7 @@ def _batch_problems(arguments: ForwardArguments) -> Iterator[Problem]:
     batch = list(points.shape[:-2])
     if batch == [0]:
         yield 1, "vert_pos", "a batch of at least 1", list(points.shape)
-    rest = (
-        (2, "vert_col", arguments.vert_col, 2, "N, K"),
-        (3, "vert_rad", arguments.vert_rad, 1, "N"),
-        (4, "cam_params", arguments.cam_params, 1, "8 | 10 | 11 | 13"),
-        (13, "opacity", arguments.opacity, 1, "N"),
-    )
-    for number, name, tensor, dimensions, names in rest:
-        if tensor is None:
-            continue
+    for number, name, tensor, dimensions, names in _tensors(arguments):
         # A single camera may have its batch axis of 1 although the points have none.
         leading = list(tensor.shape[:-dimensions]) if tensor.ndim >= dimensions else None
         if leading != batch and not (name == "cam_params" and leading == [1] and not batch):
@@ -191,24 +183,25 @@ def _size_problems(arguments: ForwardArguments, limits: RendererLimits) -> Itera
 
 
 def _device_problems(arguments: ForwardArguments, device: torch.device) -> Iterator[Problem]:
-    for number, name, tensor in _tensors(arguments):
+    for number, name, tensor, *_ in _tensors(arguments):
         if tensor.device != device:
             yield number, name, f"a tensor on {device}, where this renderer is (move one with .to)", tensor.device
 
 
 def _type_problems(arguments: ForwardArguments) -> Iterator[Problem]:
-    for number, name, tensor in _tensors(arguments):
+    for number, name, tensor, *_ in _tensors(arguments):
         if tensor.dtype != torch.float32:
             yield number, name, "torch.float32 (Pulsar requires float types)", tensor.dtype
 
 
-def _tensors(arguments: ForwardArguments) -> Iterator[tuple[int, str, torch.Tensor]]:
-    yield 1, "vert_pos", arguments.vert_pos
-    yield 2, "vert_col", arguments.vert_col
-    yield 3, "vert_rad", arguments.vert_rad
-    yield 4, "cam_params", arguments.cam_params
+def _tensors(arguments: ForwardArguments) -> Iterator[tuple[int, str, torch.Tensor, int, str]]:
+    """Number, name, value, and the count and names of the axes behind those of the batch."""
+    yield 1, "vert_pos", arguments.vert_pos, 2, "N, 3"
+    yield 2, "vert_col", arguments.vert_col, 2, "N, K"
+    yield 3, "vert_rad", arguments.vert_rad, 1, "N"
+    yield 4, "cam_params", arguments.cam_params, 1, "8 | 10 | 11 | 13"
     if arguments.opacity is not None:
-        yield 13, "opacity", arguments.opacity
+        yield 13, "opacity", arguments.opacity, 1, "N"
 
 
 def _value_problems(arguments: ForwardArguments, limits: RendererLimits) -> Iterator[Problem]:

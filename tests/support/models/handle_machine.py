@@ -1,4 +1,4 @@
-"""Rules for handles, as users of the client hold them: whatever the worker loses, they show what they always did."""
+"""A stateful test of handles: they render the same content even if the worker has lost it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from support.workers.spooling import wait_until_written
 CAMERA = Camera.opencv(1.5 * WIDTH, 1.5 * WIDTH, WIDTH / 2, HEIGHT / 2, np.eye(3), np.zeros(3), WIDTH, HEIGHT)
 ANSWERS_BETWEEN = 15
 WHICH = st.integers(0, 1 << 16)
-# Two of them are one tenant's.
+# Two of the clients belong to one tenant.
 USERS = ("alice", "alice", "bob")
 
 
 @dataclass(frozen=True)
 class Held:
-    """A handle, whose it is, and what it must show."""
+    """A handle, its owner, and the expected content."""
 
     user: int
     handle: SceneHandle
@@ -31,7 +31,7 @@ class Held:
 
 
 class HandleMachine(RuleBasedStateMachine):
-    """Three clients of two tenants, of a worker that dies now and then, and has no room for all they put there."""
+    """Three clients of two tenants, with a worker that is killed at times and too small for all their scenes."""
 
     # Set before it runs.
     place: ModelWorker
@@ -41,7 +41,7 @@ class HandleMachine(RuleBasedStateMachine):
         target = self.place.process.target
         self.clients = [Client(target, token=TOKENS[tenant], retry_s=60) for tenant in USERS]
         self.held: list[Held] = []
-        # By tenant and content, whether anybody has updated what was put: others may hear of that.
+        # By tenant and content, whether a client has updated the scene, which other clients may observe.
         self.updated: set[tuple[str, int]] = set()
         for client in self.clients[1:]:
             for handle in client.list():
@@ -59,7 +59,7 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(which=WHICH, user=st.integers(0, 1), colors=st.integers(1, COLORS))
     @noted
     def update(self, which: int, user: int, colors: int) -> None:
-        """Change a scene, as its owner or as another client of the same tenant; what was refused changes nothing."""
+        """Update a scene, by its owner or by another client of the same tenant; a refused update changes nothing."""
         held = self._any(which)
         if held is None:
             return
@@ -76,7 +76,7 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(which=WHICH, retains=st.booleans(), dies=st.booleans())
     @noted
     def render(self, which: int, retains: bool, dies: bool) -> None:
-        """Show what a handle names, and differentiate it, in spite of a death in between."""
+        """Render a handle and differentiate, although the worker may be killed in between."""
         held = self._any(which)
         if held is None:
             return
@@ -98,7 +98,7 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     @noted
     def delete(self, which: int) -> None:
-        """Delete a scene; its handles go on, by putting it again."""
+        """Delete a scene; its handles still work, since the client stores it again."""
         held = self._any(which)
         if held is None:
             return
@@ -110,7 +110,7 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(which=WHICH, user=st.integers(0, 2))
     @noted
     def look(self, which: int, user: int) -> None:
-        """Ask for a scene by its name: no other is ever shown, nor another tenant's."""
+        """Get a scene by its id: the result is never another scene, nor one of another tenant."""
         held = self._any(which)
         if held is None:
             return

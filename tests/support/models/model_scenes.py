@@ -1,4 +1,4 @@
-"""Scenes that a model can name in a word, and the pictures that the kernels make of them in this process."""
+"""Small scenes for the stateful tests, and their images as the kernels render them in this process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from support.calls.raw_calls import Array, opencv_camera, spec_of, sphere_cloud
 
 CONTENTS, COLORS = 6, 5
 WIDTH, HEIGHT = 24, 16
-# Of every third scene, so many that only two of them fit into 2 MiB; of the others:
+# The number of spheres of every third scene, so that only two of those fit into 2 MiB; and of the others.
 _LARGE, _SMALL = 25_000, 40
 
 
 class Parameters(NamedTuple):
-    """What a scene consists of.
+    """The content of a scene.
 
     Attributes:
         content: Which scene was put.
@@ -34,19 +34,19 @@ class Parameters(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """By name."""
+        """The tensors by name."""
         cloud = sphere_cloud(_SMALL if self.content % 3 else _LARGE, seed=self.content)
         return {**cloud, "colors": self.new_colors} if self.colors else cloud
 
     @property
     def new_colors(self) -> Array:
-        """What the update brought."""
+        """The colours of the update."""
         count = _SMALL if self.content % 3 else _LARGE
         return np.random.default_rng(1000 + self.colors).random((count, 3), np.float32)
 
 
 def spec(scene_id: str = "", version: int = 0) -> render_pb2.RenderSpec:
-    """A small picture of a stored scene."""
+    """The specification of a small image of a stored scene."""
     made = spec_of(opencv_camera(WIDTH, HEIGHT), scene_id=scene_id, outputs=["color"])
     if version:
         made.scene_ref.version = version
@@ -55,7 +55,7 @@ def spec(scene_id: str = "", version: int = 0) -> render_pb2.RenderSpec:
 
 @cache
 def picture(parameters: Parameters) -> Array:
-    """What `spec` shows, without a worker."""
+    """The image of `spec`, rendered in process."""
     color: Array = _forward(parameters, retain=False).outputs["color"].numpy()
     assert len(np.unique(color)) > 10, "a picture of nothing is no test"
     return color
@@ -63,7 +63,7 @@ def picture(parameters: Parameters) -> Array:
 
 @cache
 def gradient(parameters: Parameters) -> Array:
-    """Of the sum of all that `picture` shows, with respect to the colours."""
+    """The gradient of the sum of `picture` with respect to the colours."""
     forward = _forward(parameters, retain=True)
     ones = torch.ones_like(forward.outputs["color"])
     return SPHERES.backward(forward.state, {"color": ones}, ["colors"], lambda: None).gradients["colors"].numpy()

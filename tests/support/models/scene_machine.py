@@ -1,4 +1,4 @@
-"""Rules for scenes, call by call: what must be answered, what may be, and what never."""
+"""A stateful test of scenes: for each call, the required, allowed and forbidden replies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from support.workers.spooling import wait_until_written
 
 Code = grpc.StatusCode
 _ANSWERS_BETWEEN = 20
-# Of the scenes that there are then; no strategy depends on what a worker answers.
+# An index into the scenes at that time, so that no strategy depends on replies of the worker.
 WHICH = st.integers(0, 1 << 16)
 RARELY = st.sampled_from((False, False, False, True))
 
 
 @dataclass(eq=False)
 class Stored:
-    """A scene, as the model knows it: its name, and the parameters of each version, of which the first is 1.
+    """The model of a scene: its id, and the parameters of each version from 1.
 
     Attributes:
         is_gone: It was deleted, or the worker said once that it is not there: it must never answer again.
@@ -44,12 +44,12 @@ class Stored:
 
     @property
     def version(self) -> int:
-        """The newest."""
+        """The newest version."""
         return len(self.versions)
 
 
 class Refused(Exception):
-    """A call that was answered with VersionMismatch, and what that said of the version that is there."""
+    """A VersionMismatch reply, with the version that it reports."""
 
     def __init__(self, actual: int) -> None:
         super().__init__(actual)
@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 class SceneMachine(RuleBasedStateMachine):
-    """Puts, updates, asks for, shows and deletes scenes of two tenants of a worker that dies now and then."""
+    """Puts, updates, gets, renders and deletes scenes of two tenants, with a worker that is killed at times."""
 
     # Set before it runs.
     place: ModelWorker
@@ -73,7 +73,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from(TENANTS), content=st.integers(0, CONTENTS - 1), tells_hash=st.booleans())
     @noted
     def put(self, tenant: str, content: int, tells_hash: bool) -> None:
-        """Store a scene; what is there already is found."""
+        """Store a scene; content that is already stored is found."""
         parameters = Parameters(content)
         told = self.hashes.get(content, "") if tells_hash else ""
         reply = self.place.clients[tenant].put(parameters.tensors, content_hash=told)
@@ -90,7 +90,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(which=WHICH, colors=st.integers(1, COLORS), age=st.sampled_from((0, 0, 0, 1, 2)), dies=st.booleans())
     @noted
     def update(self, which: int, colors: int, age: int, dies: bool) -> None:
-        """Change a scene, once, although its caller asks twice, and although the worker may die meanwhile."""
+        """Update a scene: exactly once, although the request is repeated and the worker may be killed meanwhile."""
         scene = self._any(which)
         if scene is None:
             return
@@ -103,7 +103,7 @@ class SceneMachine(RuleBasedStateMachine):
 
         try:
             if expected == scene.version:
-                # From now on there is no saying whether it was updated, before the answer comes.
+                # Until a reply arrives, it is unknown whether the scene was updated.
                 scene.is_durable = False
             is_time = dies and self.place.answers >= _ANSWERS_BETWEEN
             made = self._while_dying(scene, attempt) if is_time else self._answer(scene, attempt)
@@ -120,7 +120,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(which=WHICH, is_foreign=RARELY, age=st.integers(-1, 2))
     @noted
     def render(self, which: int, is_foreign: bool, age: int) -> None:
-        """Show a version, or whichever is current."""
+        """Render a version, or the current one."""
         scene = self._any(which)
         if scene is None:
             return
@@ -139,7 +139,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(which=WHICH, is_foreign=RARELY)
     @noted
     def get(self, which: int, is_foreign: bool) -> None:
-        """Ask for all of a scene."""
+        """Get a scene with its tensors."""
         scene = self._any(which)
         if scene is not None:
             self._get(scene, asking(scene, is_foreign))
@@ -157,7 +157,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     @noted
     def get_content(self, which: int) -> None:
-        """Ask for a scene by the content that it was put with, which may be another's now."""
+        """Get a scene by the hash of its original content, which may find another scene."""
         scene = self._any(which)
         if scene is None:
             return
@@ -172,7 +172,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(which=WHICH, is_foreign=RARELY)
     @noted
     def delete(self, which: int, is_foreign: bool) -> None:
-        """Delete a scene, or try to."""
+        """Delete a scene, which may not exist."""
         scene = self._any(which)
         if scene is None:
             return
@@ -185,7 +185,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from(TENANTS))
     @noted
     def list_all(self, tenant: str) -> None:
-        """Ask what there is."""
+        """List the scenes."""
         for info in listed(self.place.clients[tenant]):
             scene = self.stored[info.scene_id]
             assert (scene.tenant, scene.version, scene.is_gone) == (tenant, info.version, False)
@@ -193,8 +193,8 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(rests=st.booleans())
     @noted
     def die(self, rests: bool) -> None:
-        """Kill the worker, perhaps after it had the time to write what it has, and see what is left."""
-        # A death takes as long as hundreds of calls, and so does a rest.
+        """Kill the worker, possibly after it has written everything to the spool, and check what remains."""
+        # Rarely, since a restart takes as long as hundreds of calls.
         if self.place.answers < _ANSWERS_BETWEEN:
             return
         if rests:
@@ -206,7 +206,7 @@ class SceneMachine(RuleBasedStateMachine):
             self._get(scene, scene.tenant)
 
     def _rest(self) -> None:
-        """Have all written that is there."""
+        """Wait until everything is written to the spool."""
         if self.place.has_spool:
             wait_until_written(self.place.process)
             for client in self.place.clients.values():
@@ -214,14 +214,14 @@ class SceneMachine(RuleBasedStateMachine):
                     self.stored[info.scene_id].is_durable = True
 
     def _any(self, which: int) -> Stored | None:
-        """One of the scenes, most often of those that are there; None: there is none."""
+        """A scene, most often one that exists; None if there is none."""
         scenes = list(self.stored.values())
         there = [scene for scene in scenes if not scene.is_gone]
         chosen = there if there and which % 8 else scenes
         return chosen[which % len(chosen)] if chosen else None
 
     def _answer(self, scene: Stored, attempt: Callable[[], Any], tenant: str | None = None) -> Any:
-        """What a call about a scene returns; None: it is not there, which is as it should be."""
+        """The result of a call for a scene; None if it correctly reports that the scene does not exist."""
         is_own = tenant in (None, scene.tenant)
         try:
             reply = attempt()
@@ -239,7 +239,7 @@ class SceneMachine(RuleBasedStateMachine):
         return reply
 
     def _while_dying(self, scene: Stored, attempt: Callable[[], Any]) -> Any:
-        """As `_answer`, while the worker is killed: who hears nothing asks again."""
+        """As `_answer`, while the worker is killed; repeats the call if it gets no reply."""
         if time.monotonic() > self.place.until:
             return self._answer(scene, attempt)
         self.place.answers = 0
@@ -263,17 +263,17 @@ class SceneMachine(RuleBasedStateMachine):
             self._forget()
 
     def _forget(self) -> None:
-        """What was in memory only has gone."""
+        """Removes from the model what was in memory only."""
         if not self.place.has_spool:
             for scene in self.stored.values():
                 scene.is_gone = True
 
 
 def asking(scene: Stored, is_foreign: bool) -> str:
-    """Who asks for a scene."""
+    """The tenant of a call for a scene."""
     return next(tenant for tenant in TENANTS if (tenant != scene.tenant) == is_foreign)
 
 
 def listed(client: RawClient) -> Any:
-    """What a tenant has."""
+    """The scenes of a tenant."""
     return client.scene_stub.List(scene_pb2.ListRequest(), timeout=30).scenes

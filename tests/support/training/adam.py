@@ -46,7 +46,7 @@ class ReferenceAdam:
         self.first, self.second = np.zeros_like(self.raw), np.zeros_like(self.raw)
 
     def step(self, gradient: Values, number: int, rows: NDArray[np.bool_] | None = None) -> None:
-        """Of the rows that are given, or all."""
+        """Steps the given rows, or all."""
         chosen = slice(None) if rows is None else rows
         raw, first, second = self.raw[chosen], self.first[chosen], self.second[chosen]
         g = gradient[chosen] * slope(raw, self.activation)
@@ -75,7 +75,7 @@ def parameter(
 
 
 def used(of: Parameter, seed: str = "used") -> Parameter:
-    """The same after some steps: with moments."""
+    """The parameter with moments, as after some steps."""
     random = random_of(seed)
     shape = tuple(of.raw.shape)
     first = torch.from_numpy(random.standard_normal(shape).astype(np.float32))
@@ -83,7 +83,7 @@ def used(of: Parameter, seed: str = "used") -> Parameter:
 
 
 def copied(of: Parameter) -> Parameter:
-    """With tensors of its own."""
+    """A copy with separate tensors."""
     tensors = {name: getattr(of, name) for name in ("raw", "gradient", "first", "second", "value", "rows")}
     return replace(of, **{name: None if tensor is None else tensor.clone() for name, tensor in tensors.items()})
 
@@ -98,12 +98,12 @@ def stepped(
 
 
 def numbers(of: Parameter) -> dict[str, Tensor]:
-    """What a step changes."""
+    """The tensors that a step changes."""
     assert of.value is not None
     return {"raw": of.raw.cpu(), "first": of.first.cpu(), "second": of.second.cpu(), "value": of.value.cpu()}
 
 
 def assert_same(actual: Parameter, expected: Parameter) -> None:
-    """All that a step changes is equal, bit by bit."""
+    """Asserts that all tensors that a step changes are equal bit by bit."""
     for name, tensor in numbers(expected).items():
         np.testing.assert_array_equal(numbers(actual)[name].view(torch.int32), tensor.view(torch.int32), err_msg=name)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Of a normal number: exceeded once in a million.
+# The quantile of the normal distribution that is exceeded with probability 1e-6.
 _RARE = 4.75
 
 

@@ -50,7 +50,7 @@ def accumulated(gradient: Tensor, radii: Tensor, width: int, height: int) -> tup
 
 
 def observed(parameters: Parameters, gradient: Tensor, views: Tensor, radii: Tensor) -> Observed:
-    """Of the raw parameters and the sums over views."""
+    """The values that decide, from the parameters and the sums over views."""
     tensors = parameters.tensors
     mean = gradient.double() / views.clamp(min=1)
     if parameters.gaussians:
@@ -61,7 +61,7 @@ def observed(parameters: Parameters, gradient: Tensor, views: Tensor, radii: Ten
 
 
 def growth(rows: Observed, to: Thresholds, extent: float, after_reset: bool, revised: bool) -> Growth:
-    """Clones and splits, then prunes what there is, children with the sizes and opacities that they have."""
+    """Clones and splits, then prunes all rows, children by their own sizes and opacities."""
 
     def prune(size: Tensor, opacity: Tensor, radius: Tensor) -> Tensor:
         gone = opacity < to.prune_opacity
@@ -85,7 +85,7 @@ def growth(rows: Observed, to: Thresholds, extent: float, after_reset: bool, rev
 
 
 def children(parameters: Parameters, split: Tensor, draw: Draw, revised: bool) -> dict[str, Tensor]:
-    """What differs from a copy in the first children and, behind them, the second: float64."""
+    """The values of children that differ from a copy, those of first children before those of second ones; float64."""
     rows = split.numpy()
 
     def normals(stream: str) -> Tensor:

@@ -16,7 +16,7 @@ MOST_SHARES = 51
 
 
 def drawn(logits: Tensor, candidates: Tensor, number: int, draw: Draw, stream: str) -> Tensor:
-    """So many of the candidates (a mask), in proportion to their opacities: rows, in the order of the draws."""
+    """Samples candidates (a mask) in proportion to their opacities; returns rows in the order of the samples."""
     weights = torch.round(torch.sigmoid(logits.double()) * 2.0**32).clamp(min=1).long() * candidates
     ends = [0, *np.cumsum(weights.numpy().astype(object))]
     words = density_random.words(draw.seed, draw.step, STREAMS.index(stream), np.arange(number))

@@ -1,4 +1,4 @@
-"""The same training without the worker's part: torch's autograd, loss and Adam here, pictures from a worker."""
+"""A reference training: torch's autograd, loss and Adam in this process, with images rendered by a worker."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LocalTraining:
         self._is_gaussian = isinstance(scene, Gaussians)
 
     def values(self) -> dict[str, torch.Tensor]:
-        """As a scene has them."""
+        """The parameters after their activations, as a scene has them."""
         activations: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
             "scales": torch.exp, "radii": torch.exp, "opacities": torch.sigmoid,
         }  # fmt: skip

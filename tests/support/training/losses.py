@@ -37,7 +37,7 @@ def similarity(x: Tensor, y: Tensor, padding: str) -> Tensor:
 
 @dataclass(frozen=True)
 class LossCase:
-    """What is compared, and how."""
+    """The images, weights and settings of a loss."""
 
     name: str
     image: Tensor
@@ -46,7 +46,7 @@ class LossCase:
     options: dict[str, object] = field(default_factory=dict)
 
     def weights(self) -> tuple[float, float, float]:
-        """Of L1, L2 and 1 - SSIM."""
+        """The weights of L1, L2 and 1 - SSIM."""
         l1, l2, dssim = (
             self.options.get(name, default) for name, default in (("l1", 0.8), ("l2", 0.0), ("dssim", 0.2))
         )
@@ -54,12 +54,12 @@ class LossCase:
 
     @property
     def padding(self) -> str:
-        """Of the similarity's windows."""
+        """The padding of the SSIM windows."""
         return str(self.options.get("padding", "same"))
 
 
 def _mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Of a view [H, W, K] with weights [H, W]."""
+    """The mean of a view [H, W, K] with weights [H, W]."""
     total = weights.sum() * values.shape[-1]
     return (values * weights[..., None]).sum() / total if total > 0 else (values * 0).sum()
 

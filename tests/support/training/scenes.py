@@ -14,7 +14,7 @@ SIZE = (40, 32)
 
 @dataclass(frozen=True)
 class Lesson:
-    """Where a training begins, and what it is to learn."""
+    """The initial scene of a training, and its target images."""
 
     scene: Gaussians | Spheres
     truth: Gaussians | Spheres
@@ -26,7 +26,7 @@ class Lesson:
         return [np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8) for picture in pictures]
 
     def wrapped(self, client: Client, **settings: Any) -> list[Target]:
-        """The same as targets."""
+        """The images as targets."""
         return [Target(picture) for picture in self.targets(client, **settings)]
 
 

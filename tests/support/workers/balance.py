@@ -38,7 +38,7 @@ def left(process: WorkerProcess) -> dict[str, float]:
         return {}
     assert len(samples) == len(_READ)
     values = {name: float(value) for name, value in samples}
-    # Those that are stored keep theirs.
+    # Stored trainings keep their resources.
     counted = _TAKEN if values[_TRAININGS] else (*_TAKEN, _TRAINING)
     return {name: values[name] for name in counted if values[name]}
 

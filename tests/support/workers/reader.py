@@ -16,7 +16,7 @@ from support.calls.raw_calls import RawClient, opencv_camera, spec_of
 
 
 class Reader:
-    """One such process, asking for the colours of a stored scene."""
+    """Such a process, which requests the colours of a stored scene."""
 
     def __init__(self, target: str, scene_id: str, width: int, height: int, token: str = "") -> None:
         """Returns when its reply has begun; `token` is sent if the worker asks for one."""

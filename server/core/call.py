@@ -54,20 +54,17 @@ class StageTimes:
     """Milliseconds by stage, in the order in which stages were first entered, and each interval."""
 
     def __init__(self) -> None:
-        self._created = self._started = self._ended = time.perf_counter()
+        # By `time.perf_counter`: when the call arrived and ended.
+        self.created = self._started = self.ended = time.perf_counter()
         # Converts the stages' monotonic clock to the time of day, which may jump.
-        self._epoch_ns = time.time_ns() - int(self._created * _SECOND_NS)
-        self._milliseconds: dict[str, float] = {}
-        self._spans: list[StageSpan] = []
+        self._epoch_ns = time.time_ns() - int(self.created * _SECOND_NS)
+        self.milliseconds: dict[str, float] = {}
+        # Ordered by their ends.
+        self.spans: list[StageSpan] = []
 
     def restart(self) -> None:
         """Measure the total from now on: the header has arrived."""
         self._started = time.perf_counter()
-
-    @property
-    def milliseconds(self) -> Mapping[str, float]:
-        """The milliseconds by stage so far."""
-        return self._milliseconds
 
     @property
     def total(self) -> float:
@@ -76,23 +73,8 @@ class StageTimes:
 
     def end(self) -> float:
         """Record the end of the call; returns its total milliseconds."""
-        self._ended = time.perf_counter()
-        return (self._ended - self._started) * 1e3
-
-    @property
-    def ended_ns(self) -> int:
-        """When the call ended, nanoseconds since 1970."""
-        return self.epoch_ns(self._ended)
-
-    @property
-    def created_ns(self) -> int:
-        """When the call arrived, nanoseconds since 1970."""
-        return self.epoch_ns(self._created)
-
-    @property
-    def spans(self) -> Sequence[StageSpan]:
-        """The intervals so far, ordered by their ends."""
-        return self._spans
+        self.ended = time.perf_counter()
+        return (self.ended - self._started) * 1e3
 
     def epoch_ns(self, moment: float) -> int:
         """Convert a time of `time.perf_counter` to nanoseconds since 1970."""
@@ -110,13 +92,13 @@ class StageTimes:
         """
         now = time.perf_counter()
         length = sum(milliseconds.values()) / 1e3
-        room = now - (self._spans[-1].ended if self._spans else self._created)
+        room = now - (self.spans[-1].ended if self.spans else self.created)
         scale = 1.0 if length <= room else room / length
         started = now - length * scale
         for stage, value in milliseconds.items():
             name, ended = f"kernel.{stage}", started + value / 1e3 * scale
-            self._milliseconds[name] = self._milliseconds.get(name, 0.0) + value
-            self._spans.append(StageSpan(name, started, ended))
+            self.milliseconds[name] = self.milliseconds.get(name, 0.0) + value
+            self.spans.append(StageSpan(name, started, ended))
             started = ended
 
     def stage(self, name: str) -> AbstractContextManager[None]:
@@ -125,13 +107,13 @@ class StageTimes:
 
     def message(self) -> timings_pb2.Timings:
         """The timings as a reply carries them."""
-        stages = [timings_pb2.Stage(name=name, milliseconds=value) for name, value in self._milliseconds.items()]
+        stages = [timings_pb2.Stage(name=name, milliseconds=value) for name, value in self.milliseconds.items()]
         return timings_pb2.Timings(stages=stages, total_milliseconds=self.total)
 
     def _add(self, span: StageSpan) -> None:
         milliseconds = (span.ended - span.started) * 1e3
-        self._milliseconds[span.stage] = self._milliseconds.get(span.stage, 0.0) + milliseconds
-        self._spans.append(span)
+        self.milliseconds[span.stage] = self.milliseconds.get(span.stage, 0.0) + milliseconds
+        self.spans.append(span)
 
 
 class _Stage:

@@ -23,7 +23,6 @@ class BusyError(Exception):
     """Too little of a shared resource is left for the call.
 
     Attributes:
-        what: The text for the caller.
         retry_seconds: None: retrying cannot help.
     """
 

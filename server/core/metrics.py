@@ -90,83 +90,42 @@ class Metrics:
         # `_created` series would double the number of series and are not used.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)
-        self.calls = Counter("lumigrad_calls", "Calls that have ended.", ["method", "code"], registry=registry)
-        self.call_seconds = Histogram(
-            "lumigrad_call_seconds", "Duration of a call from its arrival to its end.", ["method"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self.stage_seconds = Histogram(
-            "lumigrad_stage_seconds", "Duration of the stages of a call outside the kernels.", ["stage"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self.kernel_seconds = Histogram(
-            "lumigrad_kernel_seconds", "Duration of kernel stages, measured on the device.", ["engine", "op", "stage"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self.batch_views = Histogram(
-            "lumigrad_batch_views", "Views per batch of calls that can be batched.",
-            buckets=_VIEWS, registry=registry,
-        )  # fmt: skip
-        self.bytes = Counter(
-            "lumigrad_payload_bytes", "Payload bytes received and sent.", ["method", "direction"], registry=registry
+        counter = functools.partial(Counter, namespace="lumigrad", registry=registry)
+        gauge = functools.partial(Gauge, namespace="lumigrad", registry=registry)
+        histogram = functools.partial(Histogram, namespace="lumigrad", registry=registry, buckets=_SECONDS)
+        self.calls = counter("calls", "Calls that have ended.", ["method", "code"])
+        self.call_seconds = histogram("call_seconds", "Duration of a call from its arrival to its end.", ["method"])
+        self.stage_seconds = histogram(
+            "stage_seconds", "Duration of the stages of a call outside the kernels.", ["stage"]
         )
-        self.rejections = Counter(
-            "lumigrad_rejections", "Calls refused before they reached the device.", ["reason"], registry=registry
+        self.kernel_seconds = histogram(
+            "kernel_seconds", "Duration of kernel stages, measured on the device.", ["engine", "op", "stage"]
         )
-        self.evictions = Counter(
-            "lumigrad_evictions", "Stored objects evicted for lack of memory or use.", ["store", "reason"],
-            registry=registry,
-        )  # fmt: skip
-        self.scene_puts = Counter(
-            "lumigrad_scene_puts",
-            "Scene uploads, by whether the content was already stored.",
-            ["result"],
-            registry=registry,
+        self.batch_views = histogram("batch_views", "Views per batch of calls that can be batched.", buckets=_VIEWS)
+        self.bytes = counter("payload_bytes", "Payload bytes received and sent.", ["method", "direction"])
+        self.rejections = counter("rejections", "Calls refused before they reached the device.", ["reason"])
+        self.evictions = counter("evictions", "Stored objects evicted for lack of memory or use.", ["store", "reason"])
+        self.scene_puts = counter("scene_puts", "Scene uploads, by whether the content was already stored.", ["result"])
+        self.context_lookups = counter("context_lookups", "Look-ups of forward states.", ["result"])
+        self.lane_fallbacks = counter("lane_fallbacks", "Uses of the stream in place of shared memory.", ["reason"])
+        self.nonfinite_gradients = counter(
+            "nonfinite_gradients", "NaN or infinite values in gradients that were sent.", ["engine"]
         )
-        self.context_lookups = Counter(
-            "lumigrad_context_lookups", "Look-ups of forward states.", ["result"], registry=registry
-        )
-        self.lane_fallbacks = Counter(
-            "lumigrad_lane_fallbacks", "Uses of the stream in place of shared memory.", ["reason"],
-            registry=registry,
-        )  # fmt: skip
-        self.nonfinite_gradients = Counter(
-            "lumigrad_nonfinite_gradients", "NaN or infinite values in gradients that were sent.", ["engine"],
-            registry=registry,
-        )  # fmt: skip
-        self.tenant_calls = Counter("lumigrad_tenant_calls", "Calls of a tenant.", ["tenant"], registry=registry)
-        self.tenant_bytes = Counter(
-            "lumigrad_tenant_payload_bytes",
-            "Payload bytes of a tenant, received and sent.",
-            ["tenant"],
-            registry=registry,
-        )
-        self.spans = Counter("lumigrad_trace_spans", "Trace spans of calls.", ["result"], registry=registry)
-        self.spool_writes = Counter(
-            "lumigrad_spool_writes", "Writes to the spool.", ["kind", "result"], registry=registry
-        )
-        self.spool_reads = Counter(
-            "lumigrad_spool_reads", "Reads from the spool.", ["kind", "result"], registry=registry
-        )
-        self._shortages = Counter(
-            "lumigrad_memory_shortages", "Failed allocations of device memory.", ["result"], registry=registry
-        )
+        self.tenant_calls = counter("tenant_calls", "Calls of a tenant.", ["tenant"])
+        self.tenant_bytes = counter("tenant_payload_bytes", "Payload bytes of a tenant, received and sent.", ["tenant"])
+        self.spans = counter("trace_spans", "Trace spans of calls.", ["result"])
+        self.spool_writes = counter("spool_writes", "Writes to the spool.", ["kind", "result"])
+        self.spool_reads = counter("spool_reads", "Reads from the spool.", ["kind", "result"])
+        self._shortages = counter("memory_shortages", "Failed allocations of device memory.", ["result"])
         self._tenants: set[str] = set()
-        self._restarts = Counter(
-            "lumigrad_worker_restarts", "Restarts of the worker by the supervisor.", registry=registry
-        )
-        self._last_exit = Gauge(
-            "lumigrad_worker_last_exit", "1 for the reason for which the previous worker ended.", ["reason"],
-            registry=registry,
-        )  # fmt: skip
-        self._calls_in_stage = Gauge(
-            "lumigrad_calls_in_stage", "Calls in progress, by stage.", ["stage"], registry=registry
-        )
+        self._restarts = counter("worker_restarts", "Restarts of the worker by the supervisor.")
+        self._last_exit = gauge("worker_last_exit", "1 for the reason for which the previous worker ended.", ["reason"])
+        self._calls_in_stage = gauge("calls_in_stage", "Calls in progress, by stage.", ["stage"])
         self._show_zeros()
         # Cached because finding a series by its labels takes longer than counting.
         self._series_of_call = functools.cache(self._find_call)
         self._series_of_stage = functools.cache(self._find_stage)
-        self._gauges = {name: Gauge(f"lumigrad_{name}", text, registry=registry) for name, text in _GAUGES.items()}
+        self._gauges = {name: gauge(name, text) for name, text in _GAUGES.items()}
 
     def _show_zeros(self) -> None:
         """Create series at 0: otherwise the first event of a kind would not show as an increase."""
@@ -261,7 +220,7 @@ class Metrics:
     def observe_stages(self, read: Callable[[], Mapping[str, float]]) -> None:
         """Set the function that returns the calls in progress by stage."""
         for stage in CALL_STAGES:
-            self._calls_in_stage.labels(stage).set_function(functools.partial(_read_one, read, stage))
+            self._calls_in_stage.labels(stage).set_function(functools.partial(lambda name: read()[name], stage))
 
 
 class _Before(Collector):
@@ -310,7 +269,3 @@ class _Accounts(Collector):
             for label, amount in by_label.items():
                 of_tenants.add_metric([resource, label], amount)
         yield from (taken, limit, of_tenants)
-
-
-def _read_one(read: Callable[[], Mapping[str, float]], name: str) -> float:
-    return read()[name]

@@ -35,25 +35,18 @@ class Receiver(Generic[M]):
             raise InvalidArgumentError("stream", "a header first", "nothing" if first is None else "data")
         self._first = first
         self.header: M = first.message
+        self._length: int = first.message.payload_bytes  # type: ignore[attr-defined]
 
     def length(self, limit_bytes: int) -> int:
         """The payload's bytes according to the header, at most `limit_bytes`, which `payload` enforces."""
-        length: int = self.header.payload_bytes  # type: ignore[attr-defined]
-        return min(length, limit_bytes)
+        return min(self._length, limit_bytes)
 
     def payload(self, limit_bytes: int, payload_memory: PayloadMemory) -> PayloadReader:
         """Read as many bytes as the header announces."""
-        length: int = self.header.payload_bytes  # type: ignore[attr-defined]
-        assembler = PayloadAssembler(length, limit_bytes, payload_memory.allocator(self._call))
-        assembler.add(self._first.data)
-        while not assembler.is_full:
-            frame = next(self._frames, None)
-            if frame is None:
-                break
-            _refuse_fields(frame)
-            assembler.add(frame.data)
+        assembler = PayloadAssembler(self._length, limit_bytes, payload_memory.allocator(self._call))
+        payload = assembled(assembler, self._first, self._frames, "only data after the header", "a second header")
         self._call.receiving.restart()
-        return self._call.lane.reader(assembler.finish(), limit_bytes - length, payload_memory.allocator(self._call))
+        return self._call.lane.reader(payload, limit_bytes - self._length, payload_memory.allocator(self._call))
 
     def expect_end(self) -> None:
         """Raise an InvalidArgumentError if the stream continues after its payload.
@@ -61,16 +54,29 @@ class Receiver(Generic[M]):
         The end of a stream is a separate message: checked after the work, it costs no wait.
         """
         for frame in self._frames:
-            _refuse_fields(frame)
+            _refuse_fields(frame, "only data after the header", "a second header")
             if frame.data.nbytes:
-                length: int = self.header.payload_bytes  # type: ignore[attr-defined]
-                raise InvalidArgumentError("data", f"payload_bytes = {length} bytes in all", "more")
+                raise InvalidArgumentError("data", f"payload_bytes = {self._length} bytes in all", "more")
 
 
-def _refuse_fields(frame: Frame[Any]) -> None:
+def assembled(
+    assembler: PayloadAssembler, first: Frame[Any], frames: Iterator[Frame[Any]], limit: str, other: str
+) -> memoryview:
+    """Receive a whole payload; InvalidArgumentError, that expected `limit` and got `other`, for a frame with fields."""
+    assembler.add(first.data)
+    while not assembler.is_full:
+        frame = next(frames, None)
+        if frame is None:
+            break
+        _refuse_fields(frame, limit, other)
+        assembler.add(frame.data)
+    return assembler.finish()
+
+
+def _refuse_fields(frame: Frame[Any], limit: str, other: str) -> None:
     if frame.message is not None and frame.message.ListFields():
         name = frame.message.ListFields()[0][0].name
-        raise InvalidArgumentError(name, "only data after the header", "a second header")
+        raise InvalidArgumentError(name, limit, other)
 
 
 Forward = TypeVar("Forward", render_pb2.RenderReply, distance_pb2.QueryReply)

@@ -96,7 +96,7 @@ class DeviceExecutor:
         with self._changed:
             if self._refusal is not None:
                 raise self._refusal
-            self._waiting.put(job, self._running)
+            self._waiting.admit(job, self._running)
             self._changed.notify()
         if call is not None:
             call.on_end(lambda: self._withdraw(job, call))
@@ -155,7 +155,7 @@ class DeviceExecutor:
 
     def _next(self) -> Batch:
         """The next batch of jobs."""
-        jobs = self._waiting.take()
+        jobs = [self._waiting.take()]
         until = time.monotonic() + self._batch_wait_seconds
         while self._waiting.fill_up(jobs) and self._refusal is None:
             left = until - time.monotonic()

@@ -344,33 +344,26 @@ _NEWEST = 0.2
 _BATCH_SECONDS = 0.02
 
 
-class DeviceQueue:
+class DeviceQueue(FairQueue[Job[Any]]):
     """The fair queue of jobs, with estimates of their times. Not thread-safe: the owner holds a lock."""
 
     def __init__(self, size: int, *, has_tenants: bool) -> None:
-        self._queue: FairQueue[Job[Any]] = FairQueue(size, has_tenants=has_tenants)
+        super().__init__(size, has_tenants=has_tenants)
         self._estimates = Estimates()
         self._mean_seconds = 0.01
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     @property
     def predicted_bytes(self) -> int:
         """The device memory that all jobs are predicted to take."""
-        return sum(job.cost.bytes for job in self._queue)
+        return sum(job.cost.bytes for job in self)
 
-    def put(self, job: Job[Any], running: Batch | None) -> None:
+    def admit(self, job: Job[Any], running: Batch | None) -> None:
         """Add a job: BusyError if the queue is full, DeadlineTooNearError if the job cannot end before its deadline."""
         self._check_deadline(job, running)
-        if not self._queue.put(job):
-            depth = len(self._queue)
-            full = f"{depth} calls wait for the device, {self._queue.why_none}"
+        if not self.put(job):
+            depth = len(self)
+            full = f"{depth} calls wait for the device, {self.why_none}"
             raise BusyError(full, max(0.01, self._mean_seconds * depth))
-
-    def take(self) -> list[Job[Any]]:
-        """Remove and return the next job; the queue must not be empty."""
-        return [self._queue.take()]
 
     def fill_up(self, jobs: list[Job[Any]]) -> bool:
         """Move jobs that may run with those taken from the queue to `jobs`, up to a full batch; False if it is full."""
@@ -386,23 +379,15 @@ class DeviceQueue:
             fill += self._fill(job)
             return True
 
-        jobs += self._queue.take_along(fits)
+        jobs += self.take_along(fits)
         return fill + self._fill(jobs[0]) <= 1
 
     def record(self, batch: Batch, seconds: float) -> None:
         """Charge the device time of a batch, and update the estimates."""
         self._mean_seconds += _NEWEST * (seconds - self._mean_seconds)
-        self._queue.charge(seconds)
+        self.charge(seconds)
         if not batch.errors and batch.cost.kind is not None:
             self._estimates.add(batch.cost.kind, seconds / batch.cost.views)
-
-    def remove(self, job: Job[Any]) -> bool:
-        """Remove a job; False if it is not in the queue."""
-        return self._queue.remove(job)
-
-    def clear(self) -> list[Job[Any]]:
-        """Remove all jobs."""
-        return self._queue.clear()
 
     def _fill(self, job: Job[Any]) -> float:
         """The fraction of a full batch that a job takes, by its entry and by its time."""
@@ -416,15 +401,15 @@ class DeviceQueue:
         # Without estimates no job is refused.
         if job.call is None or not least:
             return
-        needed, left = self._ahead(job, running) + least, job.call.remaining
+        needed, left = self._seconds_ahead(job, running) + least, job.call.remaining
         if needed > left:
             raise DeadlineTooNearError(needed, max(0.0, left))
 
-    def _ahead(self, job: Job[Any], running: Batch | None) -> float:
+    def _seconds_ahead(self, job: Job[Any], running: Batch | None) -> float:
         """The least time until a job can run: jobs before it may run in one batch, or may miss their deadlines."""
         seconds = 0.0 if running is None else self._rest(running)
         counted: set[Hashable] = set()
-        for other in self._queue.ahead_of(job):
+        for other in self.ahead_of(job):
             key = other if other.entry is None else other.entry.key
             if job.entry is not None and key == job.entry.key:
                 break

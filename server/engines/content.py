@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,7 +11,7 @@ import torch
 
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import PayloadReader, nbytes
-from lumigrad.server.core.limits import require
+from lumigrad.server.core.limits import Limits, require
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
@@ -59,7 +60,6 @@ class Outline:
     """The facts of a scene's header that requests are checked against.
 
     Attributes:
-        shapes: The shapes of its tensors, by name.
         obstacles: The number of obstacles of a world; 1 for a mesh.
         environments: The number of environments of a world; 1 for a mesh.
     """
@@ -101,3 +101,27 @@ class Content(Protocol):
 
     def message(self, tensors: Mapping[str, tensor_pb2.Tensor]) -> scene_pb2.Scene:
         """The scene as a message, as a client would put it; `tensors` are its encoded tensors."""
+
+
+class Rules(ABC):
+    """Which tensors scenes of one kind have, and what may be in them."""
+
+    # Its field in `Scene`, and the engine that computes with it.
+    name: str
+    engine: str
+
+    def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
+        """Check the type of a tensor, float32 where a kind allows no other, and that its size can be computed."""
+        check_float32(tensor, field)
+
+    @abstractmethod
+    def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
+        """Check the shapes in the header; `field` is the path of the scene in the request."""
+
+    @abstractmethod
+    def check_values(self, tensors: Tensors, field: str) -> None:
+        """Check what only the device can see quickly."""
+
+    @abstractmethod
+    def count(self, shapes: Shapes) -> int:
+        """The number of primitives."""

@@ -46,7 +46,6 @@ class DistancePlan(Plan):
     """A checked query, without the world.
 
     Attributes:
-        settings: The kernels' settings.
         per_obstacle: Whether distances are returned for each obstacle.
         tensors: The spheres and, if there are several environments, each trajectory's.
         poses: Poses for this call; None: those of the world.

@@ -16,7 +16,7 @@ from lumigrad.kernels.gaussians import OUTPUTS, SCENE_GRADIENTS, Camera, Setting
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
 from lumigrad.server.engines.base import RenderEngine
-from lumigrad.server.engines.content import Shapes, Tensors, check_float32, check_shape
+from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
 from lumigrad.server.engines.requests import (
     Plan,
     check_cameras,
@@ -25,7 +25,7 @@ from lumigrad.server.engines.requests import (
     fill_of,
     gaussian_camera,
 )
-from lumigrad.v1 import gaussians_pb2, render_pb2, tensor_pb2
+from lumigrad.v1 import gaussians_pb2, render_pb2
 
 KIND = "gaussians"
 _COEFFICIENTS = (1, 4, 9, 16, 25)
@@ -67,14 +67,10 @@ class Layout:
         return self.lead[-1]
 
 
-class GaussianRules:
+class GaussianRules(Rules):
     """The rules for scenes of Gaussians."""
 
     name = engine = KIND
-
-    def check_type(self, _: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-        """Check that a tensor is float32 and its shape valid."""
-        check_float32(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check the shapes in the header; `field` is the path of the cloud in the request."""

@@ -27,7 +27,7 @@ def _count(tensor: torch.Tensor) -> int:
     return tensor.numel() - int(torch.isfinite(tensor).sum())
 
 
-_TORCH = {
+TORCH_DTYPES = {
     0: torch.float32,
     dtypes.FLOAT32: torch.float32,
     dtypes.FLOAT16: torch.float16,
@@ -50,14 +50,14 @@ class Wanted:
         for name in names:
             require(name in known, "spec.wanted", f"names out of {', '.join(known)}", name)
         limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
-        require(message.dtype in _TORCH, "spec.format.dtype", limit, dtypes.name(message.dtype))
+        require(message.dtype in TORCH_DTYPES, "spec.format.dtype", limit, dtypes.name(message.dtype))
         return Wanted(tuple(dict.fromkeys(names)) or plan.default_wanted, message)
 
     def bytes(self, plan: Plan, limits: Limits) -> int:
         """The largest size of the reply, checked against the limits."""
         size = _INDEX_BYTES * plan.count if self.format.sparse else 0
         for name in self.names:
-            dtype = _TORCH[self.format.dtype] if name in plan.row_gradients else torch.float32
+            dtype = TORCH_DTYPES[self.format.dtype] if name in plan.row_gradients else torch.float32
             size += dtype.itemsize * plan.gradient_sizes[name]
         limit = f"gradients of at most {limits.payload_bytes} bytes of reply"
         require(size <= limits.payload_bytes, "spec.wanted", limit, size)
@@ -84,5 +84,5 @@ def formatted(
         rows = gradient
         if index is not None and touched is not None:
             rows = gradient.reshape(-1, *gradient.shape[touched.dim() :]).index_select(0, index)
-        gradients[name] = rows.to(_TORCH[message.dtype])
+        gradients[name] = rows.to(TORCH_DTYPES[message.dtype])
     return gradients

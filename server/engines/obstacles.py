@@ -29,7 +29,6 @@ class Draft:
     """An obstacle whose header was checked.
 
     Attributes:
-        name: The obstacle's name.
         mesh_id: The scene id of its mesh; empty: it is not a mesh.
         instance: The kernels' instance, without the values of a grid.
         grid: The grid message whose values are still missing, if it is a grid.

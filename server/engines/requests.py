@@ -28,12 +28,10 @@ class Plan(ABC):
 
     Attributes:
         outputs: The requested outputs, each once.
-        output_shapes: The shape of every output of the engine.
         upstream_shapes: The shape of every output gradient that a Backward may bring.
         gradient_sizes: The number of values of every gradient that a Backward may ask for.
         default_wanted: The gradients of a Backward that names none.
         row_gradients: The gradients that have a row per primitive.
-        count: The number of primitives.
         views: The number of views that are rendered; 1 for a query.
         kind: Plans for one scene with equal kinds may run in one batch; None: it runs alone.
         fill: The fraction of a full batch that it takes.

@@ -31,7 +31,6 @@ class Task:
     """The checked request of one call to an engine.
 
     Attributes:
-        engine: The engine that computes the answer.
         plan: The request, as the engine has checked and read it.
         field: The path of the spec in the request, for error texts.
         scene: The stored scene; None: the scene came with the request.

@@ -14,7 +14,7 @@ from lumigrad.kernels import spheres
 from lumigrad.kernels.spheres import OUTPUTS, Camera, Settings
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
 from lumigrad.server.engines.base import RenderEngine
-from lumigrad.server.engines.content import Shapes, Tensors, check_float32, check_shape
+from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
 from lumigrad.server.engines.requests import (
     Plan,
     check_cameras,
@@ -25,19 +25,15 @@ from lumigrad.server.engines.requests import (
     projection_of,
     rows,
 )
-from lumigrad.v1 import camera_pb2, render_pb2, spheres_pb2, tensor_pb2
+from lumigrad.v1 import camera_pb2, render_pb2, spheres_pb2
 
 KIND = "spheres"
 
 
-class SphereRules:
+class SphereRules(Rules):
     """The rules for scenes of spheres."""
 
     name = engine = KIND
-
-    def check_type(self, _: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-        """Check that a tensor is float32 and its shape valid."""
-        check_float32(tensor, field)
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check the shapes in the header; `field` is the path of the cloud in the request."""

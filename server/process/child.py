@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from lumigrad.server.core.link import Order, SupervisorEnd
+from lumigrad.server.core.config import Config
+from lumigrad.server.core.link import BEAT, History
 
 # prctl(2): the signal that a process is sent when its parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -38,7 +42,7 @@ def main() -> int:
 
     end = WorkerEnd(line)
     order = end.order()
-    return 0 if order is None else run(order.config, order.history, end)
+    return 0 if order is None else run(*order, end)
 
 
 def _die_with_parent() -> None:
@@ -56,64 +60,59 @@ _ENVIRONMENT = {
     # memory of its busiest moment, so that memory would grow for hours.
     "MALLOC_ARENA_MAX": "4",
 }
+_RECEIVE_BYTES = 4096
 # The time for a hung process to log its stacks.
 _DUMP_SECONDS = 0.5
 
 
-class WorkerProcess:
-    """A process that loads everything when created, and serves once it gets an order."""
+class WorkerProcess(subprocess.Popen[bytes]):
+    """A process that loads everything when created, and serves once it gets an order; the socket to it never blocks."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        mine, its = socket.socketpair()
+        self.line, its = socket.socketpair()
+        self.line.setblocking(False)
+        self._received = b""
         with its:
-            self._process = subprocess.Popen(
+            super().__init__(
                 command,
                 stdin=its.fileno(),
                 env={**_ENVIRONMENT, **os.environ, PARENT: str(os.getpid())},
                 # Only the supervisor gets a terminal's Control-C; it forwards the signal.
                 start_new_session=True,
             )
-        self.line = SupervisorEnd(mine)
         self.heard = time.monotonic()
         self.announced = False
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    def order(self, order: Order) -> None:
-        """Send the order to serve."""
+    def order(self, config: Config, history: History) -> None:
+        """Send the order to serve; a worker that has just exited is not an error."""
         self.heard = time.monotonic()
-        self.line.send(order)
+        fields = {"config": dataclasses.asdict(config), "history": dataclasses.asdict(history)}
+        with contextlib.suppress(OSError):
+            self.line.sendall(f"{json.dumps(fields)}\n".encode())
 
-    def announcements(self) -> Iterator[str] | None:
-        """The lines that it announced, for standard output; None if it closed the socket."""
-        texts = self.line.announcements()
-        if texts is None:
+    def announcements(self) -> list[str] | None:
+        """The lines that it announced, for standard output, without heartbeats; None if it closed the socket."""
+        try:
+            received = self.line.recv(_RECEIVE_BYTES)
+        except OSError:
+            return None
+        if not received:
             return None
         self.heard = time.monotonic()
-        said = list(texts)
+        *lines, self._received = (self._received + received).split(b"\n")
+        said = [line.decode() for line in lines if line != BEAT]
         self.announced = self.announced or bool(said)
-        return iter(said)
-
-    def ended(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def stop(self) -> None:
-        """Ask it to drain and exit."""
-        self._process.send_signal(signal.SIGTERM)
+        return said
 
     def dump(self) -> None:
         """Ask it to log the stacks of its threads, and wait for that."""
-        self._process.send_signal(signal.SIGQUIT)
+        self.send_signal(signal.SIGQUIT)
         time.sleep(_DUMP_SECONDS)
 
-    def kill(self) -> int:
-        """Kill it; returns its exit code."""
-        self._process.kill()
-        return self._process.wait()
+    def kill(self) -> None:
+        """Kill it, and wait for its end."""
+        super().kill()
+        self.wait()
 
     def close(self) -> None:
         """Close the socket; a spare that waits for an order then exits."""

@@ -104,13 +104,10 @@ class Emergency:
 
     def __init__(self, handler: CallHandler, tell_health: Callable[[bool], None]) -> None:
         self._handler = handler
-        self._executor: DeviceExecutor | None = None
+        # Its jobs are refused; set once it is made, because it reports failures here.
+        self.executor: DeviceExecutor | None = None
         self._tell_health = tell_health
         self._begun = threading.Lock()
-
-    def refuse_jobs_of(self, executor: DeviceExecutor) -> None:
-        """Have `end` refuse the jobs of an executor; of one that is made later, because it reports failures here."""
-        self._executor = executor
 
     def end(self, code: int, why: str, error: BaseException | None = None) -> None:
         """Refuse waiting calls with UNAVAILABLE, then exit. Returns at once; later calls do nothing."""
@@ -118,8 +115,8 @@ class Emergency:
             return
         logs.event(why, logging.ERROR, error=error, exit_code=code)
         self._handler.close()
-        if self._executor is not None:
-            self._executor.abandon()
+        if self.executor is not None:
+            self.executor.abandon()
         # The device's thread may be the caller, and has to send its last reply.
         threading.Thread(target=self._exit, args=(code,), name="emergency", daemon=True).start()
 

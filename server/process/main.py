@@ -6,15 +6,15 @@ import faulthandler
 import logging
 import os
 import signal
-import sys
 import threading
+from functools import partial
 
 import torch
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import CONFIG_ERROR, DEVICE_ERROR, STOPPED
-from lumigrad.server.core.link import History, WorkerEnd
+from lumigrad.server.core.link import History, WorkerEnd, signal_pipe
 from lumigrad.server.process.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -32,9 +32,9 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     faulthandler.register(signal.SIGQUIT)
     # The kernels have their own threads, with which torch's threads would compete.
     torch.set_num_threads(1)
-    signals = _listen()
+    signals = signal_pipe(_SIGNALS)
     try:
-        worker = Worker(config, history or History(), supervisor.beat if supervisor else _unwatched)
+        worker = Worker(config, history or History(), supervisor.beat if supervisor else lambda: None)
     except ConfigError as error:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
@@ -44,7 +44,7 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     except Exception as error:
         logs.event("the device failed its first render", logging.ERROR, error=error)
         return DEVICE_ERROR
-    announce = supervisor.announce if supervisor else _print
+    announce = supervisor.announce if supervisor else partial(print, flush=True)
     announce(f"listening on {config.url_host}:{worker.port} (metrics {worker.metrics_port})")
     logs.event("signal", name=_next(signals).name)
     # Under a supervisor the second signal may be the forwarded first one; the supervisor forces an exit with SIGKILL.
@@ -54,25 +54,6 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     logging.shutdown()
     # A normal exit would shut gRPC down first, which would cancel calls.
     os._exit(STOPPED)
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def _unwatched() -> None:
-    """The heartbeat of a worker without a supervisor: does nothing."""
-
-
-def _listen() -> int:
-    """Write signals to a pipe, whichever thread receives them; returns its reading end."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing)
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)
-    return reading
 
 
 def _next(signals: int) -> signal.Signals:

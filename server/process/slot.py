@@ -11,7 +11,7 @@ from collections import deque
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.errors import CONFIG_ERROR, FIRST, GAVE_UP, HUNG, STOPPED, reason
-from lumigrad.server.core.link import History, Order
+from lumigrad.server.core.link import History
 from lumigrad.server.process.child import WorkerProcess
 
 _FIRST_DELAY_SECONDS = 0.1
@@ -43,8 +43,6 @@ class Crashes:
 _START_SECONDS = 120.0
 # A busy machine may delay a healthy process for this long.
 _LEAST_SILENCE_SECONDS = 2.0
-# The pause before the next attempt if the system cannot start a process.
-_NO_PROCESS_SECONDS = 1.0
 
 
 class Slot:
@@ -77,10 +75,6 @@ class Slot:
         least = _LEAST_SILENCE_SECONDS if process.announced else _START_SECONDS
         return time.monotonic() - process.heard > max(self._config.hang_seconds, least)
 
-    def postpone(self) -> None:
-        """Retry the start later, because no process could be created."""
-        self.start_at = time.monotonic() + _NO_PROCESS_SECONDS
-
     def start(self, process: WorkerProcess) -> None:
         """Order a process to serve this device."""
         self.process = process
@@ -88,7 +82,7 @@ class Slot:
         self._restarts += 1
         config = self._config
         logs.event("worker started", device=config.device, port=config.port, pid=process.pid, restarts=self._restarts)
-        process.order(Order(config, History(self._restarts, self._last_exit)))
+        process.order(config, History(self._restarts, self._last_exit))
 
     def end_silent(self) -> None:
         """Kill a worker without heartbeat, after it was asked to log its stacks."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
+from lumigrad.server.core.link import signal_pipe
 from lumigrad.server.process.child import COMMAND, WorkerProcess
 from lumigrad.server.process.slot import Slot
 
@@ -67,6 +68,8 @@ class ReservedPort:
 
 
 _LONGEST_PAUSE_SECONDS = 0.5
+# The pause before the next attempt if the system cannot start a process.
+_NO_PROCESS_SECONDS = 1.0
 # The pause after a spare has ended by itself, because the next one would probably too.
 _SPARE_PAUSE_SECONDS = 10.0
 # Added to the time that workers have to drain.
@@ -119,12 +122,8 @@ class Supervisor:
         return self._ports[-1].number
 
     def _listen_to_signals(self) -> None:
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        self._selector.register(reading, selectors.EVENT_READ)
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        self._selector.register(signal_pipe(numbers), selectors.EVENT_READ)
 
     def _wait(self) -> signal.Signals | None:
         """Wait for the next event; returns the signal to stop, if one arrived."""
@@ -154,7 +153,7 @@ class Supervisor:
         for slot in self._slots:
             if slot.is_silent and self._kill_at is None:
                 slot.end_silent()
-            code = None if slot.process is None else slot.process.ended()
+            code = None if slot.process is None else slot.process.poll()
             if slot.process is not None and code is not None:
                 self._disconnect(slot.process)
                 slot.record_exit(code, is_stopping=self._kill_at is not None)
@@ -167,8 +166,8 @@ class Supervisor:
 
     def _check_spare(self) -> None:
         """Keep one loaded process ready for all devices, so that a dead worker is replaced quickly."""
-        if self._spare is not None and self._spare.ended() is not None:
-            logs.event("the spare process ended", logging.WARNING, code=self._spare.ended())
+        if self._spare is not None and self._spare.poll() is not None:
+            logs.event("the spare process ended", logging.WARNING, code=self._spare.poll())
             self._spare.close()
             self._spare = None
             self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
@@ -189,7 +188,7 @@ class Supervisor:
     def _start(self, slot: Slot) -> None:
         process, self._spare = self._spare or self._new_process(), None
         if process is None:
-            slot.postpone()
+            slot.start_at = time.monotonic() + _NO_PROCESS_SECONDS
             return
         self._spare_at = 0.0
         self._selector.register(process.line, selectors.EVENT_READ, process)
@@ -200,7 +199,7 @@ class Supervisor:
         self._drop_spare()
         for slot in self._slots:
             if slot.process is not None:
-                slot.process.stop()
+                slot.process.terminate()
             elif slot.exit_code is None:
                 slot.exit_code = STOPPED
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import grpc
 import torch
@@ -49,12 +50,15 @@ from lumigrad.server.rpc.render import RenderService
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.scenes import SceneService
 from lumigrad.server.rpc.server import CallThreads, HealthLimiter, HealthStatus, bind, make_server
-from lumigrad.server.rpc.tracing import Tracer, tracer_of
+from lumigrad.server.rpc.tracing import tracer_of
 from lumigrad.server.rpc.worker_info import WorkerService
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.spool_writer import open_spool
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.server.training.service import TrainingService
+
+if TYPE_CHECKING:
+    from lumigrad.server.rpc.spans import SpanTracer
 
 # Calls that are receiving or sending while others wait for the device.
 _CALLS_BESIDE_QUEUE = 32
@@ -97,7 +101,7 @@ class Worker:
 
         # The device and its stores.
         self._machine = make_machine(config, self._device, metrics, self._emergency.end)
-        self._emergency.refuse_jobs_of(self._machine.executor)
+        self._emergency.executor = self._machine.executor
         self._spool = open_spool(config, history, metrics)
         self._tenants = Tenants(self._machine, config, metrics, self._spool)
 
@@ -169,7 +173,8 @@ class Worker:
         self._machine.executor.close()
         # Replies already written may still be on their way.
         self._handler.wait_sent(_FLUSH_SECONDS)
-        self._tracer.close()
+        if self._tracer is not None:
+            self._tracer.close()
         if self._spool is not None and not self._spool.flush(_SPOOL_SECONDS):
             logs.event("stopped before everything was written to the spool", logging.WARNING, missing=self._spool.depth)
         # Tensors must be freed before the kernels' library is unloaded.
@@ -225,7 +230,7 @@ def _device(config: Config) -> torch.device:
         raise ConfigError(f"--{error}") from None
 
 
-def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: Tracer, lanes: Lanes) -> CallHandler:
+def _handler(config: Config, metrics: Metrics, max_calls: int, tracer: SpanTracer | None, lanes: Lanes) -> CallHandler:
     option, share = "--max-trainings", config.share_of(config.max_trainings)
     return CallHandler(
         metrics,

@@ -11,18 +11,18 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, renamed, require
-from lumigrad.server.core.streams import Receiver, named_tensors, timed
+from lumigrad.server.core.streams import named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Outline, uploader
 from lumigrad.server.engines.distances import DISTANCES, SEMANTICS, DistanceInputs, DistancePlan, distance_plan
 from lumigrad.server.engines.runner import Task
-from lumigrad.server.rpc.render import BackwardExchange, ForwardExchange, ForwardRequest
+from lumigrad.server.rpc.render import EngineService, ForwardRequest
 from lumigrad.server.scenes.lookup import AcceptedKinds, InlineScene, find_scene
 from lumigrad.server.scenes.world import world_of
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
-from lumigrad.v1 import distance_pb2, render_pb2
+from lumigrad.v1 import distance_pb2
 
 _VOXEL_BYTES = 4
 _OF_FIELDS = ("exact", "curobo_field")
@@ -35,43 +35,26 @@ BackwardFrames = Iterator[Frame[distance_pb2.DistanceBackwardRequest]]
 _KINDS = AcceptedKinds(("mesh", "world"), "a mesh or a world; RenderService renders spheres and gaussians")
 
 
-class DistanceService:
+class DistanceService(EngineService):
     """The methods of `lumigrad.v1.DistanceService`."""
 
     def __init__(self, tenants: Tenants) -> None:
-        self._tenants = tenants
+        super().__init__(tenants, "query", (DISTANCES.name,))
 
     def Query(self, frames: QueryFrames, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
         """Query the distances to a world or a mesh, stored or inline."""
-        receiver = Receiver(frames, call)
-        exchange = ForwardExchange(receiver, self._tenants.of(call), call)
-        with call.times.stage("decode"):
-            exchange.receive(self._request(receiver.header.spec, call, "spec"))
-        yield from exchange.reply(distance_pb2.QueryReply())
+        yield from self._forward(frames, call, distance_pb2.QueryReply())
 
     def Backward(self, frames: BackwardFrames, call: Call) -> Iterator[Frame[distance_pb2.DistanceBackwardReply]]:
         """Differentiate a retained query, or one that is sent and computed again."""
-        receiver = Receiver(frames, call)
-        exchange = BackwardExchange(receiver, self._tenants.of(call), call)
-        with call.times.stage("decode"):
-            if exchange.is_of_context:
-                exchange.receive_of_context((DISTANCES.name,))
-            else:
-                exchange.receive(self._request(receiver.header.spec.query, call, "spec.query"))
-        yield from exchange.reply(distance_pb2.DistanceBackwardReply())
+        yield from self._backward(frames, call, distance_pb2.DistanceBackwardReply())
 
     def Field(self, request: distance_pb2.FieldRequest, call: Call) -> Iterator[Frame[distance_pb2.QueryReply]]:
         """Compute the distances at the voxels of a box."""
         call.engine, call.operation = DISTANCES.name, "field"
         yield from answer_field(request, self._tenants.of(call), call)
 
-    def Release(self, request: render_pb2.ReleaseRequest, call: Call) -> render_pb2.ReleaseReply:
-        """Drop a forward state; no error if there is none."""
-        self._tenants.of(call).contexts.release(request.context_id)
-        return render_pb2.ReleaseReply()
-
-    def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str) -> DistanceRequest:
-        """Check a header; `field` is the path of the spec in the request."""
+    def _request(self, spec: distance_pb2.DistanceSpec, call: Call, field: str, _: object = ()) -> DistanceRequest:
         call.engine = DISTANCES.name
         runtime = self._tenants.of(call)
         scene = find_scene(spec, _KINDS, runtime, call, field)

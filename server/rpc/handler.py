@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health
@@ -25,7 +25,9 @@ from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
 from lumigrad.server.rpc.server import afterwards
 from lumigrad.server.rpc.status import Answer, answer_to
-from lumigrad.server.rpc.tracing import NoTracer, Tracer
+
+if TYPE_CHECKING:
+    from lumigrad.server.rpc.spans import SpanTracer
 
 _TRAIN = "TrainingService.Train"
 _RETRY_SECONDS = 0.1
@@ -44,7 +46,7 @@ class CallHandler:
         request_check: RequestCheck,
         trainings: Account,
         authenticate: Authenticate | None = None,
-        tracer: Tracer | None = None,
+        tracer: SpanTracer | None = None,
         lane_of: Callable[[Call], NoLane] | None = None,
     ) -> None:
         """Without `authenticate` all callers are one tenant.
@@ -54,7 +56,7 @@ class CallHandler:
         lane that a call names.
         """
         self._metrics = metrics
-        self._tracer = tracer or NoTracer()
+        self._tracer = tracer
         self._authenticate = authenticate
         self._lane_of = lane_of or (lambda _: NoLane())
         self._slots = slots
@@ -131,7 +133,7 @@ class CallHandler:
             return behavior(requests if method.client_streaming else _only(requests, call), call)
 
         def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with _Guard(self, name, context) as call:
+            with self._guarded(name, context) as call:
                 return behave(_messages(requests, read, call), call)
 
         return self.wrap_stream(name, behave, read) if method.server_streaming else single
@@ -142,7 +144,7 @@ class CallHandler:
         """A method that takes a stream of bytes, which `read` parses, and returns a stream of replies."""
 
         def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            with _Guard(self, name, context) as call:
+            with self._guarded(name, context) as call:
                 for reply in behavior(_messages(requests, read, call), call):
                     with call.sending.during():
                         yield reply
@@ -151,6 +153,26 @@ class CallHandler:
                     call.sending.restart() if nbytes == 0 else call.sending.moved(nbytes)
 
         return stream
+
+    @contextmanager
+    def _guarded(self, method: str, context: grpc.ServicerContext) -> Iterator[Call]:
+        """Count a call in and out, and convert its exceptions to a status."""
+        call = Call(method, context)
+        try:
+            context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+            self.enter(call, context)
+            call.check()
+            yield call
+        except BaseException as error:
+            answer = _answer(call, error)
+            self.leave(call, answer, error)
+            # A generator that is closed must not raise anything else.
+            if isinstance(error, GeneratorExit):
+                raise
+            context.set_trailing_metadata(answer.trailing_metadata)
+            context.abort(answer.code, answer.text)
+        else:
+            self.leave(call, None, None)
 
     def reflection(self) -> grpc.GenericRpcHandler:
         """The reflection service of gRPC, with the authentication and the limits of all calls."""
@@ -225,7 +247,7 @@ class CallHandler:
             self._metrics.rejections.labels(answer.reason).inc()
         if call.nonfinite:
             self._metrics.nonfinite_gradients.labels(call.engine).inc(call.nonfinite)
-        names = self._tracer.record(call, answer)
+        names = {} if self._tracer is None else self._tracer.record(call, answer)
         is_ours = code == grpc.StatusCode.INTERNAL
         logs.event(
             "call",
@@ -259,44 +281,13 @@ class CallHandler:
                 call.cancel(why)
 
 
-class _Guard:
-    """Converts the exceptions of a call to a status."""
-
-    def __init__(self, handler: CallHandler, method: str, context: grpc.ServicerContext) -> None:
-        self._handler = handler
-        self._context = context
-        self._call = Call(method, context)
-
-    def __enter__(self) -> Call:
-        try:
-            self._context.send_initial_metadata(((REQUEST_ID, self._call.request_id),))
-            self._handler.enter(self._call, self._context)
-            self._call.check()
-        except Exception as error:
-            self._fail(error)
-        return self._call
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None:
-            self._handler.leave(self._call, None, None)
-        else:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        answer = self._answer(error)
-        self._handler.leave(self._call, answer, error)
-        # A generator that is being closed must not raise another exception.
-        if not isinstance(error, GeneratorExit):
-            self._context.set_trailing_metadata(answer.trailing_metadata)
-            self._context.abort(answer.code, answer.text)
-
-    def _answer(self, error: BaseException) -> Answer:
-        """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
-        try:
-            self._call.check()
-        except Exception as ended:
-            return answer_to(ended, self._call.request_id)
-        return answer_to(error, self._call.request_id)
+def _answer(call: Call, error: BaseException) -> Answer:
+    """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
+    try:
+        call.check()
+    except Exception as ended:
+        return answer_to(ended, call.request_id)
+    return answer_to(error, call.request_id)
 
 
 def _only(requests: Iterator[Any], call: Call) -> Any:

@@ -14,8 +14,7 @@ from lumigrad.server.core.errors import SceneNotFoundError
 from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Receiver
 from lumigrad.server.device.memory import Cost
-from lumigrad.server.scenes.kinds import SCENE_KINDS, kind_of
-from lumigrad.server.scenes.lookup import restore_meshes, stored_content, stored_scene
+from lumigrad.server.scenes.lookup import SCENE_KINDS, kind_of, restore_meshes, stored_content, stored_scene
 from lumigrad.server.storage.scenes import StoredScene
 from lumigrad.server.storage.tenants import Runtime, Tenants
 from lumigrad.v1 import scene_pb2

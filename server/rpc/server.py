@@ -195,26 +195,22 @@ class HealthStatus:
     """The status that the standard health service reports for this worker and its services."""
 
     def __init__(self) -> None:
-        self._servicer = health.HealthServicer()
+        self.servicer = health.HealthServicer()
         self._is_stopped = False
         self.is_serving = False
-
-    def add_to(self, server: grpc.Server) -> None:
-        """Add the health service to a server."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     def set(self, is_serving: bool) -> None:
         """Report SERVING or NOT_SERVING from now on, for the worker and for each service."""
         self.is_serving = is_serving and not self._is_stopped
         status = health_pb2.HealthCheckResponse
         for name in ("", *SERVICE_NAMES):
-            self._servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
+            self.servicer.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
     def stop(self) -> None:
         """Report NOT_SERVING from now on, regardless of later calls of `set`."""
         self._is_stopped = True
         self.is_serving = False
-        self._servicer.enter_graceful_shutdown()
+        self.servicer.enter_graceful_shutdown()
 
 
 # The minimum number of concurrent calls of one connection, health checks included.
@@ -258,7 +254,7 @@ def make_server(
         maximum_concurrent_rpcs=threads.count + _MOST_HEALTH_CALLS,
     )
     server.add_generic_rpc_handlers(tuple(handlers))
-    health_status.add_to(server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_status.servicer, server)
     return server
 
 

@@ -63,14 +63,14 @@ class SpanTracer:
             context=self._propagator.extract(call.trace_parent),
             kind=trace.SpanKind.SERVER,
             attributes=_attributes(call, method, code, answer),
-            start_time=call.times.created_ns,
+            start_time=call.times.epoch_ns(call.times.created),
         )
         context = span.get_span_context()
         if span.is_recording():
             self._add_stages(call, span)
             if code in _FAULTS:
                 span.set_status(trace.StatusCode.ERROR)
-            span.end(call.times.ended_ns)
+            span.end(call.times.epoch_ns(call.times.ended))
         if not context.is_valid:
             return {}
         return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}

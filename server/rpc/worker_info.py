@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from lumigrad.kernels.device import describe
 from lumigrad.server.core.call import Call
-from lumigrad.server.scenes.kinds import SCENE_KINDS
+from lumigrad.server.scenes.lookup import SCENE_KINDS
 from lumigrad.server.shm.lanes import Lanes
 from lumigrad.server.storage.tenants import Tenants
 from lumigrad.v1 import worker_pb2

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from lumigrad.protos.hashing import tensors_of
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import StageTimes
-from lumigrad.server.core.limits import Limits, require
-from lumigrad.server.engines.content import Content, Outline, Shapes, Tensors, check_shape, shapes_of, uploader
+from lumigrad.server.core.limits import require
+from lumigrad.server.engines.content import Content, Outline, Rules, Shapes, Tensors, check_shape, shapes_of, uploader
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2, tensor_pb2
 
@@ -18,27 +18,24 @@ from lumigrad.v1 import scene_pb2, tensor_pb2
 Make = Callable[[StageTimes], Content]
 
 
-class Arrival(Protocol):
-    """A scene, or a change of one, whose header was checked; its tensors follow with the payload."""
+@dataclass(frozen=True)
+class Arrival:
+    """A scene, or a change of one, whose header was checked; its tensors follow with the payload.
 
-    @property
-    def outline(self) -> Outline:
-        """The outline against which requests are checked."""
+    Attributes:
+        receive: Checks the positions of the tensors in the payload.
+    """
 
-    def receive(self, reader: PayloadReader) -> Make:
-        """Check the positions of the tensors in the payload."""
+    outline: Outline
+    receive: Callable[[PayloadReader], Make]
 
 
 class SceneKind(Protocol):
     """Scenes of one kind: what they consist of, and how they change."""
 
-    @property
-    def name(self) -> str:
-        """The name of its field in `Scene`."""
-
-    @property
-    def engine(self) -> str:
-        """The engine that computes with them."""
+    # The name of its field in `Scene`, and the engine that computes with them.
+    name: str
+    engine: str
 
     def arrival(self, scene: scene_pb2.Scene, runtime: Runtime, field: str) -> Arrival:
         """Check the header of a scene; `field` is the path of this kind's message in the request."""
@@ -52,7 +49,6 @@ class KeptTensors:
     """The tensors of one version of a scene.
 
     Attributes:
-        by_name: The tensors.
         uploads: The upload whose buffer each of them lives in.
     """
 
@@ -103,41 +99,9 @@ def replacements(
     return tensors
 
 
-class Rules(Protocol):
-    """The names, shapes and values of the tensors of one kind of cloud."""
-
-    @property
-    def name(self) -> str:
-        """The name of its field in `Scene`."""
-
-    @property
-    def engine(self) -> str:
-        """The engine that computes with it."""
-
-    def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-        """Check the type of a tensor, and that its size can be computed."""
-
-    def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
-        """Check the shapes in the header; `field` is the path of the scene in its request."""
-
-    def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check the values, on the device."""
-
-    def count(self, shapes: Shapes) -> int:
-        """The number of primitives."""
-
-
 @dataclass(frozen=True)
 class CloudContent:
-    """A cloud on the device.
-
-    Attributes:
-        rules: The rules of its kind.
-        kept: Its tensors, with the uploads that they came in.
-        kind: Its field in `Scene`.
-        tensors: Its tensors by name.
-        outline: The outline against which requests are checked.
-    """
+    """A cloud on the device."""
 
     rules: Rules
     kept: KeptTensors
@@ -187,40 +151,29 @@ class Cloud:
         for name, tensor in tensors.items():
             self._rules.check_type(name, tensor, f"{field}.{name}")
         self._rules.check_shapes(shapes_of(tensors), runtime.limits, field)
-        return _Arrival(self._rules, runtime, field, tensors, None)
+        return self._arrival(runtime, field, tensors, None)
 
     def change(self, content: CloudContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
         """Check the header of an update."""
         tensors = replacements(request, list(content.tensors), content.outline.shapes, self._rules.check_type)
-        return _Arrival(self._rules, runtime, "tensors", tensors, content)
+        return self._arrival(runtime, "tensors", tensors, content)
 
+    def _arrival(
+        self, runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: CloudContent | None
+    ) -> Arrival:
+        """Tensors of a cloud, or of a part of the `old` one."""
 
-@dataclass(frozen=True)
-class _Arrival:
-    """The tensors of a new cloud, or of an update of a stored one."""
+        def receive(reader: PayloadReader) -> Make:
+            upload = uploader(tensors, reader, runtime.transfer, field)
 
-    rules: Rules
-    runtime: Runtime
-    field: str
-    tensors: Mapping[str, tensor_pb2.Tensor]
-    old: CloudContent | None
+            def make(times: StageTimes) -> CloudContent:
+                with times.stage("upload"):
+                    uploaded = upload()
+                    kept = KeptTensors.of(uploaded) if old is None else old.kept.replaced(uploaded)
+                    self._rules.check_values(kept.by_name, field)
+                    runtime.transfer.finish()
+                return CloudContent.of(self._rules, kept)
 
-    @property
-    def outline(self) -> Outline:
-        """The outline of the arriving tensors."""
-        return Outline(shapes_of(self.tensors))
+            return make
 
-    def receive(self, reader: PayloadReader) -> Make:
-        """Check the positions of the tensors in the payload."""
-        transfer = self.runtime.transfer
-        upload = uploader(self.tensors, reader, transfer, self.field)
-
-        def make(times: StageTimes) -> CloudContent:
-            with times.stage("upload"):
-                uploaded = upload()
-                kept = KeptTensors.of(uploaded) if self.old is None else self.old.kept.replaced(uploaded)
-                self.rules.check_values(kept.by_name, self.field)
-                transfer.finish()
-            return CloudContent.of(self.rules, kept)
-
-        return make
+        return Arrival(Outline(shapes_of(tensors)), receive)

@@ -1,9 +1,9 @@
-"""Finds the scene of a call: in memory, in the spool, or in the call itself."""
+"""The kinds of scenes, and how a call finds its scene: in memory, in the spool, or in the call itself."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,31 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError, SceneNotFoundError
 from lumigrad.server.core.limits import require
+from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Content
-from lumigrad.server.scenes.clouds import Arrival
-from lumigrad.server.scenes.kinds import kind_of
+from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianRules
+from lumigrad.server.engines.spheres import SPHERES, SphereRules
+from lumigrad.server.scenes.clouds import Arrival, Cloud, SceneKind
+from lumigrad.server.scenes.mesh import MeshKind
+from lumigrad.server.scenes.target import TargetRules
+from lumigrad.server.scenes.world import WorldKind
 from lumigrad.server.storage.scenes import SceneSpool, SpooledScene, StoredScene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import scene_pb2
+
+ENGINES: Mapping[str, RenderEngine] = {engine.name: engine for engine in (SPHERES, GAUSSIANS)}
+SCENE_KINDS: Mapping[str, SceneKind] = {
+    kind.name: kind
+    for kind in (Cloud(SphereRules()), Cloud(GaussianRules()), MeshKind(), WorldKind(), Cloud(TargetRules()))
+}
+
+
+def kind_of(scene: scene_pb2.Scene, field: str, expected: str | None = None) -> SceneKind:
+    """The kind of a scene; one that is empty is refused as not being the one `expected`, or any."""
+    name = scene.WhichOneof("kind")
+    require(name is not None, field, expected or f"one of {', '.join(SCENE_KINDS)}", "none")
+    return SCENE_KINDS[str(name)]
+
 
 # The interval at which a call that waits for another call's restore checks whether it has ended.
 _CHECK_SECONDS = 0.05
@@ -118,10 +137,6 @@ class AcceptedKinds:
     kinds: Collection[str]
     text: str
 
-    def check(self, kind: str, field: str) -> None:
-        """Refuse a scene of another kind."""
-        require(kind in self.kinds, field, self.text, kind)
-
 
 class InlineScene:
     """A scene that comes with its call: its header was checked, and its tensors follow in the payload.
@@ -158,9 +173,9 @@ def find_scene(
     require(source is not None, field or "source", "scene_ref or scene", "neither")
     if source == "scene_ref":
         stored = stored_scene(runtime, call, spec.scene_ref.scene_id, spec.scene_ref.version)
-        accepted.check(stored.kind, f"{below}scene_ref")
+        require(stored.kind in accepted.kinds, f"{below}scene_ref", accepted.text, stored.kind)
         return stored
     kind = kind_of(spec.scene, f"{below}scene", expected or " or ".join(accepted.kinds))
-    accepted.check(kind.name, f"{below}scene")
+    require(kind.name in accepted.kinds, f"{below}scene", accepted.text, kind.name)
     restore_meshes(runtime, call, spec.scene)
     return InlineScene(kind.name, kind.arrival(spec.scene, runtime, f"{below}scene.{kind.name}"), call)

@@ -57,10 +57,6 @@ class MeshContent:
         """The mesh alone, at the identity pose."""
         return self._alone
 
-    def prepare(self, device: torch.device) -> None:
-        """Build the data that the first query would otherwise build."""
-        search_nothing(self._alone, device)
-
     def describe(self, info: scene_pb2.SceneInfo) -> None:
         """Add the report of the mesh."""
         found = asdict(self.mesh.report)
@@ -96,12 +92,12 @@ class MeshKind:
             require(len(shape) == 2 and shape[1] == 3, f"{where}.shape", f"[{what}, 3]", shape)
             require(shape[0] > 0, where, f"at least one of the {name}", "none")
             require(shape[0] <= most, where, f"at most {most} {name}", shape[0])
-        return _Arrival(runtime, field, tensors, None)
+        return _arrival(runtime, field, tensors, None)
 
     def change(self, content: MeshContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
         """Check the header of an update: other vertices."""
         tensors = replacements(request, ("vertices",), shapes_of(content.tensors), _check_type)
-        return _Arrival(runtime, "tensors", tensors, content)
+        return _arrival(runtime, "tensors", tensors, content)
 
 
 def _check_type(name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
@@ -112,41 +108,29 @@ def _check_type(name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
     nbytes(tensor, field)
 
 
-@dataclass(frozen=True)
-class _Arrival:
-    """A new mesh, or new vertices of a stored one."""
+def _arrival(
+    runtime: Runtime, field: str, tensors: Mapping[str, tensor_pb2.Tensor], old: MeshContent | None
+) -> Arrival:
+    """A new mesh, or new vertices of the `old` one."""
 
-    runtime: Runtime
-    field: str
-    tensors: Mapping[str, tensor_pb2.Tensor]
-    old: MeshContent | None
-    outline = MeshContent.outline
-
-    def receive(self, reader: PayloadReader) -> Make:
-        """Check the positions of the tensors in the payload."""
-        upload = uploader(self.tensors, reader, self.runtime.transfer, self.field)
+    def receive(reader: PayloadReader) -> Make:
+        transfer = runtime.transfer
+        upload = uploader(tensors, reader, transfer, field)
 
         def make(times: StageTimes) -> MeshContent:
             with times.stage("upload"):
-                tensors = upload()
-                self.runtime.transfer.finish()
-            with arguments_of(self.field):
-                return self._built(tensors, times) if self.old is None else self._moved(self.old, tensors, times)
+                uploaded = upload()
+                transfer.finish()
+            with arguments_of(field), times.stage("kernel.build" if old is None else "kernel.fit"):
+                if old is None:
+                    kept = KeptTensors.of(uploaded)
+                    content = MeshContent(kept, meshes.Mesh.build(uploaded["vertices"], uploaded["faces"]))
+                else:
+                    content = MeshContent(old.kept.replaced(uploaded), old.mesh.moved(uploaded["vertices"]))
+                search_nothing(content.world(), transfer.device)
+                transfer.finish()
+            return content
 
         return make
 
-    def _built(self, tensors: Tensors, times: StageTimes) -> MeshContent:
-        with times.stage("kernel.build"):
-            content = MeshContent(KeptTensors.of(tensors), meshes.Mesh.build(tensors["vertices"], tensors["faces"]))
-            self._prepare(content)
-        return content
-
-    def _moved(self, old: MeshContent, tensors: Tensors, times: StageTimes) -> MeshContent:
-        with times.stage("kernel.fit"):
-            content = MeshContent(old.kept.replaced(tensors), old.mesh.moved(tensors["vertices"]))
-            self._prepare(content)
-        return content
-
-    def _prepare(self, content: MeshContent) -> None:
-        content.prepare(self.runtime.transfer.device)
-        self.runtime.transfer.finish()
+    return Arrival(MeshContent.outline, receive)

@@ -9,13 +9,13 @@ import torch
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import nbytes
 from lumigrad.server.core.limits import Limits, require
-from lumigrad.server.engines.content import Shapes, Tensors, check_shape
+from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
 from lumigrad.v1 import tensor_pb2
 
 KIND = "target"
 
 
-class TargetRules:
+class TargetRules(Rules):
     """The rules for targets."""
 
     name = KIND

@@ -13,7 +13,7 @@ from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import arguments_of, require
 from lumigrad.server.engines.content import Content, Outline, Tensors
 from lumigrad.server.engines.distances import ENGINE
-from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, Draft, FindMesh, drafts_of, grid_name, grids_uploader
+from lumigrad.server.engines.obstacles import NUMBER_OF_SIGN, FindMesh, drafts_of, grid_name, grids_uploader
 from lumigrad.server.scenes.clouds import Arrival, Make
 from lumigrad.server.scenes.mesh import MeshContent, search_nothing
 from lumigrad.server.storage.scenes import SceneStore
@@ -23,39 +23,32 @@ from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2
 _ANYTHING = meshes.Cuboid((1.0, 1.0, 1.0))
 
 
-@dataclass(frozen=True)
-class Change:
-    """A change of one obstacle; None: unchanged.
+def changes_of(
+    request: scene_pb2.UpdateRequest, numbers: Mapping[str, int]
+) -> tuple[dict[int, Sequence[float]], dict[int, bool]]:
+    """New poses (x y z in metres, qw qx qy qz, object to world) and flags of an update, by index of the obstacle.
 
-    Attributes:
-        pose: x y z (metres) qw qx qy qz, object to world.
-        enabled: Whether queries include the obstacle.
+    `numbers` has the indices by name.
     """
-
-    pose: Sequence[float] | None
-    enabled: bool | None
-
-
-def changes_of(request: scene_pb2.UpdateRequest, numbers: Mapping[str, int]) -> dict[int, Change]:
-    """The changes of an update by index of the obstacle; `numbers` has the indices by name."""
     require(not request.tensors, "tensors", "none: a world's obstacles are changed by name", len(request.tensors))
     require(len(request.obstacles) > 0, "obstacles", "at least one obstacle", "none")
-    require(
-        not request.payload_bytes, "payload_bytes", "0, since a change of obstacles has none", request.payload_bytes
-    )
-    changes: dict[int, Change] = {}
+    limit = "0, since a change of obstacles has none"
+    require(not request.payload_bytes, "payload_bytes", limit, request.payload_bytes)
+    seen: set[str] = set()
+    poses: dict[int, Sequence[float]] = {}
+    enabled: dict[int, bool] = {}
     for index, message in enumerate(request.obstacles):
         where = f"obstacles[{index}]"
-        number = numbers.get(message.name)
-        require(number is not None, f"{where}.name", "the name of an obstacle of this world", message.name)
-        assert number is not None
-        require(number not in changes, f"{where}.name", "each name once", message.name)
-        pose = None
+        require(message.name in numbers, f"{where}.name", "the name of an obstacle of this world", message.name)
+        require(message.name not in seen, f"{where}.name", "each name once", message.name)
+        seen.add(message.name)
+        number = numbers[message.name]
         if message.HasField("pose"):
             with arguments_of(where):
-                pose = meshes.Instance(_ANYTHING, pose=tuple(message.pose.values)).pose
-        changes[number] = Change(pose, not message.disabled if message.HasField("disabled") else None)
-    return changes
+                poses[number] = meshes.Instance(_ANYTHING, pose=tuple(message.pose.values)).pose
+        if message.HasField("disabled"):
+            enabled[number] = not message.disabled
+    return poses, enabled
 
 
 KIND = "world"
@@ -141,10 +134,8 @@ class WorldContent:
             self._world = meshes.World(instances, self._world.environments)
         return self._world
 
-    def changed(self, changes: Mapping[int, Change]) -> WorldContent:
+    def changed(self, poses: Mapping[int, Sequence[float]], enabled: Mapping[int, bool]) -> WorldContent:
         """A copy with changed poses and flags; it shares all hierarchies."""
-        poses = {index: change.pose for index, change in changes.items() if change.pose is not None}
-        enabled = {index: change.enabled for index, change in changes.items() if change.enabled is not None}
         world = self.world()
         world = world.with_poses(poses) if poses else world
         return WorldContent(self.shown, world.with_enabled(enabled) if enabled else world)
@@ -195,11 +186,31 @@ class WorldKind:
         limit = f"at most {limits.obstacles} environments"
         require(environments <= limits.obstacles, f"{field}.environments", limit, environments)
         drafts = drafts_of(world, environments, limits, _mesh_finder(runtime.scenes), field)
-        return _Arrival(runtime, field, drafts, environments)
+
+        def receive(reader: PayloadReader) -> Make:
+            transfer = runtime.transfer
+            complete = grids_uploader(drafts, reader, transfer, field)
+            shown = Shown([draft.name for draft in drafts], [draft.mesh_id for draft in drafts], runtime.scenes)
+
+            def make(times: StageTimes) -> WorldContent:
+                with times.stage("upload"):
+                    instances = {**dict(enumerate(draft.instance for draft in drafts)), **complete()}
+                    content = WorldContent(shown, meshes.World(list(instances.values()), environments))
+                    transfer.finish()
+                with times.stage("kernel.build"):
+                    search_nothing(content.world(), transfer.device)
+                    transfer.finish()
+                return content
+
+            return make
+
+        return Arrival(Outline(obstacles=len(drafts), environments=environments), receive)
 
     def change(self, content: WorldContent, request: scene_pb2.UpdateRequest, runtime: Runtime) -> Arrival:
         """Check the header of an update of poses and flags."""
-        return _Change(content, changes_of(request, content.shown.numbers))
+        poses, enabled = changes_of(request, content.shown.numbers)
+        # An update of obstacles has no payload.
+        return Arrival(content.outline, lambda _: lambda _: content.changed(poses, enabled))
 
 
 def _mesh_finder(scenes: SceneStore) -> FindMesh:
@@ -215,56 +226,3 @@ def _mesh_finder(scenes: SceneStore) -> FindMesh:
         return found[mesh_id, version]
 
     return find
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """A new world."""
-
-    runtime: Runtime
-    field: str
-    drafts: Sequence[Draft]
-    environments: int
-
-    @property
-    def outline(self) -> Outline:
-        """The outline against which requests are checked."""
-        return Outline(obstacles=len(self.drafts), environments=self.environments)
-
-    def receive(self, reader: PayloadReader) -> Make:
-        """Check the positions of the grids in the payload."""
-        transfer = self.runtime.transfer
-        complete = grids_uploader(self.drafts, reader, transfer, self.field)
-        names, mesh_ids = [draft.name for draft in self.drafts], [draft.mesh_id for draft in self.drafts]
-
-        def make(times: StageTimes) -> WorldContent:
-            with times.stage("upload"):
-                instances = {**dict(enumerate(draft.instance for draft in self.drafts)), **complete()}
-                content = WorldContent(
-                    Shown(names, mesh_ids, self.runtime.scenes),
-                    meshes.World(list(instances.values()), self.environments),
-                )
-                transfer.finish()
-            with times.stage("kernel.build"):
-                search_nothing(content.world(), transfer.device)
-                transfer.finish()
-            return content
-
-        return make
-
-
-@dataclass(frozen=True)
-class _Change:
-    """An update of poses and flags."""
-
-    old: WorldContent
-    changes: Mapping[int, Change]
-
-    @property
-    def outline(self) -> Outline:
-        """The outline of the stored world."""
-        return self.old.outline
-
-    def receive(self, reader: PayloadReader) -> Make:
-        """An update of obstacles has no payload."""
-        return lambda _: self.old.changed(self.changes)

@@ -61,10 +61,6 @@ class LruCache(Generic[V]):
         """The values, the least recently used first."""
         return (entry.value for entry in self._entries.values())
 
-    def items(self) -> Iterator[tuple[str, V]]:
-        """The names and values, the least recently used first."""
-        return ((name, entry.value) for name, entry in self._entries.items())
-
     def put(self, name: str, value: V, nbytes: int, needs: Collection[str] = ()) -> None:
         """Store or replace a value and evict others; the new value stays even if it exceeds the limit alone."""
         self._needed.update(needs)

@@ -15,9 +15,8 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.storage import spool_file, spool_folder
-from lumigrad.server.storage.spool_file import DamagedError, Head
-from lumigrad.server.storage.spool_folder import Trash, remove, sync_folder
+from lumigrad.server.storage import spool_files
+from lumigrad.server.storage.spool_files import DamagedError, Head, Trash, remove, sync_folder
 from lumigrad.server.storage.spool_index import LASTING, Entry, SpoolIndex, kind_of
 
 T = TypeVar("T")
@@ -53,12 +52,12 @@ class Spool:
         """
         self._folder = folder
         self._metrics = metrics
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._space, self._files = space, file_account
-        self._index = SpoolIndex(space, file_account, idle_seconds)
+        self.index = SpoolIndex(space, file_account, idle_seconds)
         self._trash = Trash()
-        self._claim = spool_folder.claimed(folder)
-        files = spool_folder.files(folder, self._trash)
+        self._claim = spool_files.claimed(folder)
+        files = spool_files.files(folder, self._trash)
         self._number = max((file.number for file in files), default=0)
         # The newest first, because the limits may be lower than before.
         for file in sorted(files, key=lambda file: (kind_of(file.key) != LASTING, -file.number)):
@@ -95,11 +94,11 @@ class Spool:
 
     def read(self, key: str, allocate: Callable[[int], memoryview]) -> Blob | None:
         """Read a blob; None: missing or damaged."""
-        with self._lock:
-            entry = self._index.get(key)
+        with self.lock:
+            entry = self.index.get(key)
         if entry is None:
             return None
-        found = self._checked(key, entry, lambda: spool_file.read(entry.path, allocate))
+        found = self._checked(key, entry, lambda: spool_files.read(entry.path, allocate))
         if found is None:
             return None
         self._metrics.spool_reads.labels(kind_of(key), "read").inc()
@@ -107,26 +106,16 @@ class Spool:
 
     def heads(self, folder: str) -> Iterator[Head]:
         """The heads of all blobs of one OWNER/KIND."""
-        with self._lock:
-            entries = self._index.items(folder)
+        with self.lock:
+            entries = self.index.items(folder)
         for key, entry in entries:
-            head = self._checked(key, entry, lambda path=entry.path: spool_file.read_head(path))  # type: ignore[misc]
+            head = self._checked(key, entry, lambda path=entry.path: spool_files.read_head(path))  # type: ignore[misc]
             if head is not None:
                 yield head
 
-    def key_of_alias(self, alias: str) -> str:
-        """The key of the blob with an alias; empty: there is none."""
-        with self._lock:
-            return self._index.key_of_alias(alias)
-
-    def touch(self, key: str) -> bool:
-        """Whether a blob exists; marks it as used."""
-        with self._lock:
-            return self._index.get(key) is not None
-
     def forget(self, key: str) -> bool:
         """Delete a blob; False if there is none. Until `sync` returns, it may reappear after a crash."""
-        with self._lock:
+        with self.lock:
             return self._forget(key)
 
     def sync(self) -> None:
@@ -144,29 +133,29 @@ class Spool:
         nbytes = head.file_bytes
         if self._lacking_on_disk(nbytes):
             self.sweep()
-        with self._lock:
+        with self.lock:
             self._number += 1
             number = self._number
-            dropped = self._index.drop_for(key, nbytes, self._lacking_on_disk(nbytes))
+            dropped = self.index.drop_for(key, nbytes, self._lacking_on_disk(nbytes))
             for entry in dropped:
                 self._metrics.evictions.labels("spool", "room").inc()
                 self._trash.put(entry.path)
-            entry = self._index.reserve(key, "", alias, nbytes)
+            entry = self.index.reserve(key, "", alias, nbytes)
         try:
             if dropped:
                 self.sweep()
-            entry.path = spool_folder.path(self._folder, key, alias, number)
-            part = entry.path + spool_folder.PART
+            entry.path = spool_files.path(self._folder, key, alias, number)
+            part = entry.path + spool_files.PART
             try:
-                spool_file.write(part, head, buffers)
+                spool_files.write(part, head, buffers)
                 is_written = self._give_name(part, key, entry, is_wanted)
             except BaseException:
                 remove(part)
                 raise
             sync_folder(os.path.dirname(part))
         finally:
-            with self._lock:
-                if not self._index.has(key, entry):
+            with self.lock:
+                if not self.index.has(key, entry):
                     entry.release()
         self.sweep()
         return is_written
@@ -176,32 +165,32 @@ class Spool:
         # `sync` waits for this lock, so that deletions follow the rename.
         with self._trash.renaming:
             os.rename(part, entry.path)
-            with self._lock:
+            with self.lock:
                 try:
                     if is_wanted():
                         self._forget(key)
-                        self._index.put(key, entry)
+                        self.index.put(key, entry)
                         return True
                     return False
                 finally:
-                    if not self._index.has(key, entry):
+                    if not self.index.has(key, entry):
                         self._trash.put(entry.path)
 
     def _forget(self, key: str) -> bool:
-        entry = self._index.pop(key)
+        entry = self.index.pop(key)
         if entry is not None:
             self._trash.put(entry.path)
         return entry is not None
 
-    def _take(self, file: spool_folder.SpoolFile) -> None:
+    def _take(self, file: spool_files.SpoolFile) -> None:
         """Count a file of an earlier worker, unless it was replaced or no longer fits."""
         try:
-            entry = self._index.reserve(file.key, file.path, file.alias, file.nbytes)
+            entry = self.index.reserve(file.key, file.path, file.alias, file.nbytes)
         except BusyError:
             self._metrics.evictions.labels("spool", "room").inc()
             self._trash.put(file.path)
             return
-        if not self._index.put_oldest(file.key, entry):
+        if not self.index.put_oldest(file.key, entry):
             # A crash came after this file was replaced and before it was removed.
             entry.release()
             self._trash.put(file.path)
@@ -220,8 +209,8 @@ class Spool:
             return None
         except DamagedError as error:
             logs.event("removing a damaged file from the spool", logging.WARNING, file=entry.path, why=error)
-            with self._lock:
-                if self._index.has(key, entry):
+            with self.lock:
+                if self.index.has(key, entry):
                     self._forget(key)
             self.sweep()
             self._metrics.spool_reads.labels(kind_of(key), "damaged").inc()
@@ -261,7 +250,7 @@ class TenantSpool:
             alias: A second name, for `read_alias`.
             is_wanted: Called at the end, before the blob becomes visible.
         """
-        head = spool_file.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
+        head = spool_files.head_of(name, header, sum(buffer.nbytes for buffer in buffers))
         other = self._key(kind, alias) if alias else ""
         return self._spool.write(self._key(kind, name), other, head, buffers, is_wanted)
 
@@ -271,12 +260,14 @@ class TenantSpool:
 
     def read_alias(self, kind: str, alias: str, allocate: Callable[[int], memoryview] = allocate_bytes) -> Blob | None:
         """Read the blob that was last written with an alias; None: missing or damaged."""
-        key = self._spool.key_of_alias(self._key(kind, alias))
+        with self._spool.lock:
+            key = self._spool.index.key_of_alias(self._key(kind, alias))
         return self._spool.read(key, allocate) if key else None
 
     def has_alias(self, kind: str, alias: str) -> bool:
         """Whether a blob with an alias exists."""
-        return bool(self._spool.key_of_alias(self._key(kind, alias)))
+        with self._spool.lock:
+            return bool(self._spool.index.key_of_alias(self._key(kind, alias)))
 
     def heads(self, kind: str) -> Iterator[Head]:
         """The heads of all blobs of a kind."""
@@ -284,7 +275,8 @@ class TenantSpool:
 
     def touch(self, kind: str, name: str) -> bool:
         """Whether a blob exists; marks it as used."""
-        return self._spool.touch(self._key(kind, name))
+        with self._spool.lock:
+            return self._spool.index.get(self._key(kind, name)) is not None
 
     def forget(self, kind: str, name: str) -> bool:
         """Delete a blob; False if there is none. Until `sync` returns, it may reappear after a crash."""

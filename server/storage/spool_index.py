@@ -21,9 +21,7 @@ class Entry:
     """A blob, possibly still being written.
 
     Attributes:
-        path: The path of its file.
         alias: The key of its alias; empty: it has none.
-        nbytes: The size of its file.
         space: Its reservation of bytes.
         file_slot: Its reservation in the number of files.
         used: The time of its last use, by the monotonic clock.
@@ -46,13 +44,7 @@ class SpoolIndex:
     """The blobs by key, OWNER/KIND/NAME. Not thread-safe: the owner holds a lock around every call."""
 
     def __init__(self, space: Account, files: Account, idle_seconds: float) -> None:
-        """Create an empty index.
-
-        Args:
-            space: Counts bytes.
-            files: Counts files.
-            idle_seconds: The time without use after which a training's snapshot may be evicted for another.
-        """
+        """`idle_seconds`: the time without use after which a training's snapshot may be evicted for another."""
         self._space = space
         self._files = files
         self._idle_seconds = idle_seconds

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account
@@ -28,29 +29,26 @@ _SPOOL_TENANTS = 8
 Work = Callable[[Callable[[], bool]], object]
 
 
+@dataclass(eq=False)
 class Writing:
     """A scheduled write."""
 
-    def __init__(self, work: Work, due: float) -> None:
-        """`due`: when to write, by the monotonic clock."""
-        self.due = due
-        self._work: Work | None = work
+    # By the monotonic clock.
+    due: float
+    # None: it was cancelled or is done.
+    work: Work | None
 
     @property
     def is_wanted(self) -> bool:
         """Whether it is neither cancelled nor done."""
-        return self._work is not None
-
-    def cancel(self) -> None:
-        """Cancel the write and free its data."""
-        self._work = None
+        return self.work is not None
 
     def run(self) -> None:
         """Write, then free the data."""
-        work = self._work
+        work = self.work
         if work is not None:
             work(lambda: self.is_wanted)
-        self._work = None
+        self.work = None
 
 
 class SpoolWriter:
@@ -71,7 +69,7 @@ class SpoolWriter:
 
     def submit(self, work: Work, delay_seconds: float) -> Writing:
         """Schedule a write after a delay."""
-        writing = Writing(work, time.monotonic() + delay_seconds)
+        writing = Writing(time.monotonic() + delay_seconds, work)
         with self._changed:
             self._waiting.add(writing)
             self._changed.notify_all()
@@ -79,7 +77,8 @@ class SpoolWriter:
 
     def cancel(self, writing: Writing) -> None:
         """Cancel a write."""
-        writing.cancel()
+        # Its data is freed even if it is running.
+        writing.work = None
         with self._changed:
             self._waiting.discard(writing)
 

@@ -43,16 +43,6 @@ class Footprint:
         return self.fixed_bytes + self.row_bytes * count
 
 
-class Resizer(Protocol):
-    """Changes reservations, making room for them first."""
-
-    def resize(self, reservation: Reservation, nbytes: int) -> None:
-        """Change the reserved amount; BusyError, and no change, if too little is left."""
-
-    def grow(self, reservation: Reservation, nbytes: int) -> None:
-        """`resize` on the device's thread; DeviceMemoryError if the device has too little memory."""
-
-
 @contextmanager
 def counted(reserved_bytes: int) -> Iterator[None]:
     """Add bytes that are reserved already to those that a DeviceMemoryError reports."""
@@ -66,7 +56,7 @@ def counted(reserved_bytes: int) -> Iterator[None]:
 class TrainingReservation:
     """The memory reserved for one training."""
 
-    def __init__(self, footprint: Footprint, count: int, reservation: Reservation, store: Resizer) -> None:
+    def __init__(self, footprint: Footprint, count: int, reservation: Reservation, store: TrainingStore[Any]) -> None:
         """Reserve the memory for starting with `count` primitives."""
         self._footprint = footprint
         self._count = count
@@ -259,7 +249,7 @@ class TrainingStore(Generic[S]):
         """Set the state that a holder has created; removes an abandoned training of the same scene."""
         try:
             with self._changed:
-                self._check_kept(training)
+                self.check_kept(training)
                 for abandoned in self._others(state.scene_id, training):
                     self._remove(abandoned)
                 training.scene_id = state.scene_id
@@ -271,15 +261,15 @@ class TrainingStore(Generic[S]):
     def vacate(self, training: Training[S]) -> None:
         """Remove a training's state and release its memory, before its holder creates another."""
         with self._changed:
-            self._check_kept(training)
+            self.check_kept(training)
             before = training.replace(None)
         if before is not None:
             before.reservation.release()
 
     def check_kept(self, training: Training[S]) -> None:
         """Raise a TrainingLostError if a training was removed or replaced."""
-        with self._changed:
-            self._check_kept(training)
+        if self._trainings.get(training.training_id) is not training:
+            raise TrainingLostError(training.training_id)
 
     def forget(self, training: Training[S]) -> None:
         """Remove a training; does nothing if it was removed or replaced."""
@@ -348,10 +338,6 @@ class TrainingStore(Generic[S]):
         if any(other.holder is not None or _idle(other) < _RETURN_SECONDS for other in others):
             raise TrainingHeldError(scene_id)
         return others
-
-    def _check_kept(self, training: Training[S]) -> None:
-        if self._trainings.get(training.training_id) is not training:
-            raise TrainingLostError(training.training_id)
 
 
 def _idle(training: Training[Any]) -> float:

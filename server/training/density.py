@@ -28,24 +28,10 @@ _NEEDED = ("means", "quats", "scales", "opacities")
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """The steps, counted from 0, at which rows are added and removed."""
-
-    start: int
-    stop: int
-    every: int
-
-    def is_due(self, step: int) -> bool:
-        """Whether a step is one of them."""
-        return self.start < step <= self.stop and step % self.every == 0
-
-
-@dataclass(frozen=True)
 class Density:
     """Checked settings of density control."""
 
     is_mcmc: bool
-    schedule: Schedule
     values: Mapping[str, float]
     absolute_gradients: bool
     revised_opacity: bool
@@ -68,10 +54,15 @@ class Density:
             revised_opacity=self.revised_opacity,
         )
 
+    def is_due(self, step: int) -> bool:
+        """Whether rows are added and removed at a step, counted from 0."""
+        values = self.values
+        return values["start"] < step <= values["stop"] and step % values["every"] == 0
+
     def is_reset_due(self, step: int) -> bool:
         """Whether opacities are reset at a step."""
         every = int(self.values.get("reset_every", 0))
-        return bool(every) and step > 0 and step % every == 0 and step <= self.schedule.stop
+        return bool(every) and step > 0 and step % every == 0 and step <= self.values["stop"]
 
 
 def density_of(
@@ -102,7 +93,6 @@ def density_of(
     require(isfinite(extent) and extent > 0, f"{field}.extent", "a finite value > 0, scene units", extent)
     return Density(
         is_mcmc=is_mcmc,
-        schedule=Schedule(int(values["start"]), int(values["stop"]), int(values["every"])),
         values=values,
         absolute_gradients=control.adaptive.absolute_gradients,
         revised_opacity=control.adaptive.revised_opacity,
@@ -164,7 +154,7 @@ class DensityState:
 
     def is_due(self, step: int) -> bool:
         """Whether a step changes rows or resets opacities."""
-        return self._plan.schedule.is_due(step) or self._plan.is_reset_due(step)
+        return self._plan.is_due(step) or self._plan.is_reset_due(step)
 
     def observed(self, gradients: Tensors, outputs: Tensors, camera: Any) -> DensityState:
         """A new state that includes the statistics of one more step."""
@@ -193,9 +183,9 @@ class DensityState:
         Reserves memory in `reservation` before rows are added.
         """
         report, statistics, was_reset = density_pb2.DensityReport(), self._statistics, self._was_reset
-        if self._plan.schedule.is_due(step) and statistics is None:
+        if self._plan.is_due(step) and statistics is None:
             report = self._move(parameters, step, reservation)
-        elif self._plan.schedule.is_due(step) and statistics is not None:
+        elif self._plan.is_due(step) and statistics is not None:
             report, statistics = self._grow(statistics, parameters, step, reservation)
         if self._plan.is_reset_due(step):
             density.reset_opacities(_rows(parameters), 2 * self._plan.values["prune_opacity"])

@@ -12,7 +12,7 @@ from lumigrad.kernels import training
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.limits import Limits, arguments_of, require
 from lumigrad.server.engines.content import Tensors, shapes_of
-from lumigrad.server.scenes.kinds import ENGINES
+from lumigrad.server.scenes.lookup import ENGINES
 from lumigrad.server.training.spec import Loss
 from lumigrad.server.training.state import TrainingState
 from lumigrad.v1 import camera_pb2, render_pb2
@@ -43,9 +43,6 @@ class Rendered:
     Attributes:
         outputs: Output tensors on the device; exposures are applied to colours.
         plain: The colours without exposures; None: there are no exposures.
-        state: The engine's forward state.
-        planned: The plan of the pass.
-        generation: The generation of the rendered rows.
     """
 
     outputs: Mapping[str, torch.Tensor]
@@ -71,10 +68,7 @@ class Planned:
     """A planned forward pass and its backward pass.
 
     Attributes:
-        views: The numbers of the views.
-        outputs: The rendered outputs.
         wanted: The engine's names of the requested gradients.
-        plan: The engine's plan.
         field: The path of the step in the request.
         chosen: The number of views that the worker chose.
     """
@@ -133,7 +127,6 @@ class Gradients:
     """The gradients of a step.
 
     Attributes:
-        by_name: Gradients by the engine's names.
         touched: [N], 0 for primitives that no view saw.
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.

@@ -145,7 +145,6 @@ class Parameter:
     """One tensor of the scene.
 
     Attributes:
-        name: The tensor's name.
         raw: [N, ...], the optimised values.
         value: [N, ...], the rendered values; the same tensor if there is no activation.
         first: Adam's first moments; None: not optimised.

@@ -12,6 +12,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError
+from lumigrad.server.core.streams import assembled
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.v1 import training_pb2
 
@@ -194,17 +195,10 @@ class Requests:
             # There is no such step; answering the request reports that and ends the call.
             return Request(message, PayloadReader(), part)
         assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.payload_memory.allocator(part))
-        assembler.add(first.data)
         with self._call.payload_due():
-            while not assembler.is_full:
-                frame = next(self._frames, None)
-                if frame is None:
-                    break
-                if frame.message is not None and frame.message.ListFields():
-                    name = frame.message.ListFields()[0][0].name
-                    raise InvalidArgumentError(name, "only data until the payload is complete", "another request")
-                assembler.add(frame.data)
-        return Request(message, PayloadReader(assembler.finish()), part)
+            limit = "only data until the payload is complete"
+            payload = assembled(assembler, first, self._frames, limit, "another request")
+        return Request(message, PayloadReader(payload), part)
 
     def _payload_limit(self, message: training_pb2.TrainRequest) -> int | None:
         """The largest payload of a request in bytes; only gradients of a pending step have one. None: no such step.

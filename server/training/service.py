@@ -17,9 +17,8 @@ from lumigrad.server.storage.trainings import Training, counted
 from lumigrad.server.training import snapshots
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameters
-from lumigrad.server.training.replies import framed
 from lumigrad.server.training.requests import Request, Requests
-from lumigrad.server.training.session import MAX_IN_FLIGHT, Session
+from lumigrad.server.training.session import MAX_IN_FLIGHT, Session, framed
 from lumigrad.server.training.spec import POSES, TrainingPlan
 from lumigrad.server.training.state import TrainingState, footprint_of
 from lumigrad.server.training.views import Views

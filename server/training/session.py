@@ -6,9 +6,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import prod, sqrt
 from typing import TypeVar
 
+import torch
+
+from lumigrad.protos import dtypes
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
@@ -18,14 +21,16 @@ from lumigrad.server.core.accounts import Reservation
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import BusyError, DeviceMemoryError, SceneNotFoundError, StepMismatchError
 from lumigrad.server.core.limits import require
+from lumigrad.server.core.streams import named_tensors
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.content import Shapes, shapes_of, uploader
+from lumigrad.server.engines.gradients import TORCH_DTYPES
 from lumigrad.server.engines.requests import checked_gradients
 from lumigrad.server.scenes.clouds import CloudContent, KeptTensors
 from lumigrad.server.scenes.lookup import stored_scene
 from lumigrad.server.storage.tenants import Runtime
 from lumigrad.server.storage.trainings import Training, counted
-from lumigrad.server.training import replies, snapshots
+from lumigrad.server.training import snapshots
 from lumigrad.server.training.images import Planned, Rendered, render
 from lumigrad.server.training.requests import Request
 from lumigrad.server.training.state import TrainingState
@@ -81,7 +86,7 @@ class Session:
         expected = state.step + len(self._pending)
         if asked.number != expected:
             raise StepMismatchError(expected, asked.number)
-        replies.check_dtype(asked)
+        _check_dtype(asked)
         views, chosen = self._views(asked)
         if asked.own_loss:
             yield from self._own_loss(request, views, chosen)
@@ -99,13 +104,13 @@ class Session:
 
         def work() -> tuple[Mapping[str, Array] | None, Done]:
             # Before the step: afterwards nothing may fail without a reply to the client.
-            return step(state, planned, request.part, lambda rendered: self._images(rendered, names, request))
+            return step(state, planned, request.part, lambda it: self._download(it, names, request) if names else None)
 
         images, done = self._run(work, request, cost)
         # Recorded first, for a client that disconnects while it receives the images.
         reply = self._reply_done(asked.number, done, request)
         if images is not None:
-            yield from replies.images(views, images, request)
+            yield from _image_frames(views, images, request)
         yield reply
 
     def _own_loss(self, request: Request, views: list[int], chosen: int) -> Replies:
@@ -135,7 +140,7 @@ class Session:
         self._pending[asked.number] = rendered, reserved
         reserved.resize(rendered.bytes)
         self._expect(asked.number, sum(4 * prod(shape) + ALIGNMENT for shape in _gradient_shapes(rendered).values()))
-        yield from replies.images(views, images, request)
+        yield from _image_frames(views, images, request)
 
     def _gradients(self, request: Request) -> Replies:
         brought = request.message.gradients
@@ -163,14 +168,14 @@ class Session:
         self._require_none_pending("publish")
         info = _published(self._state, self._runtime, request.part)
         reply = training_pb2.TrainReply(published=training_pb2.Published(scene=info, step=self._state.step))
-        yield replies.framed(reply, request)
+        yield framed(reply, request)
 
     def _snapshot(self, request: Request) -> Replies:
         self._require_none_pending("snapshot")
         nbytes = snapshots.write(self._training, self._runtime, request.part)
         require(nbytes > 0, "snapshot", "a worker with a spool (--spool)", "none")
         snapshotted = training_pb2.Snapshotted(step=self._state.step, bytes=nbytes)
-        yield replies.framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
+        yield framed(training_pb2.TrainReply(snapshotted=snapshotted), request)
 
     @property
     def _is_snapshot_due(self) -> bool:
@@ -206,7 +211,7 @@ class Session:
         self._runtime.trainings.forget(self._training)
         reply = training_pb2.TrainReply()
         reply.finished.SetInParent()
-        yield replies.framed(reply, request)
+        yield framed(reply, request)
 
     def _planned(self, views: list[int], outputs: Sequence[str], chosen: int) -> Planned:
         return Planned.of(self._state, views, tuple(dict.fromkeys(outputs)), self._runtime.limits, "step", chosen)
@@ -250,24 +255,21 @@ class Session:
     def _require_none_pending(self, field: str) -> None:
         require(not self._pending, field, "no step that waits for its gradients", len(self._pending))
 
-    def _images(self, rendered: Rendered, names: tuple[str, ...], request: Request) -> Mapping[str, Array] | None:
-        return self._download(rendered, names, request) if names else None
-
     def _download(self, rendered: Rendered, names: tuple[str, ...], request: Request) -> Mapping[str, Array]:
         dtype = request.message.step.output_dtype
         with request.part.times.stage("download"):
-            converted = [replies.converted(rendered.outputs[name], dtype) for name in names]
-            return dict(zip(names, self._runtime.transfer.download(converted), strict=True))
+            images = [converted(rendered.outputs[name], dtype) for name in names]
+            return dict(zip(names, self._runtime.transfer.download(images), strict=True))
 
     def _reply_done(self, number: int, done: Done, request: Request) -> Frame[training_pb2.TrainReply]:
-        reply = replies.done(number, done)
+        reply = done_message(number, done)
         # The snapshot includes this reply, because the worker may die before sending it.
         reply.snapshotted = self._is_snapshot_due
         self._state.told.append(reply)
         # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
         reply.snapshotted = reply.snapshotted and self._has_written_snapshot(request)
-        return replies.framed(training_pb2.TrainReply(done=reply), request)
+        return framed(training_pb2.TrainReply(done=reply), request)
 
 
 def _gradient_shapes(rendered: Rendered) -> Shapes:
@@ -295,3 +297,55 @@ def _published(state: TrainingState, runtime: Runtime, call: Call) -> scene_pb2.
     info = runtime.scenes.replace(state.scene_id, state.version, CloudContent.of(rules, kept))
     state.version = info.version
     return info
+
+
+def _check_dtype(asked: training_pb2.Step) -> None:
+    """Raise an InvalidArgumentError for an unsupported image dtype."""
+    limit = "DTYPE_FLOAT32, DTYPE_FLOAT16, DTYPE_BFLOAT16 or DTYPE_UINT8"
+    require(
+        asked.output_dtype in (*TORCH_DTYPES, dtypes.UINT8), "step.output_dtype", limit, dtypes.name(asked.output_dtype)
+    )
+    is_fit = asked.output_dtype != dtypes.UINT8 or all(name in ("color", "alpha") for name in asked.outputs)
+    require(is_fit, "step.output_dtype", "another type for outputs beside color and alpha", "DTYPE_UINT8")
+
+
+def converted(tensor: torch.Tensor, dtype: int) -> torch.Tensor:
+    """Convert an image to the requested dtype."""
+    if dtype == dtypes.UINT8:
+        return (tensor.clamp(0.0, 1.0) * 255.0).round_().to(torch.uint8)
+    return tensor.to(TORCH_DTYPES[dtype])
+
+
+def framed(reply: training_pb2.TrainReply, request: Request) -> Frame[training_pb2.TrainReply]:
+    """A reply without a payload."""
+    reply.timings.CopyFrom(request.part.times.message())
+    return Frame(reply)
+
+
+def _image_frames(views: Sequence[int], arrays: Mapping[str, Array], request: Request) -> Replies:
+    """The reply with a step's images."""
+    reply, payload = training_pb2.TrainReply(), PayloadWriter()
+    reply.images.number = request.message.step.number
+    reply.images.views.extend(views)
+    reply.images.outputs.extend(named_tensors(arrays, payload))
+    yield from frames_of(reply, payload)
+
+
+def done_message(number: int, result: Done) -> training_pb2.StepDone:
+    """The message that describes a finished step."""
+    message = training_pb2.StepDone(
+        number=number,
+        views=result.views,
+        count=result.count,
+        visible=result.visible,
+        statistics=[
+            training_pb2.Statistic(name=name, norm=sqrt(s.squares), largest=s.largest, not_finite=s.not_finite)
+            for name, s in result.statistics.items()
+        ],
+        density=result.density,
+        discarded=result.discarded,
+    )
+    if result.loss is not None:
+        message.loss = result.loss.total
+        message.terms.update(result.loss.terms)
+    return message

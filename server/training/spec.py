@@ -56,8 +56,6 @@ class TrainingPlan:
 
     Attributes:
         message: The client's message, for snapshots.
-        kind: The scene's kind.
-        settings: The engine's settings message.
         loss: None: the client sends gradients.
         density: None: no density control.
     """

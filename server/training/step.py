@@ -88,7 +88,7 @@ class _Change:
     """
 
     adam: PreparedStep
-    noise: Callable[[], object]
+    noise: Callable[[], object] | None
     is_done: AdamStep | None
     parameters: Parameters
     density: DensityState | None
@@ -103,7 +103,8 @@ class _Change:
         done = self.is_done
         if done is None:
             done = self.adam.run()
-            self.noise()
+            if self.noise is not None:
+                self.noise()
         state.parameters, state.density = self.parameters, self.density
         state.exposures, state.poses = self.exposures, self.poses
         for number, view in self.views.items():
@@ -122,7 +123,7 @@ def _prepared(state: TrainingState, rendered: Rendered, gradients: Gradients) ->
     rows = gradients.touched.bool() if optimizer.visible_only else None
     adam = parameters.prepared_step(gradients.by_name, optimizer, at, rows)
     exposures, poses, views = _refined(state, gradients)
-    noise: Callable[[], object] = _nothing
+    noise: Callable[[], object] | None = None
     report, done = None, None
     if density is not None:
         density = density.observed(gradients.by_name, rendered.outputs, rendered.planned.plan.cameras[0])
@@ -149,10 +150,6 @@ def _refined(
         poses = poses.stepped(numbers, gradients.poses, optimizer.rates[POSES].at(at), optimizer)
         views = {number: state.views.moved(number, poses.clear(number)) for number in numbers}
     return exposures, poses, views
-
-
-def _nothing() -> None:
-    pass
 
 
 def _regularise(state: TrainingState, gradients: Gradients) -> dict[str, float]:

@@ -121,7 +121,7 @@ def job_of(kind: Any, call: Any, key: Any = None) -> Job[None]:
 
 def is_refused(queue: DeviceQueue, job: Job[None], running: Batch | None = None) -> bool:
     try:
-        queue.put(job, running)
+        queue.admit(job, running)
     except DeadlineTooNearError:
         return True
     return False

@@ -255,7 +255,7 @@ import os, sys
 from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.rpc.tracing import NoTracer, tracer_of
+from lumigrad.server.rpc.tracing import tracer_of
 def make(endpoint="", **variables):
     os.environ.update(variables)
     return type(tracer_of(Config(trace_endpoint=endpoint), "cpu", Metrics())).__name__
@@ -278,7 +278,7 @@ def test_a_worker_that_does_not_trace_imports_nothing_for_it() -> None:
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
         "print(make(OTEL_SDK_DISABLED=''))\n"
     )
-    assert said(script).split() == ["NoTracer", "NoTracer", "NoTracer", "[]", "SpanTracer"]
+    assert said(script).split() == ["NoneType", "NoneType", "NoneType", "[]", "SpanTracer"]
 
 
 def test_without_the_packages_the_option_is_an_error_and_a_variable_is_not() -> None:
@@ -295,4 +295,4 @@ def test_without_the_packages_the_option_is_an_error_and_a_variable_is_not() -> 
     hint = 'needs more packages; install them with: pip install "lumigrad[trace]"'
     assert option.startswith(f"--trace-endpoint: {hint} (No module named 'opentelemetry")
     assert variable.endswith(f"WARNING traces are disabled: OTEL_EXPORTER_OTLP_ENDPOINT {hint}")
-    assert made == "NoTracer"
+    assert made == "NoneType"

@@ -17,10 +17,10 @@ from lumigrad.kernels import _native
 from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.config import Config
 from lumigrad.server.core.limits import Limits
-from lumigrad.server.training import replies
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.images import Planned, render
 from lumigrad.server.training.parameters import Parameters
+from lumigrad.server.training.session import done_message
 from lumigrad.server.training.spec import TrainingPlan
 from lumigrad.server.training.state import TrainingState
 from lumigrad.server.training.step import Done, apply, step
@@ -213,7 +213,7 @@ def test_a_step_that_fails_anywhere_changes_nothing(kind: str, is_own: bool, nat
                     stepped(state, is_own)
                 assert everything(state) == before, f"{caught.value}, call {place} of step {number}"
         done = stepped(state, is_own)
-        assert replies.done(number, done) == replies.done(number, expected)
+        assert done_message(number, done) == done_message(number, expected)
         assert everything(state) == everything(undisturbed), number
     # What is done in place comes last: nothing is allocated then, and nothing but kernels called.
     in_place = {"none": {("training_adam",)}, "adaptive": {()}, "mcmc": {("training_adam", "density_add_noise"), ()}}

@@ -21,7 +21,7 @@ from lumigrad.server.engines import spheres as sphere_engine
 from lumigrad.server.engines.content import Outline, shapes_of
 from lumigrad.server.engines.distances import DISTANCES, DistanceInputs, distance_plan
 from lumigrad.server.engines.requests import Plan
-from lumigrad.server.scenes.kinds import ENGINES
+from lumigrad.server.scenes.lookup import ENGINES
 from lumigrad.v1 import camera_pb2, distance_pb2, gaussians_pb2, render_pb2, spheres_pb2
 from support.backends import emulation, engines, gaussian_engines
 

@@ -11,7 +11,7 @@ from typing import Any
 from lumigrad.server.process import child as supervised
 from lumigrad.server.process import liveness as warm_up
 from lumigrad.server.process import worker
-from lumigrad.server.scenes import kinds as engines
+from lumigrad.server.scenes import lookup as engines
 from support.workers.faults import FOLDER, Faults, FaultyEngine
 
 faults = Faults(Path(os.environ[FOLDER]))

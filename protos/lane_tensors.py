@@ -1,4 +1,4 @@
-"""Tensors in the regions of a shared-memory lane; what is small, or finds no room there, stays in the payload."""
+"""Tensors in the regions of a shared-memory lane; small ones, or all if no region is free, stay in the payload."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lumigrad.v1 import tensor_pb2
 
 # Smaller tensors travel as fast with the stream.
 LEAST_BYTES = 256 << 10
-# The number of a region, and its bytes.
+# The number of a leased region, and its memory.
 LeasedRegion = tuple[int, Array]
 
 
 class LaneWriter(PayloadWriter):
-    """Lays arrays out in regions, each in one of its own."""
+    """Writes each large array to a region of its own."""
 
     def __init__(self, lease_region: Callable[[int], LeasedRegion | None]) -> None:
-        """`room` leases so many bytes, if there are any to be had."""
+        """`lease_region` leases a region of at least the given size; None if none is free."""
         super().__init__()
         self._lease_region = lease_region
 
@@ -31,14 +31,14 @@ class LaneWriter(PayloadWriter):
         if leased is None:
             return super()._place(array, element)
         region, memory = leased
-        # Not by slices of memoryviews: those hold Python's lock for as long as they copy.
+        # Assignment to slices of memoryviews would hold the GIL during the copy.
         np.copyto(memory[: array.nbytes].view(element).reshape(array.shape), array)
         self.lane_bytes += array.nbytes
         return {"region": tensor_pb2.RegionSpan(region=region, length=array.nbytes)}
 
 
 class LaneReader(PayloadReader):
-    """Views tensors in a payload, and those that lie elsewhere where `find` finds their bytes."""
+    """Views tensors in a payload; `find` returns the memory of those in regions."""
 
     def __init__(self, payload: memoryview | bytes, find: Callable[[tensor_pb2.RegionSpan, str], Array]) -> None:
         super().__init__(payload)

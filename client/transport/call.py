@@ -37,7 +37,7 @@ class Cancellation:
 
     @contextmanager
     def watch(self, call: Any) -> Iterator[None]:
-        """For the length of a `with` block, a call of gRPC is under way."""
+        """Lets the cancellation end a gRPC call within a `with` block."""
         with self._lock:
             self._calls.add(call)
             is_late = self._is_wanted.is_set()

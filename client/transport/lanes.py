@@ -60,7 +60,7 @@ class LaneTrip(StreamTrip):
         self.payload = LaneWriter(self._lease_region)
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
-        """Views the tensors of the reply; regions that it names are held as long as arrays of them live."""
+        """Views the tensors of the reply; its regions stay leased as long as arrays on them exist."""
         self._reply_is_open = False
         self.received_bytes = sum(tensor.region.length for tensor in _tensors(header) if tensor.HasField("region"))
         if not self.received_bytes:
@@ -79,7 +79,7 @@ class LaneTrip(StreamTrip):
         return LaneReader(payload, find)
 
     def end(self, *, succeeded: bool) -> None:
-        """Gives back what was leased for the upload, and for a reply that did not come."""
+        """Releases the lease of the upload, and that of a reply that did not arrive."""
         if self._upload is not None:
             self._lane.release(self._upload)
         if self._reply_is_open and succeeded:
@@ -97,11 +97,11 @@ class LaneTrip(StreamTrip):
 
 
 class _Hold:
-    """What all arrays of a reply keep alive."""
+    """An object that all arrays of a reply keep alive; its finalizer releases the lease."""
 
 
 class _HeldBytes:
-    """Bytes as NumPy wants to hear of them; an array of them keeps this alive, and so the lease."""
+    """Memory with NumPy's array interface; arrays on it keep this object alive, and so the lease."""
 
     def __init__(self, memory: Array, hold: _Hold) -> None:
         self.__array_interface__ = memory.__array_interface__

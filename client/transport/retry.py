@@ -1,4 +1,4 @@
-"""How the attempts of one call follow each other while no worker answers or has room."""
+"""The pauses between attempts of a call, while no worker answers or has capacity."""
 
 from __future__ import annotations
 

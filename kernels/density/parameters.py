@@ -1,4 +1,4 @@
-"""What is under training: raw parameters and the moments that an optimiser keeps of them."""
+"""Parameters in training, with the moments of their optimiser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Gaussians are projected and blended."""
+"""Settings of the projection and blending of Gaussians."""
 
 from __future__ import annotations
 

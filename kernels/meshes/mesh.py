@@ -151,12 +151,12 @@ class Mesh:
 
     @property
     def vertices(self) -> int:
-        """How many were given."""
+        """The number of vertices as given."""
         return self.report.vertices
 
     @property
     def faces(self) -> int:
-        """How many were given."""
+        """The number of faces as given."""
         return self.report.faces
 
     @property

@@ -1,4 +1,4 @@
-"""Times by how often they occur, to within a few per cent, in little memory however many there are."""
+"""A histogram of durations, accurate to a few per cent, whose memory does not depend on their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry's spans, listening for what real processes export by gRPC and by HTTP."""
+"""An OpenTelemetry collector that receives the spans of real processes by gRPC and by HTTP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReceivedSpan:
 
 
 class Collector:
-    """Keeps what comes; hangs while `answers` is cleared."""
+    """Stores received spans; does not answer while `answers` is cleared."""
 
     def __init__(self) -> None:
         self.raw: list[bytes] = []
@@ -103,7 +103,7 @@ def grpc_collector(port: int = 0) -> Iterator[tuple[Collector, str]]:
 
 @contextmanager
 def http_collector() -> Iterator[tuple[Collector, str]]:
-    """The same by HTTP."""
+    """An HTTP collector and its URL."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):

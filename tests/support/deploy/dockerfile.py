@@ -1,4 +1,4 @@
-"""The steps of a Dockerfile, done in a folder with a bare Debian instead of by a container's engine."""
+"""Executes the steps of a Dockerfile in a folder with a bare Debian, without a container engine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from dockerfile_parse import DockerfileParser
 
-# Mounts go with the process that made them.
+# In a mount namespace of its own, so that mounts end with the process.
 _OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
 _MOUNT = re.compile(r"--mount=(\S+)\s+")
 
 
 @dataclass
 class Step:
-    """An instruction, and what stands after it."""
+    """An instruction and its arguments."""
 
     instruction: str
     value: str
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass
 class Stage:
-    """What one FROM begins."""
+    """A build stage, from its FROM."""
 
     parent: str
     steps: list[Step] = field(default_factory=list)
@@ -47,24 +47,24 @@ def stages_of(path: Path) -> dict[str, Stage]:
 
 
 def chain(stages: Mapping[str, Stage], target: str) -> list[Step]:
-    """All steps that lead to a target, from the first of its ancestors on."""
+    """All steps of a target, those of the stages that it is based on first."""
     stage = stages[target]
     return [*(chain(stages, stage.parent) if stage.parent in stages else []), *stage.steps]
 
 
 @dataclass
 class Image:
-    """A root file system, and what the Dockerfile says of the process in it."""
+    """A root file system, and the Dockerfile's settings for its process."""
 
     root: Path
     context: Path
-    # What `--mount=type=bind,from=STAGE` shows instead of a stage's files, and what the others show.
+    # Folders that replace the stages named in `--mount=type=bind,from=STAGE`, and the build context.
     stages: Mapping[str, Path]
     cache: Path
-    # From the machine: files as they are there, and folders that are seen at the same place.
+    # Files copied from the host, and folders of the host mounted at the same paths.
     files: Sequence[Path] = ()
     folders: Sequence[Path] = ()
-    # What engines set before anybody else does.
+    # Variables that container engines set by default.
     environment: dict[str, str] = field(
         default_factory=lambda: {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
     )
@@ -77,7 +77,7 @@ class Image:
     ports: list[int] = field(default_factory=list)
 
     def build(self, steps: Sequence[Step]) -> None:
-        """Do the steps; one that fails is a RuntimeError with what it said."""
+        """Execute the steps; a failing one raises a RuntimeError with its output."""
         for file in self.files:
             if file.exists():
                 shutil.copy(file, self.root / file.relative_to("/"))
@@ -85,7 +85,7 @@ class Image:
             getattr(self, f"_{step.instruction.lower()}")(step.value)
 
     def command(self, *arguments: str, read_only: bool = True, binds: Mapping[str, Path] | None = None) -> list[str]:
-        """What runs a program in it as its user, with the mounts that a container has."""
+        """The command that runs a program in the image as its user, with the mounts of a container."""
         root, lines = shlex.quote(str(self.root)), ['mount --bind "$ROOT" "$ROOT"', 'mount -t proc proc "$ROOT/proc"']
         for inside, outside in (binds or {}).items():
             lines.append(f'mkdir -p "$ROOT{inside}" && mount --bind {shlex.quote(str(outside))} "$ROOT{inside}"')

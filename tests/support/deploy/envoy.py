@@ -1,4 +1,4 @@
-"""The real Envoy in front of workers, with the configuration of deploy/envoy; what tests must change of it is here."""
+"""A real Envoy in front of workers, with the configuration of deploy/envoy, adapted to tests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def configuration(targets: Sequence[str], identity: Identity | None = None) -> d
 
 
 def validate(config: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What Envoy says of a configuration."""
+    """Runs Envoy's validation of a configuration."""
     command = [binary(), "--mode", "validate", "-c", str(_written(config, folder))]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -84,36 +84,36 @@ class Envoy:
             raise
 
     def ask(self, path: str) -> str:
-        """What the administrator's page shows."""
+        """The content of a page of the admin interface."""
         with urllib.request.urlopen(f"http://{self._admin}{path}", timeout=30) as response:
             return response.read().decode()
 
     def healthy(self) -> int:
-        """Workers that get calls."""
+        """The number of healthy workers."""
         return self._statistic("membership_healthy")
 
     def wait_for_healthy(self, count: int) -> None:
-        """Waits until so many workers get calls."""
+        """Waits until `count` workers are healthy."""
         self.wait_for(lambda: self.healthy() == count, f"{count} healthy workers")
 
     def calls(self, method: str = "") -> list[dict[str, Any]]:
-        """The calls that are over, from the access log; of one method if it is named."""
+        """The finished calls in the access log, of one method if given."""
         entries = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith('{"')]
         return [entry for entry in entries if entry["path"].endswith(method)]
 
     def workers_of(self, method: str) -> dict[str, set[str]]:
-        """The workers that each scene's calls went to."""
+        """For each scene, the workers that received its calls."""
         found: dict[str, set[str]] = defaultdict(set)
         for call in self.calls(method):
             found[call["scene"]].add(call["worker"])
         return dict(found)
 
     def wait_for_calls(self, method: str, count: int) -> None:
-        """Waits until so many calls of a method are in the log."""
+        """Waits until the log has `count` calls of a method."""
         self.wait_for(lambda: len(self.calls(method)) >= count, f"{count} calls of {method}")
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops Envoy."""
         self.process.terminate()
         try:
             self.process.wait(30)
@@ -129,7 +129,7 @@ class Envoy:
         return admin.read_text().strip()
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits until something is so."""
+        """Waits until a condition is true."""
         until = time.monotonic() + _START_SECONDS
         while not condition():
             if self.process.poll() is not None or time.monotonic() > until:

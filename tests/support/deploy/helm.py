@@ -23,7 +23,7 @@ NAMESPACE = "rendering"
 
 
 class HelmError(RuntimeError):
-    """What Helm said."""
+    """An error that Helm reports."""
 
 
 def helm(verb: str, kubeconfig: str, **arguments: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _main() -> None:
         raise HelmError(_library().helm_sdkpy_last_error().decode())
     release, chart = order.get("release", "").encode(), order.get("chart", "").encode()
     values = json.dumps(order.get("values", {})).encode()
-    # Waiting would be for pods, which nobody starts.
+    # No waiting for pods, since nothing starts them.
     options = json.dumps({"wait": False, "timeout_seconds": 60, "disable_openapi_validation": True}).encode()
     verb = order["verb"]
     if verb == "install":

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def git(*arguments: str) -> bytes:
-    """What git says; skips the test where there is no history to look at."""
+    """The output of git; skips the test where the history is missing."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""An interface of Kubernetes on loopback that keeps what it is given: the real Helm has somewhere to install to."""
+"""A stand-in for the Kubernetes API on loopback that stores objects, so that the real Helm can install a chart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 VERSION = "v1.32.0"
-# What charts may make here: by group and version, the plural of each kind.
+# The kinds that charts may create: by group and version, the plural of each kind.
 KINDS = {
     "v1": {
         "configmaps": "ConfigMap",
@@ -38,11 +38,11 @@ class KubernetesApi:
         self.url = ""
 
     def made(self) -> list[dict[str, Any]]:
-        """What is there now."""
+        """The stored objects."""
         return copy.deepcopy(list(self.objects.values()))
 
     def kubeconfig(self) -> str:
-        """What tells Helm where it is."""
+        """The kubeconfig for Helm."""
         entries = {
             "clusters": [{"name": "test", "cluster": {"server": self.url}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
@@ -51,7 +51,7 @@ class KubernetesApi:
         return yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "test", **entries})
 
     def discovery(self, path: str) -> dict[str, Any] | None:
-        """What it can do, at the paths that tell that."""
+        """The reply at a discovery path; None for other paths."""
         if path == "/version":
             return {"major": "1", "minor": VERSION.split(".")[1], "gitVersion": VERSION}
         if path == "/api":
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+        """Logs nothing."""
 
 
 @contextmanager

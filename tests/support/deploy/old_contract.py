@@ -1,4 +1,4 @@
-"""A worker as one of an earlier contract: a server that knows its methods and fields only, before a present one."""
+"""A proxy that makes a current worker look like one of an earlier contract, with its methods and fields only."""
 
 from __future__ import annotations
 

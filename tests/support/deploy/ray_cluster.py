@@ -27,7 +27,7 @@ def require_ray(name: str) -> Any:
 
 
 class RayCluster:
-    """A node that only has room for the fleet's own actor, and others with room for workers."""
+    """A node with resources for the fleet's own actor only, and nodes with resources for workers."""
 
     def __init__(self) -> None:
         """Starts the first node, and joins it."""
@@ -40,16 +40,16 @@ class RayCluster:
         self._ray.init(address=self._cluster.address, log_to_driver=False)
 
     def add_node(self) -> None:
-        """A node with room for one worker on a CPU."""
+        """Adds a node with resources for one CPU worker."""
         node = self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES)
         self._nodes[node.node_id] = node
 
     def kill_node(self, node_id: str) -> None:
-        """A node that fails: all its processes end at once."""
+        """Kills all processes of a node."""
         self._cluster.remove_node(self._nodes.pop(node_id), allow_graceful=False)
 
     def stop(self) -> None:
-        """Leaves it, and ends it."""
+        """Disconnects from the cluster and stops it."""
         self._ray.shutdown()
         self._cluster.shutdown()
 

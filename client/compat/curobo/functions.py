@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
-from lumigrad.client.compat.curobo.registry import MeshSlots
+from lumigrad.client.compat.curobo.registry import registered_world
 from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, settings_of
 from lumigrad.client.default import default_client
 from lumigrad.client.torch.remote import outside_graphs
@@ -58,7 +58,7 @@ class SdfMeshWarpPy(torch.autograd.Function):
         """
         with curobo_refusals():
             client = default_client()
-            world = MeshSlots(mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh).world(client)
+            world = registered_world(client, mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh)
             settings = settings_of(weight, activation_distance, max_dist, compute_esdf=compute_esdf)
         cost = SphereCost(client, world, settings, env_query_idx, return_loss)
         return cost.forward(ctx, query_spheres, CollisionBuffer(out_cost, out_grad, sparsity_idx))
@@ -102,7 +102,7 @@ class SweptSdfMeshWarpPy(torch.autograd.Function):
         """
         with curobo_refusals():
             client = default_client()
-            world = MeshSlots(mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh).world(client)
+            world = registered_world(client, mesh_idx, mesh_pose_inverse, mesh_enable, n_env_mesh)
             settings = settings_of(
                 weight, activation_distance, max_dist,
                 sweep_steps=sweep_steps, speed_dt=speed_dt if enable_speed_metric else None,

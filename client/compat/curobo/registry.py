@@ -184,37 +184,21 @@ _ENABLED = 1
 _SHORTEST_QUATERNION = 1e-6
 
 
-@dataclass(frozen=True)
-class MeshSlots:
-    """Meshes by environment and slot, E and M.
-
-    Attributes:
-        mesh_idx: (E, M) handles of meshes.
-        mesh_pose_inverse: (E, M, 8) world to mesh: x y z, quaternion w x y z, padding.
-        mesh_enable: (E, M); only 1 counts.
-        n_env_mesh: (E,) slots in use.
-    """
-
-    mesh_idx: torch.Tensor
-    mesh_pose_inverse: torch.Tensor
-    mesh_enable: torch.Tensor
-    n_env_mesh: torch.Tensor
-
-    def world(self, client: Client) -> World:
-        """The world; the same one for tensors of the same content."""
-        index, poses = _host("mesh_idx", self.mesh_idx, np.int64), _host("mesh_pose_inverse", self.mesh_pose_inverse)
-        enable, used = _host("mesh_enable", self.mesh_enable), _host("n_env_mesh", self.n_env_mesh, np.int64)
-        if index.ndim != 2:
-            raise CuroboArgumentError.of("mesh_idx", f"expected shape [E, M], got {list(index.shape)}")
-        expected = {"mesh_pose_inverse": (poses, (*index.shape, 8)), "mesh_enable": (enable, index.shape)}
-        for name, (array, shape) in {**expected, "n_env_mesh": (used, index.shape[:1])}.items():
-            if array.shape != shape:
-                raise CuroboArgumentError.of(name, f"expected shape {list(shape)}, got {list(array.shape)}")
-        seen = (enable == _ENABLED) & (np.arange(index.shape[1]) < used[:, None])
-        places = np.argwhere(seen).tolist()
-        handles = zip(places, index[seen].tolist(), strict=True)
-        meshes = tuple(registered_mesh(handle, f"mesh_idx[{row}, {slot}]") for (row, slot), handle in handles)
-        return _world(client, len(index), tuple(map(tuple, places)), meshes, poses[seen].tobytes())
+def registered_world(client: Client, mesh_idx: Any, mesh_pose_inverse: Any, mesh_enable: Any, n_env_mesh: Any) -> World:
+    """Meshes by environment and slot, as `SdfMeshWarpPy` takes them; the same world for tensors of equal content."""
+    index, poses = _host("mesh_idx", mesh_idx, np.int64), _host("mesh_pose_inverse", mesh_pose_inverse)
+    enable, used = _host("mesh_enable", mesh_enable), _host("n_env_mesh", n_env_mesh, np.int64)
+    if index.ndim != 2:
+        raise CuroboArgumentError.of("mesh_idx", f"expected shape [E, M], got {list(index.shape)}")
+    expected = {"mesh_pose_inverse": (poses, (*index.shape, 8)), "mesh_enable": (enable, index.shape)}
+    for name, (array, shape) in {**expected, "n_env_mesh": (used, index.shape[:1])}.items():
+        if array.shape != shape:
+            raise CuroboArgumentError.of(name, f"expected shape {list(shape)}, got {list(array.shape)}")
+    seen = (enable == _ENABLED) & (np.arange(index.shape[1]) < used[:, None])
+    places = np.argwhere(seen).tolist()
+    handles = zip(places, index[seen].tolist(), strict=True)
+    meshes = tuple(registered_mesh(handle, f"mesh_idx[{row}, {slot}]") for (row, slot), handle in handles)
+    return _world(client, len(index), tuple(map(tuple, places)), meshes, poses[seen].tobytes())
 
 
 # Planners ask about the same world again and again.

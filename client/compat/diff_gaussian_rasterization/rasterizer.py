@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
+from lumigrad.client.base.arguments import one_of
 from lumigrad.client.compat.diff_gaussian_rasterization.settings import (
     GaussianRasterizationSettings,
     centres_of,
@@ -49,9 +50,7 @@ class GaussianRasterizer(torch.nn.Module):
             depth: False leaves the third result out, for callers of the first versions, which had two.
         """
         super().__init__()
-        if semantics not in get_args(Semantics):
-            expected = ", ".join(f'"{name}"' for name in get_args(Semantics))
-            raise InvalidArgument.of("semantics", f"expected one of {expected}, got {semantics!r}")
+        one_of("semantics", semantics, get_args(Semantics), '"')
         self.raster_settings = raster_settings
         self._target = target
         self._semantics: Semantics = semantics

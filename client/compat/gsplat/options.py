@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lumigrad.client.compat.gsplat.errors import GsplatArgumentError
+from lumigrad.client.base.arguments import one_of
+from lumigrad.client.compat.gsplat.errors import gsplat_refusals
 
 RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 _HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
@@ -94,11 +95,7 @@ def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> Non
         raise NotImplementedError(
             f'camera_model="{camera_model}" is not supported here; use one of {", ".join(_CAMERA_MODELS)}'
         )
-    modes = {
-        "render_mode": (render_mode, RENDER_MODES),
-        "camera_model": (camera_model, _CAMERA_MODELS),
-        "rasterize_mode": (rasterize_mode, _RASTERIZE_MODES),
-    }
-    for name, (value, known) in modes.items():
-        if value not in known:
-            raise GsplatArgumentError.of(name, f"expected one of {', '.join(known)}, got {value!r}")
+    with gsplat_refusals():
+        one_of("render_mode", render_mode, RENDER_MODES)
+        one_of("camera_model", camera_model, _CAMERA_MODELS)
+        one_of("rasterize_mode", rasterize_mode, _RASTERIZE_MODES)

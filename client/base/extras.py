@@ -13,13 +13,7 @@ class MissingPackage(LumigradError, ImportError):
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Imports an optional module.
-
-    Args:
-        module: what to import, e.g. "plyfile".
-        extra: the extra of Lumigrad that brings it, e.g. "io".
-        purpose: what it is needed for, e.g. "reading PLY files".
-    """
+    """Imports `module`; if it is missing, the error names the `extra` of Lumigrad that brings it, and the `purpose`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -134,11 +134,7 @@ def on_each(
 ) -> tuple[T, ...]:
     """What every worker answers; an error only if all of them are away, or what was asked for is `missing` there.
 
-    Args:
-        workers: all of them.
-        ask: takes a worker, and whether it was asked before and lost on the way.
-        call: of which it is.
-        missing: the error that says so.
+    `ask` takes a worker, and whether it was asked before and lost on the way.
     """
     answers: tuple[T, ...] = ()
     error: LumigradError | None = None

@@ -33,12 +33,9 @@ def require_charts() -> None:
 
 
 def write_chart(path: Path, found: Clearances, title: str) -> None:
-    """Draws the least clearance of each time step and of the nearest spheres; collisions are red.
+    """Draws the least clearance of each time step and of the nearest spheres, as .png, .svg or .pdf.
 
-    Args:
-        path: .png, .svg or .pdf.
-        found: clearances along a trajectory.
-        title: title of the chart.
+    Collisions are red.
     """
     check_chart(found)
     require_charts()

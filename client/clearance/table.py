@@ -14,9 +14,7 @@ from lumigrad.client.clearance.clearances import Clearances, record, summary
 def print_table(found: Clearances, limit: int) -> None:
     """Prints the closest sphere of each time step, or each sphere; in colours in a terminal with rich.
 
-    Args:
-        found: the clearances.
-        limit: maximum number of rows, those with the least clearances; 0: all.
+    At most `limit` rows, those with the least clearances; 0: all.
     """
     rows = [record(found, *place) for place in _places(found, limit)]
     header = _header(found)

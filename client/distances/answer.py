@@ -146,15 +146,7 @@ class SpreadDistances(Distances):
 
 
 def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Route | None = None) -> Distances:
-    """Asks; with `retain` the worker keeps the forward state for backward.
-
-    Args:
-        workers: of the client.
-        query: what to ask.
-        retain: whether to keep it.
-        call: of the user.
-        route: which worker; None: the world's.
-    """
+    """Asks the world's worker, or where `route` leads; with `retain` it keeps the forward state for backward."""
     attempts = RoutedAttempts(workers, query.world, call, route=route)
 
     def build(payload: PayloadWriter) -> distance_pb2.QueryRequest:

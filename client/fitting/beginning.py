@@ -90,12 +90,7 @@ _LEAST_SPACING = 1e-3
 
 
 def gaussians_at(points: Points, sh_degree: int) -> Gaussians:
-    """Round, faint Gaussians, sized by the distances to their neighbours.
-
-    Args:
-        points: N of them, with colours.
-        sh_degree: largest degree of the spherical harmonics.
-    """
+    """Round, faint Gaussians with harmonics up to a degree, sized by the distances to their neighbours."""
     count = len(points)
     sh = np.zeros((count, (sh_degree + 1) ** 2, 3), np.float32)
     sh[:, :1] = sh_from_colors(points.colors)

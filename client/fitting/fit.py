@@ -40,20 +40,9 @@ def fit(
     journal: Journal,
     stopped: threading.Event,
 ) -> Gaussians | Spheres:
-    """Runs steps up to number `last`, or until `stopped`.
+    """Runs steps up to number `last`, or until `stopped`; returns the final scene, which is also saved.
 
-    Args:
-        client: a client of the trainer's worker.
-        trainer: trains the scene.
-        last: total number of steps.
-        every: steps between previews, at which the scene is saved too.
-        shots: shots to choose previews from.
-        scene_path: file of the saved scene.
-        journal: records each step.
-        stopped: ends the loop after the steps in flight.
-
-    Returns:
-        The final scene, which is also saved.
+    A preview of some shots is made, and the scene saved, `every` so many steps.
     """
     shown = [shots[index] for index in samples(shots, _SHOWN)]
     found: Gaussians | Spheres | None = None

@@ -99,12 +99,7 @@ _kept: Kept[Result] = Kept()
 
 
 def compute(call: JaxCall, inputs: Inputs) -> dict[str, jax.Array]:
-    """The outputs of a call by name, float32; differentiable in reverse mode.
-
-    Args:
-        call: what to compute.
-        inputs: arrays by name; None for those absent.
-    """
+    """The outputs of a call by name, float32, differentiable in reverse mode; inputs that are absent are None."""
     given = {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
     results = _compiled(call, given)
     return {

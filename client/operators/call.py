@@ -43,36 +43,21 @@ class RemoteCall:
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
-        """Asks the worker; the result has the outputs as items.
-
-        Args:
-            inputs: by name; None for those absent.
-            retain: a backward pass will probably come.
-        """
+        """Asks the worker; the result has the outputs as items. With `retain` a backward pass will probably come."""
 
     def gradients(
         self, result: Any, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
     ) -> Mapping[str, Array]:
-        """Asks the same worker for gradients, which have as many values as the inputs but not always their shape.
+        """Asks the same worker for gradients of the inputs `wanted`, given those of outputs, `upstream`.
 
-        Args:
-            result: what `run` returned.
-            upstream: gradients of outputs.
-            wanted: names of inputs.
-            release: let the worker forget the forward state.
+        They have as many values as the inputs but not always their shape. With `release` the worker forgets its state.
         """
         found: Mapping[str, Array] = result.backward(**upstream, wanted=wanted, release=release)
         return found
 
 
 def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
-    """The outputs of an operator, in the order of those that are known.
-
-    Args:
-        outputs: as passed.
-        known: all that there are.
-        always: returned whether asked for or not.
-    """
+    """The outputs of an operator, in the order of those that are `known`; some are returned `always`."""
     given = names("outputs", outputs)
     unknown = sorted(set(given) - set(known))
     if unknown or not (given or always):

@@ -226,15 +226,7 @@ class SpreadFrame(Frame):
 
 
 def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, route: Route | None = None) -> Frame:
-    """Renders; with `retain` the worker keeps the forward state for the frame's backward.
-
-    Args:
-        workers: of the client.
-        request: what to render.
-        retain: whether to keep it.
-        call: of the user.
-        route: which worker; None: the scene's.
-    """
+    """Renders on the scene's worker, or where `route` leads; with `retain` it keeps the forward state for backward."""
     attempts = RoutedAttempts(workers, request.stored, call, route=route)
 
     def build(payload: PayloadWriter) -> render_pb2.RenderRequest:

@@ -40,12 +40,7 @@ class Settings:
 
     @classmethod
     def of(cls: type[S], arguments: Mapping[str, Any], **instead: Any) -> S:
-        """The settings among a function's arguments.
-
-        Args:
-            arguments: by name, for instance `locals()`; those that are no settings are ignored.
-            instead: values that replace those of the arguments.
-        """
+        """The settings among a function's arguments, e.g. `locals()`; those of `instead` replace some of them."""
         given = {**arguments, **instead}
         return cls(**{name: given[name] for name in cls.names() if name in given})
 

@@ -16,12 +16,7 @@ _WIRE = values_of(ImageFormat, image_pb2.ImageFormat)
 
 
 def image_formats(value: Any, outputs: Sequence[str]) -> ImageFormats:
-    """The formats of outputs by their names; those of float32 are left out.
-
-    Args:
-        value: one format for all outputs, or some by name.
-        outputs: the names of all.
-    """
+    """The formats of `outputs` by their names, without float32, from one format for all of them or some by name."""
     asked = tuple(outputs) or ("color",)
     formats = value if isinstance(value, Mapping) else dict.fromkeys(asked, value)
     for name, entry in formats.items():

@@ -110,12 +110,7 @@ Differentiate = Callable[[dict[str, torch.Tensor], tuple[str, ...], bool], Mappi
 
 
 def compute(call: RemoteCall, inputs: Tensors) -> dict[str, torch.Tensor]:
-    """The outputs of a call by name, on the CPU, part of the autograd graph.
-
-    Args:
-        call: what to compute.
-        inputs: CPU tensors.
-    """
+    """The outputs of a call by name, on the CPU, part of the autograd graph; the inputs are CPU tensors."""
     result = run(call, inputs)
     outputs = {name: torch.from_numpy(result[name]) for name in call.outputs}
     return attach(outputs, inputs, partial(call.gradients, result), call.differentiable)
@@ -151,14 +146,10 @@ def attach(
     differentiate: Differentiate,
     differentiable: Iterable[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The outputs, as results of one node of the autograd graph with the inputs before it.
+    """The outputs, computed already, as results of one node of the autograd graph with the inputs before it.
 
-    Args:
-        outputs: computed already.
-        inputs: what they were computed from.
-        differentiate: called in backward with the gradients that are there and the names of the inputs that need one;
-            not if there are none.
-        differentiable: outputs through which gradients flow; None: all.
+    `differentiate` is called in backward with the gradients that are there and the names of the inputs that need one,
+    not if there are none. Gradients flow through the outputs that are `differentiable`; None: all.
     """
     fixed = [] if differentiable is None else sorted(set(outputs) - set(differentiable))
     results = RemoteFunction.apply(outputs, fixed, differentiate, tuple(inputs), *inputs.values())  # type: ignore[no-untyped-call]
@@ -177,16 +168,7 @@ class RemoteFunction(torch.autograd.Function):
         names: tuple[str, ...],
         *inputs: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Returns the outputs.
-
-        Args:
-            ctx: of autograd.
-            outputs: computed already.
-            fixed: those of them without gradients.
-            differentiate: see `attach`.
-            names: of the inputs.
-            inputs: None for those absent.
-        """
+        """Returns the outputs, of which those `fixed` have no gradients; `names` are the inputs'. See `attach`."""
         ctx.differentiate, ctx.names, ctx.outputs = differentiate, names, tuple(outputs)
         ctx.kinds = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in inputs]
         # Saved only so that autograd notices when one is changed in place before backward.

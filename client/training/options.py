@@ -184,15 +184,9 @@ def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
 
 
 def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) -> dict[str, Rate | float]:
-    """Rates that work for most scenes.
+    """Rates that work for most scenes: Kerbl et al.'s (2023) for Gaussians, and for spheres by analogy.
 
-    Those of Gaussians are Kerbl et al.'s (2023); spheres have theirs by analogy.
-
-    Args:
-        kind: "gaussians" or "spheres".
-        tensors: of the scene.
-        extent: the radius of what the cameras see, scene units.
-        steps: of the training.
+    `kind` is "gaussians" or "spheres"; `extent` the radius of what the cameras see, scene units.
     """
     means = Rate(1.6e-4 * extent, 1.6e-6 * extent, steps)
     of_gaussians: dict[str, Rate | float] = {

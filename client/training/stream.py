@@ -108,8 +108,7 @@ class Exchange:
     def close(self, *, is_answered: bool = False) -> None:
         """Ends the call; what was not sent yet is not sent.
 
-        Args:
-            is_answered: that nothing is waited for: the worker ends the call itself, if it does so soon.
+        Where every request `is_answered` the worker ends it itself, if it does so soon.
         """
         self._outgoing.put(None)
         if is_answered:
@@ -237,11 +236,9 @@ class TrainingStream:
         return Attempts(call, self._retry_s)
 
     def start(self, start: training_pb2.TrainingStart, call: Call | None = None) -> None:
-        """Begins a training, or takes one up.
+        """Begins a training, or takes one up; a new one has a `start_id`, for it is repeated if need be.
 
-        Args:
-            start: of a new one it has a `start_id`, for it is repeated if need be.
-            call: on whose behalf, which must be routed as the stream; None: one of its own.
+        `call`, on whose behalf, must be routed as the stream; None: one of its own.
         """
         self._connection.check_own()
         call = call or self.call()

@@ -139,12 +139,9 @@ class Access:
 def open_channel(
     address: Address, credentials: grpc.ChannelCredentials | None, keepalive_s: float = 30.0
 ) -> grpc.Channel:
-    """A channel that connects when it is first used.
+    """A channel that connects when it is first used; without `credentials` it is plain text.
 
-    Args:
-        address: of the worker.
-        credentials: None: plain text.
-        keepalive_s: without a word on a connection, until the worker is asked for one while calls wait for it.
+    A connection on which nothing was heard for `keepalive_s` is probed while calls wait for it.
     """
     options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
     options = (*options, ("grpc.keepalive_time_ms", round(keepalive_s * 1000)))

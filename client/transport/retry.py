@@ -43,11 +43,9 @@ class Backoff:
         self._lost = 0
 
     def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
-        """Waits until the next attempt may be made; raises `error` if there is to be none.
+        """Waits until the next attempt may be made; raises `error`, which ended the last one, if there is to be none.
 
-        Args:
-            error: what ended the last one.
-            has_others: whether the next one is made elsewhere, where nobody has failed yet: then it is made at once.
+        If the next one is made elsewhere, where nobody has failed yet (`has_others`), it is made at once.
         """
         if isinstance(error, ResourceExhausted):
             self._wait_for_room(error)
@@ -102,13 +100,7 @@ class Attempts:
     """
 
     def __init__(self, call: Call, retry_s: float, *, waits_for_room_only: bool = False) -> None:
-        """Before the first attempt; see `Backoff`.
-
-        Args:
-            call: of which they are.
-            retry_s: how long it is repeated.
-            waits_for_room_only: a worker that is away is not waited for.
-        """
+        """Before the first attempt; see `Backoff`. With `waits_for_room_only` a worker that is away is given up."""
         self.number = 0
         self._backoff = Backoff(call, retry_s)
         self._waits_for_room_only = waits_for_room_only

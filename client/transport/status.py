@@ -62,13 +62,7 @@ _Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> LumigradError:
-    """The exception to raise for a failed call.
-
-    Args:
-        error: what gRPC raised; it is a grpc.Call too.
-        target: the address that was called, for the text.
-        timeout_s: the time the call had, for the text.
-    """
+    """The exception to raise for a failed call to `target`, which had `timeout_s`; the error is a grpc.Call too."""
     call: Any = error
     text = call.details() or "no further details"
     if _was_lost(call):
@@ -77,10 +71,17 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     if call.code() is grpc.StatusCode.CANCELLED:
         # A worker that ends a call which takes too long has begun it.
         return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=not call.initial_metadata())
-    translate = _TRANSLATIONS.get(call.code())
-    if translate is not None:
-        return translate(text, call.trailing_metadata() or (), target, timeout_s)
-    return Internal(f"the worker at {target} answered {call.code().name}: {text}")
+    metadata = call.trailing_metadata() or ()
+    if call.code() in _TRANSLATIONS:
+        return _TRANSLATIONS[call.code()](text, metadata, target)
+    about = {"target": target, "text": text, "timeout_s": timeout_s, "code": call.code().name}
+    for detail in details.unpack(metadata):
+        if type(detail) in _DETAILS:
+            kind, told = _DETAILS[type(detail)]
+            facts = {field.name: getattr(detail, field.name) for field in detail.DESCRIPTOR.fields}
+            return kind(told.format(**about, **facts), **{name: facts[name] for name in facts if hasattr(kind, name)})
+    kind, told = _CODES.get(call.code(), (Internal, "the worker at {target} answered {code}: {text}"))
+    return kind(told.format(**about))
 
 
 def _was_lost(call: Any) -> bool:
@@ -97,7 +98,7 @@ def _was_begun(call: Any) -> bool:
     return bool(call.initial_metadata()) and refused is None
 
 
-def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+def _invalid_argument(text: str, metadata: _Metadata, target: str) -> LumigradError:
     request = details.find(metadata, error_details_pb2.BadRequest)
     violations = tuple(
         Violation(_TO_TENSOR.sub("", violation.field), violation.description)
@@ -107,7 +108,7 @@ def _invalid_argument(text: str, metadata: _Metadata, target: str, timeout_s: fl
     return InvalidArgument(message or text, violations=violations)
 
 
-def _resource_exhausted(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+def _resource_exhausted(text: str, metadata: _Metadata, target: str) -> LumigradError:
     info = details.find(metadata, error_details_pb2.RetryInfo)
     if info is None:
         return ResourceExhausted(f"the worker at {target} refused the call: {text}")
@@ -117,52 +118,7 @@ def _resource_exhausted(text: str, metadata: _Metadata, target: str, timeout_s: 
     )
 
 
-def _not_found(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    detail = details.find(metadata, errors_pb2.SceneNotFound)
-    scene_id = detail.scene_id if detail else ""
-    return SceneNotFound(f"the worker at {target} has no scene {scene_id}; put it again", scene_id=scene_id)
-
-
-def _failed_precondition(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    for detail in details.unpack(metadata):
-        if type(detail) in _PRECONDITIONS:
-            kind, told = _PRECONDITIONS[type(detail)]
-            facts = {field.name: getattr(detail, field.name) for field in detail.DESCRIPTOR.fields}
-            return kind(told.format(target=target, text=text, **facts), **facts)
-    return Internal(f"the worker at {target} refused the call: {text}")
-
-
-_PRECONDITIONS: dict[type, tuple[type[LumigradError], str]] = {
-    errors_pb2.ContextLost: (
-        ContextLost,
-        "the worker at {target} no longer has the context {context_id}; render again",
-    ),
-    errors_pb2.LaneLost: (LaneLost, "the worker at {target} has closed the lane of shared memory"),
-    errors_pb2.VersionMismatch: (
-        VersionMismatch,
-        "scene {scene_id} at {target} has version {actual}, not {expected}: it was updated meanwhile; "
-        "fetch a new handle with Client.get",
-    ),
-    errors_pb2.TrainingHeld: (TrainingHeld, "the worker at {target} says: {text}"),
-    errors_pb2.TrainingLost: (TrainingLost, "the worker at {target} says: {text}"),
-    errors_pb2.StepMismatch: (StepMismatch, "the worker at {target} says: {text}"),
-}
-
-
-def _deadline_exceeded(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    near = details.find(metadata, errors_pb2.DeadlineTooNear)
-    if near is not None:
-        return DeadlineExceeded(
-            f"the worker at {target} did not begin: with its queue such a call takes {near.needed_seconds:.3g} s at "
-            f"the least, and of {timeout_s:g} s there were {near.left_seconds:.3g} s left; "
-            f"{LARGER_TIMEOUT}"
-        )
-    return DeadlineExceeded(
-        f"no answer from {target} within {timeout_s:g} s; {LARGER_TIMEOUT}, or see `lumigrad info` for its queue"
-    )
-
-
-def _unavailable(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
+def _unavailable(text: str, metadata: _Metadata, target: str) -> LumigradError:
     for sign, advice in _HANDSHAKES.items():
         if sign in text:
             return Unavailable(f"no connection to the worker at {target} ({text}): {advice}", is_lasting=True)
@@ -186,18 +142,44 @@ def _is_masked(text: str, target: str) -> bool:
     return True
 
 
-def _unauthenticated(text: str, metadata: _Metadata, target: str, timeout_s: float) -> LumigradError:
-    return Unauthenticated(f"the worker at {target} refused the caller: {text}; {TOKEN}")
-
-
-_TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str, float], LumigradError]] = {
+_TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str], LumigradError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: _invalid_argument,
     grpc.StatusCode.OUT_OF_RANGE: _invalid_argument,
     grpc.StatusCode.RESOURCE_EXHAUSTED: _resource_exhausted,
-    grpc.StatusCode.NOT_FOUND: _not_found,
-    grpc.StatusCode.FAILED_PRECONDITION: _failed_precondition,
-    grpc.StatusCode.DEADLINE_EXCEEDED: _deadline_exceeded,
     grpc.StatusCode.UNAVAILABLE: _unavailable,
-    grpc.StatusCode.UNAUTHENTICATED: _unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: _unauthenticated,
+}
+
+# Exceptions and their texts: by the detail that a status has, which becomes their attributes, or else by its code.
+_SAID = "the worker at {target} says: {text}"
+_REFUSED = Unauthenticated, "the worker at {target} refused the caller: {text}; " + TOKEN.python
+_DETAILS: dict[type, tuple[type[LumigradError], str]] = {
+    errors_pb2.SceneNotFound: (SceneNotFound, "the worker at {target} has no scene {scene_id}; put it again"),
+    errors_pb2.ContextLost: (
+        ContextLost,
+        "the worker at {target} no longer has the context {context_id}; render again",
+    ),
+    errors_pb2.LaneLost: (LaneLost, "the worker at {target} has closed the lane of shared memory"),
+    errors_pb2.VersionMismatch: (
+        VersionMismatch,
+        "scene {scene_id} at {target} has version {actual}, not {expected}: it was updated meanwhile; "
+        "fetch a new handle with Client.get",
+    ),
+    errors_pb2.TrainingHeld: (TrainingHeld, _SAID),
+    errors_pb2.TrainingLost: (TrainingLost, _SAID),
+    errors_pb2.StepMismatch: (StepMismatch, _SAID),
+    errors_pb2.DeadlineTooNear: (
+        DeadlineExceeded,
+        "the worker at {target} did not begin: with its queue such a call takes {needed_seconds:.3g} s at the least, "
+        "and of {timeout_s:g} s there were {left_seconds:.3g} s left; " + LARGER_TIMEOUT.python,
+    ),
+}
+_CODES: dict[grpc.StatusCode, tuple[type[LumigradError], str]] = {
+    grpc.StatusCode.NOT_FOUND: (SceneNotFound, "the worker at {target} has no such scene; put it again"),
+    grpc.StatusCode.FAILED_PRECONDITION: (Internal, "the worker at {target} refused the call: {text}"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (
+        DeadlineExceeded,
+        f"no answer from {{target}} within {{timeout_s:g}} s; {LARGER_TIMEOUT}, or see `lumigrad info` for its queue",
+    ),
+    grpc.StatusCode.UNAUTHENTICATED: _REFUSED,
+    grpc.StatusCode.PERMISSION_DENIED: _REFUSED,
 }

@@ -38,11 +38,9 @@ UNTRACED = Trace()
 
 
 def begin(method: str, facts: Callable[[], Facts] | None = None) -> Trace:
-    """Begins the trace of a call.
+    """Begins the trace of a call, named by the method that it mainly calls, e.g. "lumigrad.v1.RenderService/Render".
 
-    Args:
-        method: what it mainly calls, e.g. "lumigrad.v1.RenderService/Render".
-        facts: returns attributes of the span; called only if there is one.
+    `facts` returns attributes of the span, and is called only if there is one.
     """
     if not _is_on():
         return UNTRACED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,9 @@ def camera_message(camera: Camera) -> camera_pb2.Camera:
     model = camera.model
     width, height = camera.width, camera.height
     values = {}
-    for field in fields(model):
-        value = getattr(model, field.name)
-        values[field.name] = value.ravel().tolist() if isinstance(value, np.ndarray) else value
+    for name in model.__match_args__:
+        value = getattr(model, name)
+        values[name] = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     if isinstance(model, OpenCVModel):
         values["projection"] = _PROJECTIONS[model.projection]
         return camera_pb2.Camera(width=width, height=height, opencv=camera_pb2.OpenCVCamera(**values))
@@ -114,13 +114,7 @@ _NAMES: dict[int, Any] = {number: sign for sign, number in _SIGNS.items()}
 
 
 def world_message(world: World, meshes: References, payload: PayloadWriter) -> world_pb2.World:
-    """A world whose grids are appended to `payload`.
-
-    Args:
-        world: what to send.
-        meshes: for each obstacle the name and version of its mesh.
-        payload: of the same stream.
-    """
+    """A world whose grids are appended to `payload`; `meshes` are the names and versions of its obstacles' meshes."""
     obstacles = [
         _obstacle_message(obstacle, mesh, payload) for obstacle, mesh in zip(world.obstacles, meshes, strict=True)
     ]

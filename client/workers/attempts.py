@@ -89,16 +89,10 @@ class RoutedAttempts:
         to_release: bool = False,
         any_version: bool = False,
     ) -> None:
-        """Before the first attempt.
+        """Before the first attempt of a call about `subject`, which `route` leads to a worker; None: the subject's own.
 
-        Args:
-            pool: the workers.
-            subject: what the call is about.
-            call: of the user.
-            route: which of them it prefers; None: the subject's.
-            context: the forward state to use for as long as its worker has it.
-            to_release: the call lets the worker forget that state.
-            any_version: also put a copy again if somebody updated the scene meanwhile.
+        The forward state of `context` is used for as long as its worker has it; with `to_release` the worker forgets it
+        then. With `any_version` a copy is put again also where somebody updated the scene meanwhile.
         """
         self._route = route = route or pool.route(subject)
         self.kept: Kept | None = None if context is None else context.take(to_release=to_release)

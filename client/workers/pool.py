@@ -69,13 +69,9 @@ class Pool:
         facts: Callable[[], Facts] | None = None,
         cancellation: Cancellation | None = None,
     ) -> Call:
-        """Begins a call of the user, to be used as a `with` block.
+        """Begins a call of the user, to be used as a `with` block; `timeout_s` is of all of it, None: the client's.
 
-        Args:
-            timeout_s: of all of it; None: the client's time-out.
-            method: what it mainly calls, which its trace is named by.
-            facts: returns what its trace tells of it.
-            cancellation: ends it from another thread.
+        Its trace is named by the `method` that it mainly calls, and tells what `facts` returns.
         """
         return Call(self.timeout_of(timeout_s), cancellation=cancellation, trace=tracing.begin(method, facts))
 

@@ -52,14 +52,8 @@ class Result(NamedArrays, Cancellable):
     ) -> Reply[Any]:
         """Gradients from the forward state, or without one by computing it again.
 
-        Args:
-            service: of the connection, which has the method Backward.
-            subject: what the call is about.
-            begin: makes the request, but for what is said below.
-            again: adds to its spec what is computed again, given what the worker calls the scene.
-            output_gradients: dL/d output by the output's name.
-            call: of the user.
-            release: let the worker forget the forward state.
+        `service` names the stub whose Backward is called. `begin` makes the request; `again` adds to its spec what is
+        computed again, given what the worker calls the scene. With `release` the worker forgets the forward state.
         """
         attempts = RoutedAttempts(
             self._workers, subject, call, context=self._context, to_release=release, any_version=True

@@ -59,11 +59,8 @@ class SceneStore:
     def put(self, scene: Scene, call: Call, *, newest: bool = False, digest: str | None = None) -> SceneHandle:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
 
-        Args:
-            scene: what to store.
-            call: of all of it.
-            newest: of a world's meshes that this client updated meanwhile, the last version.
-            digest: the hash of its content, if the caller has it; of a world nobody can have it before.
+        With `newest`, of a world's meshes that this client updated meanwhile, the last version. `digest` is the hash of
+        the content, if the caller has it; of a world nobody can have it before.
         """
         call = call.to(self.worlds if isinstance(scene, World | Mesh) else "")
         references = self.meshes.references(scene, call, anew=True, newest=newest) if isinstance(scene, World) else ()
@@ -89,12 +86,8 @@ class SceneStore:
     ) -> SceneHandle:
         """Replaces some tensors, or moves and switches obstacles; the handle's version must be the worker's.
 
-        Args:
-            handle: of the scene.
-            reference: what the worker calls it.
-            changes: of it.
-            update_id: the same whenever the update is repeated, so that it is made once.
-            call: of which it is.
+        `reference` is what the worker calls the scene. The `update_id` is the same whenever the update is repeated, so
+        that it is made once.
         """
 
         def build(payload: PayloadWriter) -> Message:
@@ -199,10 +192,7 @@ class SceneStore:
     def repair(self, handle: SceneHandle, lost: SceneHandle, call: Call) -> None:
         """Puts the client's copy of a scene again.
 
-        Args:
-            handle: of the scene; it has a copy.
-            lost: what it named when it was lost: nothing is done if another thread has put it again since.
-            call: of which it is.
+        Nothing is done if another thread has put it again since it was `lost`, which is what the handle named then.
         """
         scene, call = handle.scene, call.to(handle.affinity_key)
         assert scene is not None
@@ -236,13 +226,7 @@ class SceneStore:
 
 
 def is_repairable(handle: SceneHandle, error: Exception | None, any_version: bool) -> bool:
-    """Whether what went wrong is made good by putting the scene again.
-
-    Args:
-        handle: names the scene.
-        error: what the worker said of it.
-        any_version: also where somebody updated the scene meanwhile.
-    """
+    """Whether `error` is made good by putting the scene again; with `any_version` also if it was updated meanwhile."""
     is_lost = isinstance(error, SceneNotFound) or (any_version and isinstance(error, VersionMismatch))
     return is_lost and handle.scene is not None
 
@@ -277,12 +261,9 @@ class WorldMeshes:
     ) -> References:
         """The name and version of each obstacle's mesh.
 
-        Args:
-            world: the obstacles.
-            call: of the calls that this takes.
-            anew: look whether all that was stored is still there, and put again what is not.
-            newest: of meshes that this client updated meanwhile, the last version.
-            any_version: put the client's copy again where somebody updated a mesh meanwhile.
+        With `anew` it is looked up whether all that was stored is still there, and what is not is put again; with
+        `any_version` also where somebody updated a mesh meanwhile. With `newest`, of meshes that this client updated,
+        the last version.
         """
         found: dict[int, SceneHandle] = {}
         for shape in (obstacle.shape for obstacle in world.obstacles):

@@ -167,11 +167,7 @@ class Context:
             self._finalizer.atexit = False
 
     def take(self, *, to_release: bool) -> Kept | None:
-        """The state, for one call; None: there is none any more.
-
-        Args:
-            to_release: the call lets the worker forget the state, so no other call gets it.
-        """
+        """The state, for one call; with `to_release` no other call gets it. None: there is none any more."""
         kept = self._kept
         if to_release:
             self._kept = None

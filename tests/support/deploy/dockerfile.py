@@ -58,7 +58,7 @@ class Image:
 
     root: Path
     context: Path
-    # Folders that replace the stages named in `--mount=type=bind,from=STAGE`, and the build context.
+    # Folders for `--mount=type=bind,from=STAGE`, by stage; `cache` is the folder for `--mount=type=cache`.
     stages: Mapping[str, Path]
     cache: Path
     # Files copied from the host, and folders of the host mounted at the same paths.

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import found_commands, loaded, missing, parsers_of
-from lumigrad.client.shell.exits import DEBUG_VARIABLE, complaint
-from lumigrad.client.shell.files import naming
+from lumigrad.client.shell.exits import DEBUG_VARIABLE, complaint, naming
 from lumigrad.client.shell.parser import meant
 
 

@@ -14,7 +14,7 @@ from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import AXES, COUNT, SIZE, add_connection, connect, count, option, positive_number
 from lumigrad.client.commands.scene_file import load
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.files import json_text
+from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.lanes import LaneMode
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres

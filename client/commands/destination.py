@@ -19,7 +19,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import check_suffix, levels_of, write_image
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.settings.image_format import ImageFormats
-from lumigrad.client.shell.files import naming
+from lumigrad.client.shell.exits import naming
 from lumigrad.client.video import VideoWriter
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from lumigrad.client.fitting.fit import Journal, fit, stop_on_interrupt
 from lumigrad.client.fitting.recipe import Checkpoint, Recipe
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.files import json_text
+from lumigrad.client.shell.exits import json_text
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres

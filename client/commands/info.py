@@ -8,7 +8,7 @@ import sys
 
 from lumigrad.client.commands.options import add_connection, connect
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.files import json_text
+from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets
 from lumigrad.client.workers.info import WorkerInfo
 

@@ -16,7 +16,7 @@ from lumigrad.client.commands.surroundings import MESHES, UNIT, UNITS, add_place
 from lumigrad.client.robots.motion import Motion
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.files import json_text
+from lumigrad.client.shell.exits import json_text
 from lumigrad.client.values.world import Sign
 
 _DESCRIPTION = f"""\

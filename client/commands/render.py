@@ -14,7 +14,7 @@ from lumigrad.client.datasets import View
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.pictures import write_depth
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.files import json_text, naming
+from lumigrad.client.shell.exits import json_text, naming
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 

@@ -19,7 +19,7 @@ from functools import partial
 from lumigrad.client.base.extras import require
 from lumigrad.client.commands.options import SECONDS, add_connection, connect_to, option, tls_of
 from lumigrad.client.shell.catalog import Command
-from lumigrad.client.shell.files import json_text
+from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets
 from lumigrad.client.transport.channel import resolve_tls
 

@@ -20,7 +20,7 @@ from lumigrad.client.client import Client
 from lumigrad.client.fitting.beginning import Shot
 from lumigrad.client.fitting.evaluation import pictures, samples, side_by_side
 from lumigrad.client.pictures import write_image
-from lumigrad.client.shell.files import naming
+from lumigrad.client.shell.exits import naming
 from lumigrad.client.training.results import StepResult
 from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.gaussians import Gaussians

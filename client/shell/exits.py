@@ -1,11 +1,16 @@
-"""Exit codes and error messages of the command line."""
+"""What commands tell: results as JSON, error messages, exit codes."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from lumigrad.client.errors import (
     DeadlineExceeded,
@@ -65,6 +70,34 @@ def _of_system(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"no such file: {path}" if path.parent.is_dir() else f"no such directory: {path.parent}"
     return f"{path}: {reason[:1].lower()}{reason[1:]}"
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Adds the file's name to an OSError without one, such as that of a full disk."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def json_text(value: Any) -> str:
+    """A result as JSON; NaN and infinity become null."""
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 OK = 0

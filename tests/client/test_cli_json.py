@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from lumigrad.client.shell.files import json_text
+from lumigrad.client.shell.exits import json_text
 from support.workers.worker import LUMIGRAD, WorkerProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command_line.md"

@@ -19,10 +19,35 @@ either are a GsplatArgumentError.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from lumigrad.client.base.arguments import one_of
-from lumigrad.client.compat.gsplat.errors import gsplat_refusals
+from lumigrad.client.compat.refusals import renamed
+from lumigrad.client.errors import InvalidArgument
+
+# What a part of a path in the request, or the client's own argument, is called here.
+_ARGUMENTS = {
+    **{name: name for name in ("means", "quats", "scales", "covars", "opacities", "colors", "sh_degree")},
+    **{name: name for name in ("backgrounds", "viewmats", "Ks", "width", "height", "radius_clip", "eps2d")},
+    **dict.fromkeys(("cameras", "rotation", "translation"), "viewmats"),
+    **dict.fromkeys(("fx", "fy", "cx", "cy"), "Ks"),
+    "covariances": "covars",
+    "sh": "colors",
+    "background": "backgrounds",
+    "near": "near_plane",
+    "far": "far_plane",
+}
+
+
+class GsplatArgumentError(InvalidArgument, AssertionError):
+    """An argument of `rasterization` that was refused, by its name there."""
+
+
+def gsplat_refusals() -> AbstractContextManager[None]:
+    """Raises GsplatArgumentError where the client or the worker refuses an argument."""
+    return renamed(GsplatArgumentError, _ARGUMENTS)
+
 
 RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 _HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from lumigrad.client.base.arguments import whole_number
-from lumigrad.client.compat.gsplat.errors import GsplatArgumentError, gsplat_refusals
 from lumigrad.client.compat.gsplat.meta import intermediates
-from lumigrad.client.compat.gsplat.options import check_modes, refuse_unsupported
+from lumigrad.client.compat.gsplat.options import GsplatArgumentError, check_modes, gsplat_refusals, refuse_unsupported
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, projection_of
 from lumigrad.client.rendering.frame import Frame

@@ -171,15 +171,12 @@ class Drives:
                     "joints", f"expected joints with a value of their own, but {name!r} follows {mimic.joint!r}"
                 )
 
-    def of(self, name: str) -> Drive:
-        """The drive of a joint.
+    def of(self, name: str, followers: tuple[str, ...] = ()) -> Drive:
+        """The drive of a joint, which `followers` follow.
 
         Raises:
             InvalidArgument: it has none.
         """
-        return self._of(name, ())
-
-    def _of(self, name: str, followers: tuple[str, ...]) -> Drive:
         if name in followers:
             raise InvalidArgument.of("urdf", f"expected joints that follow others, but {name!r} follows itself")
         if name in self._locked:
@@ -198,7 +195,7 @@ class Drives:
                 f"expected every joint that moves in joints or in locked, but {name!r} is in neither; "
                 f"pass e.g. locked={{{name!r}: 0.0}}",
             )
-        other = self._of(joint.mimic.joint, (*followers, name))
+        other = self.of(joint.mimic.joint, (*followers, name))
         factor = joint.mimic.multiplier
         return Drive(other.column, factor * other.multiplier, factor * other.offset + joint.mimic.offset)
 

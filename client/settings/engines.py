@@ -260,16 +260,11 @@ def settings_of(
             given.setdefault("pixel_center", 0.0)
         return GaussianSettings(**given)
     if "max_depth" not in given:
-        given["max_depth"] = _max_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))
+        if not isinstance(known, Spheres):
+            text = "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
+            raise InvalidArgument.of("max_depth", text)
+        given["max_depth"] = enclosing_depth(known, cameras, number("min_depth", given.get("min_depth", 0.0)))
     return SphereSettings(**{"gamma": _DEFAULT_GAMMA, **given})
-
-
-def _max_depth(scene: Spheres | Gaussians | None, cameras: Sequence[Camera], min_depth: float) -> float:
-    if not isinstance(scene, Spheres):
-        raise InvalidArgument.of(
-            "max_depth", "has no default for a handle without its scene; pass it, or get the scene with_tensors=True"
-        )
-    return enclosing_depth(scene, cameras, min_depth)
 
 
 def _background(background: Any, scene: Spheres | Gaussians | None) -> tuple[float, ...]:

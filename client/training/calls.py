@@ -60,7 +60,7 @@ class Targets:
 
         def get(digest: str) -> list[Any]:
             try:
-                return [store.get_content(digest, call).scene]
+                return [store.get(digest, True, call, by_content=True).scene]
             except SceneNotFound:
                 # The training has a hold of its own on it.
                 return []
@@ -276,16 +276,13 @@ class TrainingCalls(Cancellable):
 
     def _begun(self, handle: SceneHandle, views: Views, spec: training_pb2.TrainingSpec, call: Call) -> Trainer:
         start_id = secrets.token_hex(_START_ID_BYTES)
-
-        def put_targets(worker: Worker, call: Call) -> None:
-            views.put(worker.store, call)
-
         attempts = RoutedAttempts(self._workers, handle, call.to(handle.affinity_key))
         while True:
             with attempts as worker:
                 # From here on it stays where it has begun.
-                stream = self._stream(worker, attempts.call, partial(put_targets, worker))
-                put_targets(worker, attempts.call.renewed(call.timeout_s))
+                put_targets = partial(views.put, worker.store)
+                stream = self._stream(worker, attempts.call, put_targets)
+                put_targets(attempts.call.renewed(call.timeout_s))
                 start = training_pb2.TrainingStart(
                     scene=attempts.reference, spec=spec, views=views.messages(), start_id=start_id
                 )

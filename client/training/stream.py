@@ -19,7 +19,6 @@ from lumigrad.client.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
-    LumigradError,
     ResourceExhausted,
     Unavailable,
 )
@@ -126,16 +125,13 @@ class Exchange:
                 self._incoming.put(_complete(frame, frames))
             self._incoming.put(Unavailable(f"the worker at {self._target} ended the training's call"))
         except grpc.RpcError as error:
-            self._incoming.put(self._translated(error))
+            translated = exception_of(error, self._target, self._timeout_s)
+            translated.__cause__ = error
+            self._incoming.put(translated)
         except ProtocolError as error:
             self._incoming.put(Internal(f"the worker at {self._target} broke the contract: {error}"))
         finally:
             self._has_ended.set()
-
-    def _translated(self, error: Any) -> LumigradError:
-        translated = exception_of(error, self._target, self._timeout_s)
-        translated.__cause__ = error
-        return translated
 
 
 def _complete(first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:

@@ -126,18 +126,13 @@ class SceneStore:
                     self._note_restored(after, changed)
                 self._changes.popleft()
 
-    def get(self, scene_id: str, with_tensors: bool, call: Call) -> SceneHandle:
-        """A handle to a scene by its name, with a copy of its content if asked; of a world with its meshes."""
-        return self._got(scene_pb2.GetRequest(scene_id=scene_id, with_tensors=with_tensors), scene_id, call)
-
-    def get_content(self, content_hash: str, call: Call) -> SceneHandle:
-        """A handle to the scene with this content, with a copy of it."""
-        return self._got(scene_pb2.GetRequest(content_hash=content_hash, with_tensors=True), content_hash, call)
-
-    def _got(self, request: scene_pb2.GetRequest, name: str, call: Call) -> SceneHandle:
+    def get(self, name: str, with_tensors: bool, call: Call, *, by_content: bool = False) -> SceneHandle:
+        """A handle to a scene by its name or its content's hash, with a copy if asked; of a world with its meshes."""
+        request = scene_pb2.GetRequest(with_tensors=with_tensors)
+        setattr(request, "content_hash" if by_content else "scene_id", name)
         call = call.to(name)
         reply = self._connection.download(self._connection.scenes.Get, request, call)
-        if not request.with_tensors:
+        if not with_tensors:
             return self.handle(reply.header.info, call)
         meshes: dict[str, SceneHandle] = {}
 

@@ -69,11 +69,7 @@ def _kept(obstacle: Obstacle) -> tuple[Hashable, ...]:
 
 @dataclass(frozen=True)
 class JaxDistanceCall(DistanceCall, JaxCall):
-    """See `JaxCall`.
-
-    Attributes:
-        fixed: the world, to be compared.
-    """
+    """See `JaxCall`; `fixed` is the world, to be compared."""
 
     fixed: Fixed | None = None
 

@@ -21,12 +21,7 @@ from lumigrad.client.values.spheres import Spheres
 
 
 class RemoteCall:
-    """All of a computation that is not an array.
-
-    Attributes:
-        settings: of the engine.
-        outputs: names of what comes back.
-    """
+    """All of a computation that is not an array: the engine's settings, and the names of what comes back."""
 
     settings: Any
     outputs: tuple[str, ...]
@@ -72,17 +67,9 @@ SPHERE_OUTPUTS = ("color", "alpha", "depth", "info")
 class SphereCall(RemoteCall):
     """A rendering of spheres; see `RemoteCall`.
 
-    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32.
-
-    Attributes:
-        client: the way to the worker.
-        settings: how to blend; the inputs `background` and `gamma` replace what it says.
-        camera: None: made of the input `cameras`, Pulsar's parameters.
-        size: width and height, pixels.
-        outputs: what to return.
-        orthogonal: of a camera that is made here, as what follows: parallel rays.
-        right_handed: it looks along -z instead of +z.
-        first_r_then_t: its position is rotated too.
+    The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32; the last two replace
+    what `settings` say. Without a `camera` one of `size` (width and height, pixels) is made of the input cameras,
+    Pulsar's parameters, and of the options that follow; see `PulsarModel`.
     """
 
     client: Client
@@ -139,17 +126,10 @@ DISTANCE_OUTPUTS = ("cost", "distance")
 
 @dataclass(frozen=True)
 class DistanceCall(RemoteCall):
-    """A query; see `RemoteCall`.
+    """A query; see `RemoteCall`. Calls are compared without the world.
 
-    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32.
-
-    Attributes:
-        client: the way to the worker.
-        world: what spheres may be near. Calls are compared without it.
-        settings: what a cost is; the input `weight` replaces what it says.
-        outputs: what to compute.
-        environments: [B] the environment that each trajectory sees, or one for all; None: 0.
-        spread: several workers share the spheres.
+    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32, which replaces what `settings` say.
+    `environments` are [B], or one for all; with `spread` several workers share the spheres.
     """
 
     client: Client

@@ -29,12 +29,8 @@ CAMERA_INPUTS = ("view", "projection", "position")
 class ViewMatrices:
     """OpenCV's cameras: "view" [.., 4, 4] are view matrices, "projection" [.., 3, 3] the intrinsics K.
 
-    Attributes:
-        width: picture width, pixels.
-        height: picture height, pixels.
-        model: of all cameras.
-        distortion: one row of coefficients for each camera; empty: none.
-        is_checked: whether the matrices are checked here.
+    `width` and `height` are in pixels; `distortion` has one row of coefficients for each camera, or no rows. With
+    `is_checked` the matrices are checked here.
     """
 
     width: int
@@ -66,11 +62,7 @@ class ViewMatrices:
 class InriaMatrices:
     """Inria's camera: "view" and "projection" are its two matrices [4, 4], "position" [3] is its eye.
 
-    Attributes:
-        width: picture width, pixels.
-        height: picture height, pixels.
-        tan_fov_x: tangent of half the horizontal field of view.
-        tan_fov_y: tangent of half the vertical one.
+    `width` and `height` are in pixels; the others are tangents of half the field of view.
     """
 
     width: int

@@ -227,11 +227,7 @@ class _Moving:
 
 
 class Chain:
-    """The joints below a base link, parents first.
-
-    Attributes:
-        frames: frames of the links by name, the base first.
-    """
+    """The joints below a base link, parents first; `frames` are those of the links by name, the base first."""
 
     def __init__(self, base_link: str, joints: Sequence[Joint], drives: Drives) -> None:
         """Walks from the base to the tips.
@@ -317,11 +313,7 @@ def _motion(joint: Joint, value: float) -> Float64:
 
 
 class Body:
-    """S spheres.
-
-    Attributes:
-        links: the link of each sphere, S names.
-    """
+    """S spheres; `links` are the names of their links, S of them."""
 
     def __init__(self, spheres: Mapping[str, Float64], chain: Chain) -> None:
         """Moves centres from the links' frames to those of their joints.

@@ -24,14 +24,7 @@ _LONGEST_DESCRIPTION = 300
 
 @dataclass(frozen=True, eq=False)
 class Urdf:
-    """The content of a URDF file.
-
-    Attributes:
-        path: the file.
-        links: names of links, in the order of the file.
-        joints: joints, in the order of the file.
-        shapes: yourdfpy's collision elements, by link.
-    """
+    """The content of a URDF file, in its order; `shapes` are yourdfpy's collision elements, by link."""
 
     path: Path
     links: tuple[str, ...]

@@ -181,10 +181,8 @@ class _Request:
 class TrainingStream:
     """Sends requests and delivers each reply once, in order.
 
-    Attributes:
-        affinity: the key that its calls are routed by.
-        cancellation: ends what is waited for; None: nobody does.
-        resumed: how often the training was taken up again.
+    Its calls are routed by `affinity`, and what is waited for is ended by `cancellation`; `resumed` counts how often
+    the training was taken up again.
     """
 
     def __init__(

@@ -14,11 +14,9 @@ from lumigrad.client.errors import InvalidArgument, Unavailable
 
 @dataclass(frozen=True)
 class Remedy:
-    """One piece of advice. As text it is for Python; the command line shows its own words instead.
+    """One piece of advice, for Python in terms of arguments and for the shell in terms of options.
 
-    Attributes:
-        python: names arguments.
-        shell: names options.
+    As text it is for Python; the command line shows its own words instead.
     """
 
     python: str
@@ -68,11 +66,9 @@ _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker is.
+    """Where a worker is: "host:port", or any other name that gRPC knows.
 
-    Attributes:
-        target: "host:port", or any other name that gRPC knows.
-        server_name: the name that its certificate is for, if that is not in the target.
+    `server_name` is the name that its certificate is for, if that is not in the target.
     """
 
     target: str

@@ -59,12 +59,9 @@ _Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Reply(Generic[M]):
-    """A streamed reply, complete.
+    """A streamed reply, complete; `reader` views the tensors of the header in memory that belongs to this reply.
 
-    Attributes:
-        header: its first message.
-        reader: views the tensors of the header in memory that belongs to this reply.
-        timings: of the call; empty where the service reports none.
+    `timings` are empty where the service reports none.
     """
 
     header: M

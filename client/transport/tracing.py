@@ -12,8 +12,7 @@ Facts = Mapping[str, str | int]
 class Trace:
     """What is noted of a call while it goes on. This one, of a program that does not trace, notes nothing.
 
-    Attributes:
-        metadata: tells the worker of the span that the call belongs to.
+    `metadata` tells the worker of the span that the call belongs to.
     """
 
     metadata: tuple[tuple[str, str], ...] = ()

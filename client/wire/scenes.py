@@ -235,13 +235,7 @@ _PLURALS = {"mesh": "meshes", "world": "worlds"}
 
 @dataclass(frozen=True)
 class SceneChanges:
-    """Changes of one scene.
-
-    Attributes:
-        tensors: by name; not of worlds.
-        poses: [7] of obstacles by their names; of worlds, as what follows.
-        enabled: whether queries see obstacles, by their names.
-    """
+    """Changes of one scene: `tensors` by name; of a world `poses` [7], and `enabled`, by the names of obstacles."""
 
     tensors: Mapping[str, Any]
     poses: Mapping[str, Any]

@@ -22,14 +22,7 @@ _LINGER_S = 1.0
 class Worker:
     """Everything that belongs to one worker and to no other.
 
-    Attributes:
-        target: its address.
-        connection: calls to it.
-        store: its scenes.
-        releases: forward states that nobody needs any more.
-        health: what it says of itself, once somebody watches.
-        under_way: calls of this client.
-        asked: how many there have been.
+    Of this client's calls, `under_way` counts those that are, and `asked` all that there have been.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -71,11 +64,7 @@ class Worker:
 class Kept:
     """A forward state on the worker that has it; no other does.
 
-    Attributes:
-        context_id: names it on the worker.
-        method: releases it.
-        affinity: the key that the call was routed by which made it.
-        worker: the worker.
+    `method` releases it, and `affinity` is the key that the call was routed by which made it.
     """
 
     context_id: str

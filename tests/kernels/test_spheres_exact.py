@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -147,19 +148,40 @@ GRADIENTS = [pytest.param(name, ("color",), id=f"{name}-color") for name in CASE
 GRADIENTS += [pytest.param(name, UPSTREAM, id=f"{name}-all") for name in CASES if name != "equal_depths"]
 
 
-@pytest.mark.parametrize(("name", "outputs"), GRADIENTS)
-def test_gradients_are_the_references(name: str, outputs: tuple[str, ...], engine: Engine) -> None:
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of one case.
+
+    Attributes:
+        upstream: The gradients of the outputs, zero where a pixel is on the brink of a silhouette.
+        wanted: The names that a call asks for.
+        expected: The reference's gradients.
+        unsure: Those of the case moved by one rounding.
+    """
+
+    upstream: dict[str, Floats]
+    wanted: Sequence[str]
+    expected: dict[str, Floats]
+    unsure: dict[str, Floats]
+
+
+@cache
+def gradient_reference(name: str, outputs: tuple[str, ...]) -> Gradients:
     case, scene = CASES[name], ExactScene(CASES[name])
     depth_limit = 2e-4 if "depth" in outputs else np.inf
-    calm = scene.reference().calm(largest_gamma_error(case), depth_limit * case.max_depth)
+    calm = forward_reference(name).calm(largest_gamma_error(case), depth_limit * case.max_depth)
     assert calm.mean() > (0.7 if case.gamma > 1e-3 else 0.5)
     upstream = masked({key: value for key, value in upstream_of(case).items() if key in outputs}, calm)
-    reference = scene.reference(upstream)
-    expected = reference.gradients
-    unsure = ExactScene(nudged(case)).reference(upstream).gradients
-    result = run(engine, case, "exact", outputs=outputs, wanted=reference.wanted, output_gradients=upstream)
-    for key, gradient in expected.items():
+    reference, moved = scene.reference(upstream), ExactScene(nudged(case)).reference(upstream)
+    return Gradients(upstream, reference.wanted, reference.gradients, moved.gradients)
+
+
+@pytest.mark.parametrize(("name", "outputs"), GRADIENTS)
+def test_gradients_are_the_references(name: str, outputs: tuple[str, ...], engine: Engine) -> None:
+    case, reference = CASES[name], gradient_reference(name, outputs)
+    result = run(engine, case, "exact", outputs=outputs, wanted=reference.wanted, output_gradients=reference.upstream)
+    for key, gradient in reference.expected.items():
         # Where contributions cancel, one rounding of the scene changes a gradient by more than a ten-thousandth.
-        change = np.linalg.norm(unsure[key] - gradient) / max(float(np.linalg.norm(gradient)), 1e-12)
-        noise = rounding_noise(key, case, upstream)
+        change = np.linalg.norm(reference.unsure[key] - gradient) / max(float(np.linalg.norm(gradient)), 1e-12)
+        noise = rounding_noise(key, case, reference.upstream)
         assert_relative(key, result.gradients[key], gradient, max(1e-4, min(4 * change, 5e-3)), noise)

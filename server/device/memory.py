@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 import torch
@@ -75,7 +76,7 @@ class Budget:
         target = max(0, self.bytes - nbytes)
         while self.bytes > target:
             kept = self._kept_bytes if sum(len(store) > 0 for store in self._stores) > 1 else 0
-            if not self._drop_one(_bytes_of, kept, None):
+            if not self._drop_one(attrgetter("bytes"), kept, None):
                 return
 
     def enforce(self, grown: Store) -> bool:
@@ -83,7 +84,7 @@ class Budget:
 
         It can stay if the limits are met, or if all other stores are empty. The caller must not hold the stores' locks.
         """
-        while self.bytes > self.limit_bytes and self._drop_one(_bytes_of, self.limit_bytes, grown):
+        while self.bytes > self.limit_bytes and self._drop_one(attrgetter("bytes"), self.limit_bytes, grown):
             pass
         while self.count > self.limit_count and self._drop_one(len, self.limit_count, grown):
             pass
@@ -94,10 +95,6 @@ class Budget:
         giving = [store for store in stores if store is grown or size(store) * len(stores) > limit]
         giving.sort(key=size, reverse=True)
         return any(store.drop_oldest(keep_newest=store is grown) for store in giving)
-
-
-def _bytes_of(store: Store) -> int:
-    return store.bytes
 
 
 _KINDS = 1024

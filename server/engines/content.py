@@ -24,9 +24,11 @@ def shapes_of(tensors: Mapping[str, tensor_pb2.Tensor] | Mapping[str, torch.Tens
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def check_float32(tensor: tensor_pb2.Tensor, field: str) -> None:
-    """Check that a tensor is float32 and its shape valid."""
-    require(tensor.dtype == dtypes.FLOAT32, f"{field}.dtype", "DTYPE_FLOAT32", dtypes.name(tensor.dtype))
+def check_type(tensor: tensor_pb2.Tensor, field: str, *known: tensor_pb2.DType) -> None:
+    """Check that a tensor is of one of these types, float32 by default, and its shape valid."""
+    known = known or (dtypes.FLOAT32,)
+    limit = " or ".join(map(dtypes.name, known))
+    require(tensor.dtype in known, f"{field}.dtype", limit, dtypes.name(tensor.dtype))
     nbytes(tensor, field)
 
 
@@ -112,7 +114,7 @@ class Rules(ABC):
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
         """Check the type of a tensor, float32 where a kind allows no other, and that its size can be computed."""
-        check_float32(tensor, field)
+        check_type(tensor, field)
 
     @abstractmethod
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:

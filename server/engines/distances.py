@@ -10,11 +10,11 @@ import torch
 
 from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import extent, nbytes
+from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
 from lumigrad.server.engines.base import Engine
-from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_float32, check_shape
-from lumigrad.server.engines.requests import Plan
+from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_shape, check_type
+from lumigrad.server.engines.requests import Plan, checked_outputs
 from lumigrad.v1 import distance_pb2, tensor_pb2
 
 SEMANTICS = names_of(distance_pb2.DistanceSemantics)
@@ -79,14 +79,14 @@ def distance_plan(spec: distance_pb2.DistanceSpec, outline: Outline, limits: Lim
     shapes = _output_shapes(rows, outline.obstacles if spec.per_obstacle else None)
     poses = spec.poses if spec.HasField("poses") else None
     if poses is not None:
-        check_float32(poses, f"{field}.poses")
+        check_type(poses, f"{field}.poses")
         check_shape(poses.shape, [outline.obstacles, 7], f"{field}.poses")
     settings = _settings(spec.settings, f"{field}.settings")
     sizes = {"spheres": 4 * prod(rows), "poses": 7 * outline.obstacles, "weight": 1}
     # cuRobo has gradients of costs only, with respect to centres only.
     given, wanted = (("cost", "distance"), sizes) if settings.exact else (("cost",), ("spheres", "weight"))
     return DistancePlan(
-        outputs=_outputs(spec, shapes, field),
+        outputs=checked_outputs(spec, tuple(shapes), field, "distance", " with per_obstacle" * spec.per_obstacle),
         output_shapes=shapes,
         upstream_shapes={name: shapes[name] for name in given if name in shapes},
         gradient_sizes={name: sizes[name] for name in wanted},
@@ -113,15 +113,14 @@ def _rows(spec: distance_pb2.DistanceSpec, limits: Limits, field: str) -> list[i
     """Check and return the sizes B, H, S of the spheres."""
     where = f"{field}.spheres"
     require(spec.HasField("spheres"), where, "a tensor", "none")
-    check_float32(spec.spheres, where)
+    check_type(spec.spheres, where)
     shape = list(spec.spheres.shape)
     require(len(shape) == 4 and shape[3] == 4, f"{where}.shape", "[B, H, S, 4]", shape)
     rows = shape[:3]
     require(extent(rows) <= limits.rows, where, f"at most {limits.rows} spheres in all", extent(rows))
     if spec.HasField("environments"):
         tensor, where = spec.environments, f"{field}.environments"
-        require(tensor.dtype == dtypes.INT32, f"{where}.dtype", "DTYPE_INT32", dtypes.name(tensor.dtype))
-        nbytes(tensor, where)
+        check_type(tensor, where, dtypes.INT32)
         check_shape(tensor.shape, rows[:1], where)
     return rows
 
@@ -130,13 +129,6 @@ def _output_shapes(rows: list[int], obstacles: int | None) -> Shapes:
     """The shapes of all outputs; `obstacles`: their number if distances are per obstacle."""
     names, lead = (_OUTPUTS, rows) if obstacles is None else (_DISTANCES, [*rows, obstacles])
     return {name: [*lead, _VECTORS[name]] if name in _VECTORS else lead for name in names}
-
-
-def _outputs(spec: distance_pb2.DistanceSpec, shapes: Shapes, field: str) -> tuple[str, ...]:
-    for name in spec.outputs:
-        among = f"names out of {', '.join(shapes)}" + (" with per_obstacle" if spec.per_obstacle else "")
-        require(name in shapes, f"{field}.outputs", among, name)
-    return tuple(dict.fromkeys(spec.outputs)) or ("distance",)
 
 
 def _settings(message: distance_pb2.DistanceSettings, field: str) -> meshes.Settings:

@@ -11,7 +11,7 @@ from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.worlds import name_of, pose_of
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
 from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.engines.content import check_float32, uploader
+from lumigrad.server.engines.content import check_type, uploader
 from lumigrad.v1 import tensor_pb2, world_pb2
 
 # With longer names, a world with the most obstacles would not fit into one message.
@@ -89,7 +89,7 @@ def _draft(message: world_pb2.Obstacle, name: str, limits: Limits, find: FindMes
 def _check_grid(message: world_pb2.VoxelGrid, limits: Limits, field: str) -> None:
     where = f"{field}.distances"
     require(message.HasField("distances"), where, "a tensor", "none")
-    check_float32(message.distances, where)
+    check_type(message.distances, where)
     shape = list(message.distances.shape)
     is_fit = len(shape) == 3 and min(shape) >= 2
     require(is_fit, f"{where}.shape", "[nx, ny, nz] with at least 2 voxels along each axis", shape)

@@ -15,7 +15,7 @@ from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import nbytes
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
 from lumigrad.server.engines.content import Shapes, check_shape
-from lumigrad.v1 import camera_pb2, render_pb2, tensor_pb2
+from lumigrad.v1 import camera_pb2, distance_pb2, render_pb2, tensor_pb2
 
 _PROJECTIONS = names_of(camera_pb2.Projection)
 # Batching large images gains nothing, and each call would wait for the last one.
@@ -169,11 +169,17 @@ def _known_camera(serialized: bytes) -> Camera:
     )
 
 
-def checked_outputs(spec: render_pb2.RenderSpec, known: Sequence[str], field: str) -> tuple[str, ...]:
-    """The requested outputs, each once; colour if there are none."""
+def checked_outputs(
+    spec: render_pb2.RenderSpec | distance_pb2.DistanceSpec,
+    known: Sequence[str],
+    field: str,
+    default: str = "color",
+    among: str = "",
+) -> tuple[str, ...]:
+    """The requested outputs, each once; `default` if there are none. `among` follows the known names in error texts."""
     for name in spec.outputs:
-        require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}", name)
-    return tuple(dict.fromkeys(spec.outputs)) or ("color",)
+        require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}{among}", name)
+    return tuple(dict.fromkeys(spec.outputs)) or (default,)
 
 
 _DTYPES = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16)

@@ -48,23 +48,23 @@ def _cuda_count() -> int:
     return count.value
 
 
-class ReservedPort:
-    """A port that is bound but not listened on: workers can bind it in turn, and the system gives it to no one else."""
+def _reserved(option: str, host: str, port: int) -> socket.socket:
+    """Bind a port, 0 for a free one, without listening; ConfigError, which names `option`, if it is in use.
 
-    def __init__(self, option: str, host: str, port: int) -> None:
-        """Port 0 takes a free one. ConfigError, which names `option`, if another process uses the port."""
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(address)
-        except OSError:
-            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            what = f"{option}: cannot listen on {where}; is another process using it?"
-            raise ConfigError(f"{what} {option} 0 takes a free one") from None
-        self.number: int = self._socket.getsockname()[1]
+    Workers can bind it in turn, and the system gives it to no one else.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        what = f"{option}: cannot listen on {where}; is another process using it?"
+        raise ConfigError(f"{what} {option} 0 takes a free one") from None
+    return bound
 
 
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -83,7 +83,7 @@ class Supervisor:
         """Reserve the ports; ConfigError if one is in use. `command` starts a worker's process."""
         self._config = config
         self._command = command
-        self._ports: list[ReservedPort] = []
+        self._ports: list[socket.socket] = []
         devices = each(config.device)
         self._slots = [Slot(self._for(device, index, len(devices))) for index, device in enumerate(devices)]
         self._spare: WorkerProcess | None = None
@@ -118,8 +118,8 @@ class Supervisor:
     def _reserve(self, option: str, host: str, first: int, index: int) -> int:
         if first and first + index >= 1 << 16:
             raise ConfigError(f"{option}: expected room for one port per device below 65536, got {first}")
-        self._ports.append(ReservedPort(option, host, first and first + index))
-        return self._ports[-1].number
+        self._ports.append(_reserved(option, host, first and first + index))
+        return int(self._ports[-1].getsockname()[1])
 
     def _listen_to_signals(self) -> None:
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)

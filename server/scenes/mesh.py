@@ -11,10 +11,10 @@ import torch
 from lumigrad.kernels import meshes
 from lumigrad.protos import dtypes
 from lumigrad.protos.hashing import tensors_of
-from lumigrad.protos.tensors import PayloadReader, nbytes
+from lumigrad.protos.tensors import PayloadReader
 from lumigrad.server.core.call import StageTimes
 from lumigrad.server.core.limits import arguments_of, require
-from lumigrad.server.engines.content import Outline, Tensors, check_float32, shapes_of, uploader
+from lumigrad.server.engines.content import Outline, Tensors, check_type, shapes_of, uploader
 from lumigrad.server.engines.distances import ENGINE
 from lumigrad.server.scenes.clouds import Arrival, KeptTensors, Make, replacements
 from lumigrad.server.storage.tenants import Runtime
@@ -101,11 +101,7 @@ class MeshKind:
 
 
 def _check_type(name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
-    if name == "vertices":
-        check_float32(tensor, field)
-        return
-    require(tensor.dtype == dtypes.INT32, f"{field}.dtype", "DTYPE_INT32", dtypes.name(tensor.dtype))
-    nbytes(tensor, field)
+    check_type(tensor, field, dtypes.FLOAT32 if name == "vertices" else dtypes.INT32)
 
 
 def _arrival(

@@ -7,9 +7,8 @@ from math import prod
 import torch
 
 from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import nbytes
 from lumigrad.server.core.limits import Limits, require
-from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
+from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape, check_type
 from lumigrad.v1 import tensor_pb2
 
 KIND = "target"
@@ -24,10 +23,7 @@ class TargetRules(Rules):
 
     def check_type(self, name: str, tensor: tensor_pb2.Tensor, field: str) -> None:
         """Check the type of a tensor, and that its size can be computed."""
-        known = (dtypes.FLOAT32,) if name == "depth" else (dtypes.FLOAT32, dtypes.UINT8)
-        limit = " or ".join(map(dtypes.name, known))
-        require(tensor.dtype in known, f"{field}.dtype", limit, dtypes.name(tensor.dtype))
-        nbytes(tensor, field)
+        check_type(tensor, field, *((dtypes.FLOAT32,) if name == "depth" else (dtypes.FLOAT32, dtypes.UINT8)))
 
     def check_shapes(self, shapes: Shapes, limits: Limits, field: str) -> None:
         """Check the shapes in the header; `field` is the path of the target in its request."""

@@ -57,21 +57,98 @@ class _Connection:
     is_open: bool = False
 
 
-class LaneListener:
-    """Accepts connections of the same user, or root, with a valid token; closes those that break the protocol."""
+# Open lanes in all, and of one tenant if there are tenants.
+_MAX_LANES = 64
+_MAX_TENANT_LANES = 32
+# Pending offers of one tenant; the oldest are dropped.
+_MAX_OFFERS = 16
+_OFFER_SECONDS = 10.0
+_RETRY_SECONDS = 10.0
+_NAMED = re.compile(r"([0-9a-f]{32}):([0-9]{1,19})")
 
-    def __init__(self, lanes: Lanes) -> None:
-        """Listen at an unguessable, unused name."""
-        self._lanes = lanes
-        self.name = f"lumigrad-{secrets.token_hex(16)}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(address_of(self.name))
-        self._listener.listen(_BACKLOG)
-        self._listener.setblocking(False)
+
+@dataclass(frozen=True)
+class Offer:
+    """Permission to open a lane."""
+
+    tenant: str
+    nonce: bytes
+    ends: float
+
+
+class Lanes:
+    """The open lanes and the offers of new ones. A token is valid once, and opens a lane of its tenant.
+
+    Accepts connections of the same user, or root, with a valid token; closes those that break the protocol.
+    """
+
+    def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
+        """`limit_bytes` 0: no lanes."""
+        share = limit_bytes // 2 if has_tenants else None
+        self._account = Account("bytes of shared memory", limit_bytes, "--lane-mib", share=share)
+        self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        # The oldest first.
+        self._offers: dict[bytes, Offer] = {}
+        self._lanes: dict[bytes, Lane] = {}
+        # An unguessable, unused name.
+        self._name = f"lumigrad-{secrets.token_hex(16)}" if limit_bytes else ""
         self._connections: set[_Connection] = set()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        threading.Thread(target=self._listen, name="lanes", daemon=True).start()
+        if limit_bytes:
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._selector = selectors.DefaultSelector()
+            self._listener.bind(address_of(self._name))
+            self._listener.listen(_BACKLOG)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            threading.Thread(target=self._listen, name="lanes", daemon=True).start()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of all lanes."""
+        return self._account.taken
+
+    def __len__(self) -> int:
+        """The number of open lanes."""
+        return len(self._lanes)
+
+    def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
+        """Offer a lane to a tenant; NoLaneError if the worker has none, BusyError if too many are open."""
+        if not self._name:
+            raise NoLaneError
+        token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
+        with self._lock:
+            if not self._may_open(tenant):
+                raise BusyError("as many lanes of shared memory are open as may", _RETRY_SECONDS)
+            waiting = [token for token, offer in self._offers.items() if offer.tenant == tenant]
+            if len(waiting) >= _MAX_OFFERS:
+                del self._offers[waiting[0]]
+            self._offers[token] = Offer(tenant, nonce, time.monotonic() + _OFFER_SECONDS)
+        return worker_pb2.OpenLaneReply(socket=self._name, token=token, nonce=nonce)
+
+    def _may_open(self, tenant: str) -> bool:
+        own = sum(lane.tenant == tenant for lane in self._lanes.values())
+        return len(self._lanes) < _MAX_LANES and own < self._max_tenant_lanes
+
+    def of(self, call: Call) -> NoLane:
+        """The lane that a call names; another tenant's lane counts as missing."""
+        found = self._find(call.lane_name, call.tenant)
+        if found is None:
+            self._fall_back("lost")
+            return LostLane()
+        return OpenLane(*found, call.times, self._fall_back)
+
+    def _find(self, name: str, tenant: str) -> tuple[Lane, Lease] | None:
+        named = _NAMED.fullmatch(name)
+        lane = self._lanes.get(bytes.fromhex(named[1])) if named else None
+        if named is None or lane is None or lane.tenant != tenant:
+            return None
+        lease = lane.begin(int(named[2]))
+        return None if lease is None else (lane, lease)
+
+    def _fall_back(self, reason: str) -> None:
+        self._metrics.lane_fallbacks.labels(reason).inc()
 
     def _listen(self) -> None:
         while True:
@@ -100,7 +177,7 @@ class LaneListener:
         waiting = sum(not connection.is_open for connection in self._connections)
         if peer_uid(link) not in (os.geteuid(), _ROOT) or waiting >= _MAX_UNOPENED:
             link.close()
-            self._lanes.fall_back("refused")
+            self._fall_back("refused")
             return
         link.setblocking(False)
         connection = _Connection(link, time.monotonic() + _OPEN_SECONDS)
@@ -136,11 +213,14 @@ class LaneListener:
         return False
 
     def _make_lane(self, connection: _Connection, token: bytes | None) -> bool:
-        accepted = self._lanes.accept(token, connection.link) if token is not None else None
-        if token is None or accepted is None:
-            return False
-        connection.token, (connection.lane, connection.nonce) = token, accepted
-        connection.region = connection.lane.show(connection.nonce)
+        """Create the lane that was offered with a token, not open yet; False if the token is no longer valid."""
+        with self._lock:
+            offer = None if token is None else self._offers.pop(token, None)
+            if token is None or offer is None or offer.ends <= time.monotonic() or not self._may_open(offer.tenant):
+                return False
+        connection.token, connection.nonce = token, offer.nonce
+        connection.lane = Lane(offer.tenant, connection.link, self._account)
+        connection.region = connection.lane.show(offer.nonce)
         return connection.region is not None
 
     def _open(self, connection: _Connection, lane: Lane) -> bool:
@@ -148,120 +228,19 @@ class LaneListener:
         if connection.region.memory[NONCE_BYTES : 2 * NONCE_BYTES].tobytes() != connection.nonce:
             return False
         connection.is_open, connection.region = True, None
-        self._lanes.open(connection.token, lane)
+        with self._lock:
+            self._lanes[connection.token] = lane
         whose: dict[str, Any] = {"tenant": lane.tenant} if lane.tenant else {}
-        logs.event("lane opened", lanes=len(self._lanes), **whose)
+        logs.event("lane opened", lanes=len(self), **whose)
         return lane.send(Packet(ToCaller.OPEN))
 
     def _disconnect(self, connection: _Connection) -> None:
         self._connections.discard(connection)
         self._selector.unregister(connection.link)
         if connection.lane is not None:
-            self._lanes.close(connection.token, connection.lane)
+            with self._lock:
+                self._lanes.pop(connection.token, None)
+            connection.lane.close()
         connection.link.close()
         if not connection.is_open:
-            self._lanes.fall_back("refused")
-
-
-# Open lanes in all, and of one tenant if there are tenants.
-_MAX_LANES = 64
-_MAX_TENANT_LANES = 32
-# Pending offers of one tenant; the oldest are dropped.
-_MAX_OFFERS = 16
-_OFFER_SECONDS = 10.0
-_RETRY_SECONDS = 10.0
-_NAMED = re.compile(r"([0-9a-f]{32}):([0-9]{1,19})")
-
-
-@dataclass(frozen=True)
-class Offer:
-    """Permission to open a lane."""
-
-    tenant: str
-    nonce: bytes
-    ends: float
-
-
-class Lanes:
-    """The open lanes and the offers of new ones. A token is valid once, and opens a lane of its tenant."""
-
-    def __init__(self, limit_bytes: int, metrics: Metrics, *, has_tenants: bool) -> None:
-        """`limit_bytes` 0: no lanes."""
-        share = limit_bytes // 2 if has_tenants else None
-        self._account = Account("bytes of shared memory", limit_bytes, "--lane-mib", share=share)
-        self._max_tenant_lanes = _MAX_TENANT_LANES if has_tenants else _MAX_LANES
-        self._metrics = metrics
-        self._lock = threading.Lock()
-        # The oldest first.
-        self._offers: dict[bytes, Offer] = {}
-        self._lanes: dict[bytes, Lane] = {}
-        self._acceptor = LaneListener(self) if limit_bytes else None
-
-    @property
-    def memory_bytes(self) -> int:
-        """The bytes of all lanes."""
-        return self._account.taken
-
-    def __len__(self) -> int:
-        """The number of open lanes."""
-        return len(self._lanes)
-
-    def offer(self, tenant: str) -> worker_pb2.OpenLaneReply:
-        """Offer a lane to a tenant; NoLaneError if the worker has none, BusyError if too many are open."""
-        if self._acceptor is None:
-            raise NoLaneError
-        token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
-        with self._lock:
-            if not self._may_open(tenant):
-                raise BusyError("as many lanes of shared memory are open as may", _RETRY_SECONDS)
-            waiting = [token for token, offer in self._offers.items() if offer.tenant == tenant]
-            if len(waiting) >= _MAX_OFFERS:
-                del self._offers[waiting[0]]
-            self._offers[token] = Offer(tenant, nonce, time.monotonic() + _OFFER_SECONDS)
-        return worker_pb2.OpenLaneReply(socket=self._acceptor.name, token=token, nonce=nonce)
-
-    def accept(self, token: bytes, link: socket.socket) -> tuple[Lane, bytes] | None:
-        """Create the lane that was offered with a token, not open yet; returns its nonce too.
-
-        None if the token is unknown, used or expired.
-        """
-        with self._lock:
-            offer = self._offers.pop(token, None)
-            if offer is None or offer.ends <= time.monotonic() or not self._may_open(offer.tenant):
-                return None
-            return Lane(offer.tenant, link, self._account), offer.nonce
-
-    def _may_open(self, tenant: str) -> bool:
-        own = sum(lane.tenant == tenant for lane in self._lanes.values())
-        return len(self._lanes) < _MAX_LANES and own < self._max_tenant_lanes
-
-    def open(self, token: bytes, lane: Lane) -> None:
-        """Make a lane available to calls."""
-        with self._lock:
-            self._lanes[token] = lane
-
-    def close(self, token: bytes, lane: Lane) -> None:
-        """Remove a lane whose caller has disconnected."""
-        with self._lock:
-            self._lanes.pop(token, None)
-        lane.close()
-
-    def of(self, call: Call) -> NoLane:
-        """The lane that a call names; another tenant's lane counts as missing."""
-        found = self._find(call.lane_name, call.tenant)
-        if found is None:
-            self.fall_back("lost")
-            return LostLane()
-        return OpenLane(*found, call.times, self.fall_back)
-
-    def _find(self, name: str, tenant: str) -> tuple[Lane, Lease] | None:
-        named = _NAMED.fullmatch(name)
-        lane = self._lanes.get(bytes.fromhex(named[1])) if named else None
-        if named is None or lane is None or lane.tenant != tenant:
-            return None
-        lease = lane.begin(int(named[2]))
-        return None if lease is None else (lane, lease)
-
-    def fall_back(self, reason: str) -> None:
-        """Count a connection that was refused, or a call that has to do without its lane."""
-        self._metrics.lane_fallbacks.labels(reason).inc()
+            self._fall_back("refused")

@@ -205,7 +205,7 @@ class DensityState:
         extent, was_reset = self._plan.extent, self._was_reset
         plan = density.plan(rows, statistics, thresholds, extent=extent, after_reset=was_reset)
         if plan.count > self._plan.most:
-            fewer = _without_growth(thresholds)
+            fewer = dataclasses.replace(thresholds, grow_gradient=float("inf"), split_radius=None)
             plan = density.plan(rows, statistics, fewer, extent=extent, after_reset=was_reset)
         reservation.grow(plan.count)
         grown = density.apply(plan, rows, self._draw(step)).parameters
@@ -245,10 +245,6 @@ def _take_over(parameters: Parameters, rows: density.Parameters) -> None:
         first, second = rows.moments.get(name, (None, None))
         parameters.by_name[name] = Parameter(name, raw, raw, first, second)
     parameters.activate()
-
-
-def _without_growth(thresholds: density.Thresholds) -> density.Thresholds:
-    return dataclasses.replace(thresholds, grow_gradient=float("inf"), split_radius=None)
 
 
 def has_changed_rows(report: density_pb2.DensityReport) -> bool:

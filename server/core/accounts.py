@@ -51,11 +51,6 @@ class Account:
         """The amount that all tenants have reserved."""
         return self._total
 
-    def taken_by(self, tenant: str) -> int:
-        """The amount that one tenant has reserved."""
-        with self._lock:
-            return self._taken[tenant]
-
     def lacking(self, tenant: str, more: int) -> int:
         """The amount that must be released before a tenant can reserve `more`; 0: none."""
         with self._lock:
@@ -187,11 +182,6 @@ class PayloadMemory:
     def __init__(self, account: Account, allocate: Callable[[int], memoryview]) -> None:
         self.account = account
         self._allocate = allocate
-
-    @property
-    def bytes(self) -> int:
-        """The bytes reserved now."""
-        return self.account.taken
 
     def reserve(self, nbytes: int, call: Call) -> None:
         """Reserve bytes until a call ends; BusyError if too few are left."""

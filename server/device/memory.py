@@ -266,5 +266,6 @@ class DeviceMemory:
     def _free(self, cost: Cost) -> int:
         stored = sum(budget.bytes for budget in self._stored)
         trained = 0 if self._trainings is None else self._trainings.taken
-        of_others = 0 if self._payload_memory is None else max(0, self._payload_memory.bytes - cost.payload_bytes)
+        payloads = 0 if self._payload_memory is None else self._payload_memory.account.taken
+        of_others = max(0, payloads - cost.payload_bytes)
         return self.capacity_bytes - stored - trained - of_others

@@ -44,7 +44,7 @@ def show_state(
         "queue_depth": lambda: executor.depth,
         "calls_in_progress": lambda: handler.in_progress,
         "call_threads_busy": lambda: threads.busy,
-        "transit_bytes": lambda: machine.payload_memory.bytes,
+        "transit_bytes": lambda: machine.payload_memory.account.taken,
         "lanes": lambda: len(lanes),
         "lane_bytes": lambda: lanes.memory_bytes,
         **tenants.gauges(),

@@ -31,7 +31,7 @@ def test_a_refused_change_leaves_everything_as_it_was() -> None:
     mine = books.reserve("a", 70)
     with pytest.raises(BusyError):
         mine.resize(101)
-    assert (mine.amount, books.taken, books.taken_by("a")) == (70, 70, 70)
+    assert (mine.amount, books.taken, books.tenants()["a"]) == (70, 70, 70)
 
 
 def test_a_released_reservation_takes_nothing_any_more() -> None:
@@ -54,11 +54,11 @@ def test_limits_hold_and_everything_comes_back(changes: list[tuple[str, int, int
         except BusyError:
             pass
         assert books.taken == sum(mine.amount for mine in kept) <= 100
-        assert all(books.taken_by(name) <= 70 for name in "abc")
+        assert all(books.tenants().get(name, 0) <= 70 for name in "abc")
     for mine in kept:
         mine.release()
     assert books.taken == 0
-    assert not any(books.taken_by(name) for name in "abc")
+    assert not books.tenants()
 
 
 def test_threads_do_not_lose_amounts() -> None:

@@ -308,13 +308,13 @@ class AccountMachine(RuleBasedStateMachine):
         for asked in self._calls:
             expected[asked.call.tenant] += asked.waiting_bytes
         (account,) = self._tenants.accounts.values()
-        assert all(account.taken_by(tenant) >= nbytes for tenant, nbytes in expected.items())
+        assert all(account.tenants().get(tenant, 0) >= nbytes for tenant, nbytes in expected.items())
 
     def teardown(self) -> None:
         for asked in self._calls:
             asked.stack.close()
             asked.context.end()
-        assert self._machine.payload_memory.bytes == 0
+        assert self._machine.payload_memory.account.taken == 0
         self._tenants.clear()
         assert [account.taken for account in self._tenants.accounts.values()] == [0]
         gauges = self._tenants.gauges()

@@ -59,5 +59,5 @@ def test_spans_have_a_time_of_day() -> None:
     with times.stage("decode"):
         time.sleep(0.001)
     (span,) = times.spans
-    assert before - 10**6 <= times.created_ns <= times.epoch_ns(span.started) < times.epoch_ns(span.ended)
+    assert before - 10**6 <= times.epoch_ns(times.created) <= times.epoch_ns(span.started) < times.epoch_ns(span.ended)
     assert times.epoch_ns(span.ended) <= time.time_ns() + 10**6

@@ -13,6 +13,7 @@ from lumigrad.client import Client, Mesh, Obstacle, SceneNotFound, World
 from support.fault_proxy import FaultProxy
 from support.meshes import shapes as mesh_shapes
 from support.workers.client_load import CAMERA, cloud
+from support.workers.fleet import end, fleet, homes
 from support.workers.worker import WorkerProcess, worker
 
 BOX = mesh_shapes.box((1.0, 1.0, 1.0))
@@ -118,3 +119,32 @@ def test_what_is_deleted_and_its_reply_lost_is_deleted(
     assert stored not in client.list()
     with pytest.raises(SceneNotFound):
         client.delete(stored.scene_id)
+
+
+def test_an_update_whose_worker_is_lost_with_the_reply_is_made_on_another() -> None:
+    scene = cloud()
+    colors = np.random.default_rng(0).random(scene.colors.shape, np.float32)
+    with (
+        fleet(2) as (home, other),
+        FaultProxy(home.target) as proxy,
+        FaultProxy(other.target) as other_proxy,
+        Client([proxy.target, other_proxy.target], retry_s=30) as client,
+    ):
+        first = client.put(scene)
+        homes_before = homes(client, [first])
+        if homes_before == [other_proxy.target]:
+            home, proxy = other, other_proxy
+
+        def lose() -> None:
+            proxy.down.dropped = True
+            home.wait_for_log("method=SceneService.Update code=OK")
+            end(home)
+
+        second = without_first_reply(
+            home, proxy, "SceneService.Update", lambda: client.update(first, colors=colors), lose
+        )
+        assert homes(client, [second]) != homes_before
+        expected = client.render(second.scene, CAMERA, max_depth=10).color
+        assert np.array_equal(client.render(second, CAMERA, max_depth=10).color, expected)
+        assert np.array_equal(second.scene.colors, colors)
+        assert client.update(second, colors=scene.colors).version == second.version + 1

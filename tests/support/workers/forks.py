@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,12 +29,14 @@ class ForkedProcess:
         """Start `lumigrad` with these arguments, in this environment and folder."""
         ends = [os.pipe() for _ in range(3)]
         try:
-            self.pid = _server().fork(arguments, [writing for _, writing in ends])
+            with _LOCK:
+                self.pid = _server().fork(arguments, [writing for _, writing in ends])
         finally:
             for _, writing in ends:
                 os.close(writing)
         self.stdout, self.stderr, self._status = (os.fdopen(reading, encoding="utf-8") for reading, _ in ends)
         self.returncode: int | None = None
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -43,14 +46,15 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; returns the exit code, or raises `subprocess.TimeoutExpired`."""
-        if self.returncode is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._status, selectors.EVENT_READ)
-                if not selector.select(timeout):
-                    raise subprocess.TimeoutExpired("lumigrad", timeout or 0.0)
-            self.returncode = int(self._status.read())
-            self._status.close()
-        return self.returncode
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._status, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                raise subprocess.TimeoutExpired("lumigrad", timeout or 0.0)
+        # One of several threads that wait reads it.
+        with self._lock:
+            if self.returncode is None:
+                self.returncode = int(self._status.read())
+            return self.returncode
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -81,6 +85,10 @@ class _ForkServer:
         order = {"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(os.environ)}
         socket.send_fds(self._line, [json.dumps(order).encode()], descriptors)
         return int(self._line.recv(_MESSAGE_BYTES))
+
+
+# Held while the one server is started and while it answers.
+_LOCK = threading.Lock()
 
 
 @functools.cache

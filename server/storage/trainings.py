@@ -18,6 +18,9 @@ from lumigrad.server.device.memory import Cost, DeviceMemory
 
 # The time for which a scene is reserved for a client whose connection broke.
 _RETURN_SECONDS = 60.0
+# The number of idle trainings that a tenant may keep, however small they are: each takes some of the host's memory,
+# which no reservation counts.
+_MOST_IDLE = 256
 # The time that a cancelled holder has to release a training: its next check is soon.
 _HANDOVER_SECONDS = 30.0
 # How often a call that waits for a training checks for its own end.
@@ -177,7 +180,7 @@ class TrainingStore(Generic[S]):
         Removes idle trainings, the longest idle first, if that makes enough room.
         """
         with self._changed:
-            idle = sorted((t for t in self._trainings.values() if t.holder is None), key=lambda t: t.used)
+            idle = self._idle()
             more = nbytes - reservation.amount
             if self._account.lacking(self._tenant, more) <= sum(training.bytes for training in idle):
                 while idle and self._account.lacking(self._tenant, more):
@@ -290,6 +293,10 @@ class TrainingStore(Generic[S]):
                 if training.holder is None and _idle(training) > self._idle_seconds:
                     self._remove(training)
 
+    def _idle(self) -> list[Training[S]]:
+        """The trainings without a holder, the longest idle first."""
+        return sorted((t for t in self._trainings.values() if t.holder is None), key=lambda t: t.used)
+
     def _remove(self, training: Training[S]) -> None:
         """Remove a training; its memory is released now, or when its holder releases it."""
         del self._trainings[training.training_id]
@@ -315,6 +322,9 @@ class TrainingStore(Generic[S]):
                     self.forget(training)
                 if self._trainings.get(training.training_id) is not training:
                     training.release()
+                idle = self._idle()
+                if len(idle) > _MOST_IDLE:
+                    self._remove(idle[0])
                 self._changed.notify_all()
 
     def _released(self, found: Callable[[], Training[S] | None], holder: int, call: Call) -> Training[S] | None:

@@ -163,6 +163,24 @@ def test_idle_trainings_make_room_only_if_that_is_enough() -> None:
     held.release()
 
 
+def test_idle_trainings_are_few_however_small_they_are() -> None:
+    store, call = store_of(1 << 20), SimpleNamespace(check=lambda: None)
+    leases = []
+    for number in range(300):
+        with store.begin(f"scene-{number}", "", call) as training:
+            leases.append((training.training_id, training.lease))
+            with store.reserved(Footprint(0, 1, 0), 1) as reservation:
+                pass
+            store.keep(training, SimpleNamespace(scene_id=f"scene-{number}", reservation=reservation))
+    assert len(store) == 256
+    # The longest idle ones have gone, and their memory with them.
+    assert store.reserve((1 << 20) - 256).amount == (1 << 20) - 256
+    with store.take_up(*leases[44], 0, call) as training:
+        assert training.is_made
+    with store.take_up(*leases[43], 0, call) as training:
+        assert not training.is_made
+
+
 def test_what_others_have_is_theirs() -> None:
     account = Account("bytes", 100, "--all", share=60, share_option="--each")
     one, other = (TrainingStore(account, tenant, 60.0, memory_of(account)) for tenant in "ab")

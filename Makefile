@@ -8,7 +8,7 @@ WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test test-all bench soak typed lint docs format sanitize sanitize-emulation dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
+.PHONY: setup emulation demo test test-all bench soak mutations typed lint docs format sanitize sanitize-emulation dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
 
 setup: $(VENV)/.installed
 
@@ -60,6 +60,11 @@ bench: setup
 SOAK_MINUTES ?= 30
 soak: setup
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+
+# Plants faults, one at a time, and shows which test finds each: an hour or more. MUTATIONS="--only NAME ..." for some.
+MUTATIONS ?=
+mutations: setup emulation
+	LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m tests.mutations $(MUTATIONS)
 
 CXX_SOURCES := $(shell find kernels/native tests/emulation -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 TYPED := build/typed/lumigrad

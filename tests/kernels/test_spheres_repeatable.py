@@ -27,6 +27,15 @@ CASE = build(
     height=131,
     opacities=np.random.default_rng(1).uniform(0.3, 1, 3000),
 )
+# Enough spheres for several threads to number those that reach into several bands of the image.
+LARGE = build(
+    "large",
+    Cloud(count=9000, half_width=2.5, radii=(0.02, 0.2)),
+    camera=POSE,
+    gamma=0.02,
+    width=96,
+    height=80,
+)
 both_semantics = pytest.mark.parametrize("semantics", get_args(Semantics))
 
 
@@ -78,15 +87,19 @@ def test_images_of_a_gpu_are_repeatable(semantics: Semantics, engine: Engine) ->
 
 
 @both_semantics
-def test_one_and_two_threads_give_the_same_image(semantics: Semantics, cpu: Engine, keep_threads: None) -> None:
+@pytest.mark.parametrize("case", [CASE, LARGE], ids=["3000", "9000"])
+def test_the_number_of_threads_does_not_matter(
+    case: SphereCase, semantics: Semantics, cpu: Engine, keep_threads: None
+) -> None:
     runs = []
-    for count in (1, 2):
+    for count in (1, 2, 3):
         _native.set_thread_count(count)
         assert _native.thread_count() == count
-        runs.append(everything(cpu, CASE, semantics))
-    assert_same_outputs(runs[0], runs[1])
-    for name, gradient in runs[0].gradients.items():
-        assert_relative(name, runs[1].gradients[name], gradient, 1e-5)
+        runs.append(everything(cpu, case, semantics))
+    for other in runs[1:]:
+        assert_same_outputs(runs[0], other)
+        for name, gradient in runs[0].gradients.items():
+            assert_relative(name, other.gradients[name], gradient, 1e-5)
 
 
 @both_semantics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -66,6 +67,23 @@ def test_memory_is_given_back_and_calls_go_on_as_before() -> None:
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
     del first, second, one, other
+    trim(CPU)
+    assert _native.pool_bytes() == before
+
+
+def test_threads_that_take_and_give_at_the_same_time_lose_nothing() -> None:
+    vertices = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    faces = torch.tensor([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]], dtype=torch.int32)
+
+    def build() -> None:
+        for _ in range(1500):
+            meshes.Mesh.build(vertices, faces)
+
+    trim(CPU)
+    before = _native.pool_bytes()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(build) for _ in range(4)]:
+            done.result()
     trim(CPU)
     assert _native.pool_bytes() == before
 

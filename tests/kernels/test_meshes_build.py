@@ -42,6 +42,8 @@ SHAPES = {
     "tiny": shapes.scaled(shapes.torus(), 1e-4),
     "huge": shapes.scaled(shapes.torus(), 1e4),
     "book": MeshShape(shapes.box().vertices, np.array([[0, 1, 2], [0, 1, 4], [1, 0, 6]], np.int32)),
+    "triangle twice": MeshShape(shapes.box().vertices[:3], np.array([[0, 1, 2], [1, 2, 0]], np.int32)),
+    "triangle and its back": MeshShape(shapes.box().vertices[:3], np.array([[0, 1, 2], [1, 0, 2]], np.int32)),
     "flipped": MeshShape(shapes.box().vertices, np.concatenate([shapes.box().faces[:1, ::-1], shapes.box().faces[1:]])),
     "doubled sheet": shapes.join(shapes.open_box(), shapes.turned_inside_out(shapes.open_box())),
 }

@@ -7,7 +7,7 @@ import pytest
 
 from support.backends.mesh_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.meshes.case import GridShape, MeshCase, Placed
+from support.meshes.case import GridShape, MeshCase, Options, Placed
 from support.meshes.cases import ball_grid, case_of, curobo_cases
 from support.meshes.marks import curobo
 from support.meshes.runs import run
@@ -63,6 +63,19 @@ def grid_value(grid: GridShape, point: np.ndarray) -> float | None:
     if (place < 2).any() or (place >= np.array(grid.distances.shape) - 2).any():
         return None
     return float(grid.distances[tuple(np.floor(place).astype(int))])
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_grids_end_exactly_two_voxels_before_their_last(axis: int, mesh_engine: Engine) -> None:
+    grid = GridShape(np.full((9, 9, 9), -1.0, np.float32), 0.25)
+    places = np.full((9, 4), 4.0)
+    places[:, axis] = np.arange(9)
+    spheres = ((places - 4) * 0.25).astype(np.float32).reshape(1, 1, 9, 4)
+    spheres[..., 3] = 0.1
+    options = Options(semantics="curobo", max_distance=0.4, activation_distance=0.05)
+    case = MeshCase("places of voxels", (Placed(grid),), spheres, options=options)
+    cost = run(mesh_engine, case, outputs=("cost",)).outputs["cost"].reshape(-1)
+    assert ((cost > 0) == [2 <= place < 7 for place in range(9)]).all()
 
 
 def test_grids_are_read_voxel_by_voxel(mesh_engine: Engine) -> None:

@@ -111,6 +111,17 @@ def test_ways_that_cost_nothing_are_free(name: str, mesh_engine: Engine) -> None
     assert (least[free] >= case.spheres[..., 3][free] - 1e-5).all()
 
 
+@pytest.mark.parametrize("samples", [1, 2, 4, 8, 16])
+def test_ways_are_halved_as_often_as_the_samples_allow(samples: int, mesh_engine: Engine) -> None:
+    """Beside a wall, 0.1 m from it: parts of half the way, 1 m, are known to be free from an eighth on."""
+    spheres = np.array([[-1.0, 0, 0.25, 0.05], [1, 0, 0.25, 0.05]], np.float32).reshape(1, 2, 1, 4)
+    wall = Placed(CuboidShape((10.0, 10.0, 0.2)))
+    case = MeshCase("beside", (wall,), spheres, options=Options(sweep=True, samples=samples))
+    outputs = run(mesh_engine, case, outputs=("cost", "exhausted")).outputs
+    assert not outputs["cost"].any()
+    assert (outputs["exhausted"] == (samples <= 4)).all()
+
+
 def sheet() -> MeshShape:
     """Two triangles of no thickness, across z."""
     corners = np.array([[-1.0, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]])

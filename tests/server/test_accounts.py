@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -61,7 +64,16 @@ def test_limits_hold_and_everything_comes_back(changes: list[tuple[str, int, int
     assert not books.tenants()
 
 
-def test_threads_do_not_lose_amounts() -> None:
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads interrupt each other as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_threads_do_not_lose_amounts(hasty_threads: None) -> None:
     books = account(limit=1 << 40)
 
     def work() -> None:
@@ -70,9 +82,25 @@ def test_threads_do_not_lose_amounts() -> None:
             mine.resize(size + 1)
             mine.release()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
+    assert books.taken == 0
+    assert not books.tenants()
+
+
+def test_threads_do_not_take_more_than_there_is(hasty_threads: None) -> None:
+    books = account(limit=1)
+
+    def work() -> int:
+        most = 0
+        for _ in range(2000):
+            with contextlib.suppress(BusyError):
+                mine = books.reserve("a", 1)
+                most = max(most, books.taken)
+                mine.release()
+        return most
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max([done.result() for done in [pool.submit(work) for _ in range(4)]]) == 1
     assert books.taken == 0

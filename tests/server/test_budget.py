@@ -6,10 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from lumigrad.server.core.errors import BusyError, ContextLostError, SceneNotFoundError
+from lumigrad.protos.chunks import allocate_bytes
+from lumigrad.server.core.accounts import Account, PayloadMemory
+from lumigrad.server.core.errors import BusyError, ContextLostError, DeviceMemoryError, SceneNotFoundError
 from lumigrad.server.core.metrics import Metrics
-from lumigrad.server.device.memory import Budget
+from lumigrad.server.device.memory import Budget, Cost, DeviceMemory
 from lumigrad.server.storage import contexts, scenes
 from lumigrad.server.storage.contexts import ContextStore
 from lumigrad.server.storage.scenes import SceneStore
@@ -131,6 +134,19 @@ def test_scenes_of_several_tenants_share_one_budget() -> None:
     assert (len(one), other.find(same.scene_id).version, budget.bytes) == (0, 2, 60)
     assert one.find_content(digest) is None
     assert scene.version == 1
+
+
+def test_the_payload_of_a_call_is_counted_once() -> None:
+    """It is reserved when it arrives, and part of what the call's job is predicted to take."""
+    account = Account("bytes of payloads", 100, "--transit-mib")
+    memory = DeviceMemory(torch.device("cpu"), 100, PayloadMemory(account, allocate_bytes))
+    account.reserve("own", 60)
+    memory.make_room(Cost(bytes=100, payload_bytes=60))
+    account.reserve("other", 10)
+    memory.make_room(Cost(bytes=90, payload_bytes=60))
+    with pytest.raises(DeviceMemoryError) as raised:
+        memory.make_room(Cost(bytes=91, payload_bytes=60))
+    assert (raised.value.asked_bytes, raised.value.available_bytes) == (91, 90)
 
 
 def test_the_labels_of_tenants_are_bounded() -> None:

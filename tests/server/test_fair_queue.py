@@ -56,6 +56,24 @@ def test_tenants_have_the_same_time_whatever_their_calls_cost(priority: Priority
     assert had[dear] == pytest.approx(20, abs=2.5)
 
 
+def test_who_waits_for_each_reply_before_the_next_call_does_not_go_first_again() -> None:
+    queue = queue_of()
+    many = [Work("many") for _ in range(8)]
+    one = Work("one")
+    queue.put(one)
+    for work in many:
+        queue.put(work)
+    had: Counter[str] = Counter()
+    while had["many"] < len(many):
+        taken = queue.take()
+        had[taken.tenant] += 1
+        queue.charge(taken.seconds)
+        if taken is one:
+            # Its time is charged already, and nothing of this tenant waits.
+            queue.put(one)
+        assert had["one"] <= had["many"] + 1
+
+
 def test_who_comes_anew_neither_waits_for_others_to_catch_up_nor_they_for_it() -> None:
     queue = queue_of()
     old, new = Work("old", seconds=0.1), Work("new", seconds=0.1)

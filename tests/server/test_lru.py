@@ -57,6 +57,18 @@ def test_what_is_taken_out_is_not_counted_nor_reported() -> None:
     assert (cache.bytes, dropped) == (0, [])
 
 
+def test_what_others_need_is_not_dropped_before_them() -> None:
+    cache, dropped = make(100)
+    cache.put("mesh", "M", 10)
+    cache.put("world", "W", 10, needs=("mesh",))
+    cache.put("newest", "N", 10)
+    for name in ("world", "mesh"):
+        assert cache.drop_oldest(keep_newest=True)
+        assert dropped.pop()[0] == name
+    assert not cache.drop_oldest(keep_newest=True)
+    assert cache.bytes == 10
+
+
 def test_idle_entries_are_dropped_and_used_ones_stay() -> None:
     cache, dropped = make(30)
     cache.put("a", "A", 10)

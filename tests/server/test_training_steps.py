@@ -219,3 +219,13 @@ def test_a_step_that_fails_anywhere_changes_nothing(kind: str, is_own: bool, nat
     in_place = {"none": {("training_adam",)}, "adaptive": {()}, "mcmc": {("training_adam", "density_add_noise"), ()}}
     assert last == in_place[kind]
     assert state.generation == (0 if kind == "none" else 2)
+
+
+def test_views_come_once_in_each_round_and_rounds_differ() -> None:
+    views = Views([training_pb2.TrainingView()] * 6, [None] * 6)
+    chosen = views.chosen(7, 0, 24)
+    rounds = [tuple(chosen[start : start + 6]) for start in range(0, 24, 6)]
+    assert all(sorted(each) == list(range(6)) for each in rounds)
+    assert len(set(rounds)) == 4
+    assert views.chosen(7, 4, 9) == chosen[4:13]
+    assert views.chosen(8, 0, 24) != chosen

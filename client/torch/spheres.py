@@ -1,4 +1,4 @@
-"""`render_spheres`: spheres as a differentiable torch operator."""
+"""`render_spheres`: spheres as a differentiable torch operator; `remote.py` has its autograd function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits on a worker's device memory."""
+"""The limits on a worker's device memory, divided among scenes and trainings, and a tenant's share of each."""
 
 from __future__ import annotations
 

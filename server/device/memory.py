@@ -1,4 +1,4 @@
-"""Memory of the device: predictions of what jobs need, and eviction to make room for them."""
+"""Memory of the device: budgets over the tenants' stores, what jobs need in bytes and time, and eviction for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs on disk that outlive the process, by tenant and name, within each tenant's share."""
+"""Blobs on disk that outlive the process, by tenant and name, within each tenant's share; replaced in one step."""
 
 from __future__ import annotations
 

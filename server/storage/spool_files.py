@@ -1,4 +1,4 @@
-"""The files of the spool: their format, with digests that reveal damage, and their folder."""
+"""The files of the spool: their format, with digests that reveal damage, how they are written, and their folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that writes to the spool, so that no call waits for the disk."""
+"""The thread in which scenes are written to the spool, so that no call waits for the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tenants of a worker: they share its device, but no data."""
+"""Makes the stores of each tenant, within its share of the worker's limits; no data is shared."""
 
 from __future__ import annotations
 

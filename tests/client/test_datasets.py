@@ -114,6 +114,13 @@ def test_blender_scenes_have_an_angle_and_photographs_without_suffix(tmp_path):
     assert view.image == tmp_path / "images" / "photo_0.png"
 
 
+def test_angles_of_view_are_those_of_width_and_height(tmp_path):
+    angles = {"camera_angle_x": 2 * math.atan(0.5), "camera_angle_y": 2 * math.atan(0.25)}
+    values = transforms(shots(1), w=80, h=60, **angles)
+    model = Capture.load(write(tmp_path / "transforms.json", values)).views[0].camera.model
+    assert (model.fx, model.fy) == pytest.approx((80, 120))
+
+
 def test_photographs_masks_and_points_are_found(tmp_path):
     for folder in ("images", "images_2", "masks"):
         (tmp_path / folder).mkdir()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +20,9 @@ import pytest
 import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, Mesh, Spheres, World
+from lumigrad.client.transport.lane import Lane, LaneFailed
 from lumigrad.client.values.world import Obstacle, VoxelGrid
+from lumigrad.protos.lanes import Packet, ToCaller
 from support.gaussians.clouds import post
 from support.meshes.shapes import torus
 from support.workers.worker import WorkerProcess, worker
@@ -94,6 +99,28 @@ def test_results_are_the_same_bit_for_bit(worker_process: WorkerProcess, stream:
     assert compared > 40
     assert worker_process.metric("lumigrad_lane_bytes") > 0
     assert worker_process.metric("lumigrad_lane_fallbacks_total") == before
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "seals", "is_mapped"),
+    [(8192, fcntl.F_SEAL_SHRINK, True), (4096, fcntl.F_SEAL_SHRINK, False), (8192, fcntl.F_SEAL_GROW, False)],
+    ids=["sealed", "short", "unsealed"],
+)
+def test_memory_that_could_vanish_is_not_mapped(nbytes: int, seals: int, is_mapped: bool) -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    descriptor = os.memfd_create("region", os.MFD_ALLOW_SEALING)
+    with here, there:
+        os.ftruncate(descriptor, nbytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        lane = Lane(here, b"0" * 16)
+        socket.send_fds(there, [Packet(ToCaller.REGION, 1, 8192).pack()], [descriptor])
+        os.close(descriptor)
+        if is_mapped:
+            assert lane.memory(1, 5.0).nbytes == 8192
+            return
+        with pytest.raises(LaneFailed, match="could vanish"):
+            lane.memory(1, 5.0)
+        assert not lane.is_alive
 
 
 def test_a_lane_is_opened_once_a_payload_is_large(worker_process: WorkerProcess) -> None:

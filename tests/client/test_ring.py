@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from lumigrad.client.workers.routing import ranked
+from lumigrad.client.workers.health import Standing
+from lumigrad.client.workers.routing import Route, in_order, ranked
 
 KEYS = [f"{number:064x}" for number in range(3000)]
 FIVE = [f"10.0.0.{number}:50051" for number in range(5)]
@@ -36,3 +40,19 @@ def test_a_new_name_takes_its_share_from_all() -> None:
     moved = [after for old, after in zip(firsts(FIVE), firsts([*FIVE, new]), strict=True) if old != after]
     assert set(moved) == {new}
     assert 0.8 < len(moved) / (len(KEYS) / 6) < 1.2
+
+
+def test_a_worker_that_is_away_is_asked_last_even_if_it_has_the_scene():
+    def names(route: Route, **standing: Standing) -> list[str]:
+        members: list[Any] = [
+            SimpleNamespace(target=name, under_way=0, asked=0, health=SimpleNamespace(standing=found))
+            for name, found in standing.items()
+        ]
+        return [worker.target for worker in in_order(route, members)]
+
+    ready, gone = Standing.READY, Standing.GONE
+    movable = Route(address="b")
+    assert names(movable, a=ready, b=ready, c=ready)[0] == "b"
+    assert names(movable, a=ready, b=gone, c=ready) == ["a", "c", "b"]
+    # What cannot be put elsewhere is nowhere else.
+    assert names(Route(address="b", is_movable=False), a=ready, b=gone, c=ready)[0] == "b"

@@ -56,6 +56,21 @@ def test_links_are_where_yourdfpy_puts_them(tmp_path, zoo):
         assert_agrees(zoo, q, peer(path, zoo, q, "world"))
 
 
+def test_joints_may_follow_joints_that_follow(tmp_path):
+    def slide(name: str, inner: str = "") -> JointLine:
+        return JointLine(name, "prismatic", "base", f"{name} link", axis="1 0 0", inner=inner)
+
+    joints = (
+        slide("third", '<mimic joint="second" multiplier="-2" offset="0.1"/>'),
+        slide("second", '<mimic joint="first" multiplier="0.5" offset="0.25"/>'),
+        slide("first"),
+    )
+    robot = Robot.load(write_urdf(tmp_path / "follow.urdf", joints), {"third link": [[0.0, 0.0, 0.0, 0.1]]})
+    assert robot.joint_names == ("first",)
+    x = dict(zip(robot.links, robot.link_poses(np.array([0.4]))[:, 0].tolist(), strict=True))
+    assert x == pytest.approx({"base": 0, "first link": 0.4, "second link": 0.45, "third link": -0.8})
+
+
 def test_spheres_go_with_their_links_in_the_order_of_the_file(zoo):
     q = np.random.default_rng(1).uniform(-1, 1, (2, 3, 4))
     spheres = zoo.spheres(q)

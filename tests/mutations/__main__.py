@@ -55,8 +55,8 @@ class Mutation:
             os.utime(self.file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def mutations() -> list[Mutation]:
-    """The faults of the table; those whose text is not once in their file end the program."""
+def mutations(only: Sequence[str] = ()) -> list[Mutation]:
+    """The faults of the table, or those named; one whose text is not once in its file ends the program."""
     found: list[Mutation] = []
     for block in TABLE.read_text(encoding="utf-8").split("\n@ ")[1:]:
         head, *lines = block.splitlines()
@@ -65,11 +65,12 @@ def mutations() -> list[Mutation]:
         before, after = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
         tests = [f"tests/{test}" for test in parts["tests"].split()]
         found.append(Mutation(parts["name"], parts["kind"], ROOT / parts["file"], tests, before, after))
-    for mutation in found:
+    chosen = [mutation for mutation in found if not only or mutation.name in only]
+    for mutation in chosen:
         count = mutation.file.read_text(encoding="utf-8").count(mutation.before) if mutation.file.exists() else 0
         if count != 1:
             sys.exit(f"{mutation.name}: expected its text once in {mutation.file}, found it {count} times")
-    return found
+    return chosen
 
 
 def build() -> bool:
@@ -101,7 +102,7 @@ def failure(tests: Sequence[str], variables: Mapping[str, str], *options: str) -
     if done.returncode == 0:
         return ""
     found = RESULT.search(done.stdout)
-    return found[1] if found else f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+    return found[1] if found else f"the end of pytest with code {done.returncode}"
 
 
 def verdict(mutation: Mutation) -> str:
@@ -123,9 +124,9 @@ def verdict(mutation: Mutation) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutations")
-    only = parser.parse_args().only
+    only = parser.parse_args().only or ()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    chosen = [mutation for mutation in mutations() if not only or mutation.name in only]
+    chosen = mutations(only)
     if any(mutation.is_kernel for mutation in chosen):
         # What an interrupted run has compiled is newer than its restored source.
         if CLEAN.exists():

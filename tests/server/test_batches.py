@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -197,6 +198,14 @@ def test_no_more_go_together_than_there_is_room_for(together: Together) -> None:
         asked = [together.ask(number) for number in range(6)] + [together.ask(6, fill=0.75)]
     assert [each.wait().result for each in asked] == list(range(7))
     assert together.sizes == [4, 2]
+
+
+def test_the_wait_in_the_queue_is_told_in_milliseconds(together: Together) -> None:
+    with held(together.executor):
+        asked = together.ask(1)
+        time.sleep(0.02)
+    asked.wait()
+    assert 20 <= together.call.times.milliseconds["queue"] < 20_000
 
 
 def test_tenants_do_not_share(together: Together) -> None:

@@ -21,7 +21,6 @@ _TITLES = {
     "quick_start.md": "First steps",
     "semantics.md": "Semantics and limits",
     "speed.md": "Speed",
-    "development.md": "Development",
     "credit.md": "Licence and credit",
 }
 

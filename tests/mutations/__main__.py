@@ -24,7 +24,6 @@ TABLE = Path(__file__).with_name("mutations.txt")
 BUILD = ROOT / "build" / "mutations"
 # BUILD as it is without a fault, so that only the sources with the fault are compiled anew.
 CLEAN = ROOT / "build" / "mutations.clean"
-HEAD = re.compile(r"@ (?P<name>\S+), (?P<kind>[^:]+): (?P<file>\S+); (?P<tests>.+)")
 RESULT = re.compile(r"^(?:FAILED|ERROR) tests/(\S+)", re.M)
 
 
@@ -60,11 +59,9 @@ def mutations(only: Sequence[str] = ()) -> list[Mutation]:
     found: list[Mutation] = []
     for block in TABLE.read_text(encoding="utf-8").split("\n@ ")[1:]:
         head, *lines = block.splitlines()
-        parts = HEAD.fullmatch(f"@ {head}")
-        assert parts is not None, head
+        name, kind, file, tests = re.split(r", |: |; ", head)
         before, after = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-        tests = [f"tests/{test}" for test in parts["tests"].split()]
-        found.append(Mutation(parts["name"], parts["kind"], ROOT / parts["file"], tests, before, after))
+        found.append(Mutation(name, kind, ROOT / file, [f"tests/{test}" for test in tests.split()], before, after))
     chosen = [mutation for mutation in found if not only or mutation.name in only]
     for mutation in chosen:
         count = mutation.file.read_text(encoding="utf-8").count(mutation.before) if mutation.file.exists() else 0
@@ -77,15 +74,9 @@ def build() -> bool:
     """Compiles what has changed; -O1, since the compiler's time prevails."""
     cmake = Path(sys.executable).with_name("cmake")
     if not (BUILD / "build.ninja").exists():
-        options = {
-            "CMAKE_MAKE_PROGRAM": cmake.with_name("ninja"),
-            "Python_EXECUTABLE": sys.executable,
-            "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",
-            "LUMIGRAD_EMULATION": "ON",
-            "LUMIGRAD_CUDA": "OFF",
-        }
-        given = [f"-D{name}={value}" for name, value in options.items()]
-        subprocess.run([cmake, "-S", ROOT, "-B", BUILD, "-G", "Ninja", *given], check=True)
+        tools = [f"-DCMAKE_MAKE_PROGRAM={cmake.with_name('ninja')}", f"-DPython_EXECUTABLE={sys.executable}"]
+        kind = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", "-DLUMIGRAD_EMULATION=ON", "-DLUMIGRAD_CUDA=OFF"]
+        subprocess.run([cmake, "-S", ROOT, "-B", BUILD, "-G", "Ninja", *tools, *kind], check=True)
     return subprocess.run([cmake, "--build", BUILD, "--target", "_native", "emulation"], check=False).returncode == 0
 
 

@@ -13,7 +13,8 @@ from lumigrad.client.cli import main
 from support.files.query_files import SIZE, Query
 from support.gaussians.clouds import post
 from support.meshes.shapes import box
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess, worker
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +58,7 @@ def render(worker_process: WorkerProcess, scene: Path) -> Callable[..., subproce
     """Runs `lumigrad render` on the scene, in its folder."""
 
     def run(*arguments: str, file: str = "scene.ply") -> subprocess.CompletedProcess[str]:
-        command = [LUMIGRAD, "render", file, *arguments, "--target", worker_process.target]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=scene.parent)
+        return lumigrad("render", file, *arguments, "--target", worker_process.target, folder=scene.parent)
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,14 @@ from lumigrad.client import Client
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.benchmark import calls as scenes
 from lumigrad.client.benchmark.calls import measure
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
 
 SHORT = ("--size", "32x24", "--size", "16x16", "--count", "50", "--payload-mib", "1", "--seconds", "0.001")
 
 
 def bench(worker: WorkerProcess, *arguments: str, cwd: Path | None = None) -> str:
-    command = [LUMIGRAD, "bench", *arguments, "--target", worker.target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+    done = lumigrad("bench", *arguments, "--target", worker.target, folder=cwd)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -55,8 +54,7 @@ def test_a_scene_of_ones_own(worker_process: WorkerProcess, client: Client, scen
 
 def test_a_call_that_fails_leaves_nothing_behind(worker_process: WorkerProcess, client: Client):
     before = {handle.scene_id for handle in client.list()}
-    command = [LUMIGRAD, "bench", "--size", "20000x20000", "--count", "51", "--target", worker_process.target]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = lumigrad("bench", "--size", "20000x20000", "--count", "51", "--target", worker_process.target)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "expected at most" in done.stderr
     assert {handle.scene_id for handle in client.list()} == before

@@ -16,11 +16,8 @@ from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import add_connection, connect, tls_of, token_of
 from lumigrad.client.pictures import write_image
 from lumigrad.client.shell.parser import Parser
-from support.workers.worker import LUMIGRAD, WorkerProcess
-
-
-def lumigrad(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([LUMIGRAD, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd)
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ def test_no_worker_is_one_line_and_status_4():
 
 
 def test_an_absent_file_is_one_line_and_status_1(tmp_path):
-    done = lumigrad("render", "absent.ply", "-o", "out.png", cwd=tmp_path)
+    done = lumigrad("render", "absent.ply", "-o", "out.png", folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "lumigrad: error: no such file: absent.ply\n"
 
@@ -150,7 +147,7 @@ def test_render_writes_what_the_client_gets(worker_process: WorkerProcess, cloud
 
 def test_render_refuses_channels_that_a_png_cannot_hold(tmp_path):
     Spheres(np.zeros((2, 3)), np.zeros((2, 7)), np.ones(2)).save(tmp_path / "seven.ply")
-    done = lumigrad("render", "seven.ply", "-o", "out.png", cwd=tmp_path)
+    done = lumigrad("render", "seven.ply", "-o", "out.png", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "lumigrad: error: --output: expected 1, 3 or 4 channels for a .png, got 7; write .npy\n"
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 from lumigrad.client.shell.exits import json_text
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command_line.md"
 
 
 def told(*arguments: str, cwd: Path | None = None) -> dict[str, object]:
-    done = subprocess.run([LUMIGRAD, *arguments, "--json"], capture_output=True, text=True, timeout=120, cwd=cwd)
+    done = lumigrad(*arguments, "--json", folder=cwd)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     values = json.loads(line)

@@ -10,7 +10,7 @@ import pytest
 
 from lumigrad.client.formats import load_gaussians, read_scene, save_gaussians
 from support.gaussians.clouds import Cloud, assert_close, cloud, gaussians_of
-from support.workers.worker import LUMIGRAD
+from support.workers.forks import lumigrad
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def made() -> Cloud:
 
 
 def convert(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([LUMIGRAD, "convert", *arguments], capture_output=True, text=True, cwd=folder, timeout=120)
+    return lumigrad("convert", *arguments, folder=folder)
 
 
 def test_there_and_back_through_every_format(tmp_path: Path, made: Cloud) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from lumigrad.client import Client, SceneHandle, SceneNotFound
 from support.workers.client_load import CAMERA, cloud
+from support.workers.forks import lumigrad
 from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
-from support.workers.worker import LUMIGRAD
 
 
 def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
@@ -79,8 +79,7 @@ def test_names_end_with_the_machines_start_and_content_does_not(tmp_path: Path) 
 
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    return lumigrad("serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options)
 
 
 def test_a_spool_that_cannot_be_used_is_an_error_at_once(tmp_path: Path) -> None:

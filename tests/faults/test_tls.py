@@ -18,6 +18,7 @@ from lumigrad.client.default import default_client
 from lumigrad.client.transport import addresses as targets
 from support.calls.raw_calls import sphere_cloud
 from support.deploy.certificates import Authority, Identity
+from support.workers import forks
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 TOKEN = "0123456789abcdef"
@@ -202,8 +203,7 @@ def test_where_both_are_asked_for_the_token_tells_the_tenant_and_either_can_be_t
 
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:
-    arguments = [LUMIGRAD, "serve", "--port", "0", "--metrics-port", "0", *options]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    return forks.lumigrad("serve", "--port", "0", "--metrics-port", "0", *options)
 
 
 def test_files_that_do_not_work_end_the_worker_with_code_2(authority: Authority, own: Identity, tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from lumigrad.protos.service import SERVICE_NAMES
 from lumigrad.server.core.config import Config
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
-from support.workers.worker import LUMIGRAD, WorkerProcess, worker
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess, worker
 
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([LUMIGRAD, "serve", *options], capture_output=True, text=True, timeout=60, check=False)
+    return lumigrad("serve", *options)
 
 
 @pytest.fixture(scope="module")

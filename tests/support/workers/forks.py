@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,12 +26,12 @@ _MESSAGE_BYTES = 1 << 18
 class ForkedProcess:
     """A running `lumigrad`, with what tests use of `subprocess.Popen`; standard output and error are pipes of text."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        """Start `lumigrad` with these arguments, in this environment and folder."""
+    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
+        """Start `lumigrad` with these arguments, in this environment and in a folder, or in this process's."""
         ends = [os.pipe() for _ in range(3)]
         try:
             with _LOCK:
-                self.pid = _server().fork(arguments, [writing for _, writing in ends])
+                self.pid = _server().fork(arguments, folder or Path.cwd(), [writing for _, writing in ends])
         finally:
             for _, writing in ends:
                 os.close(writing)
@@ -66,6 +67,18 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def lumigrad(*arguments: str, folder: Path | None = None, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run `lumigrad` as `subprocess.run` does; whatever runs after `timeout` seconds is killed, which is an error."""
+    process = ForkedProcess(arguments, folder)
+    with process.stdout, process.stderr, ThreadPoolExecutor(2) as readers:
+        timer = threading.Timer(timeout, process.kill)
+        timer.start()
+        output, error = (readers.submit(stream.read) for stream in (process.stdout, process.stderr))
+        code = process.wait()
+        timer.cancel()
+        return subprocess.CompletedProcess(["lumigrad", *arguments], code, output.result(), error.result())
+
+
 class _ForkServer:
     """The handle on the process that forks; it ends, and kills what it forked, when this process does."""
 
@@ -80,9 +93,9 @@ class _ForkServer:
                 pass_fds=[its.fileno()],
             )
 
-    def fork(self, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+    def fork(self, arguments: Sequence[str], folder: Path, descriptors: Sequence[int]) -> int:
         """Have it fork a process that writes to standard output, to standard error and at last its exit code."""
-        order = {"arguments": list(arguments), "folder": os.getcwd(), "environment": dict(os.environ)}
+        order = {"arguments": list(arguments), "folder": str(folder), "environment": dict(os.environ)}
         socket.send_fds(self._line, [json.dumps(order).encode()], descriptors)
         return int(self._line.recv(_MESSAGE_BYTES))
 
@@ -160,7 +173,9 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str]) -> N
         sys.argv = ["lumigrad", *arguments]
         code = cli.main()
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            sys.stderr.write(f"{error.code}\n")
     except BaseException:
         traceback.print_exc()
     finally:

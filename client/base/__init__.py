@@ -1,1 +1,1 @@
-"""What every part of the client uses: arrays, arguments, optional packages."""
+"""Helpers for every part of the client: arrays, arguments, optional packages."""

@@ -1,4 +1,4 @@
-"""Checks of single arguments, which turn ordinary mistakes into errors that name the argument."""
+"""Validates single arguments and raises errors that name the argument."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any, least: int, largest: int) -> int:
-    """`value` as an int within bounds, which are included; floats without a fraction convert."""
+    """`value` as an int from `least` to `largest`, inclusive; floats without a fraction convert."""
     converted = number(name, value)
     if not least <= converted <= largest or converted != int(converted):
         raise InvalidArgument.of(name, f"expected a whole number from {least} to {largest}, got {_shown(value)}")
@@ -53,7 +53,7 @@ def optional_name(name: str, value: Any) -> str | None:
 
 
 def one_of(name: str, value: Any, known: Iterable[Any], quote: str = "", suffix: str = "") -> None:
-    """Raises InvalidArgument unless `value` is among those that are `known`, which the text names between `quote`s."""
+    """Raises InvalidArgument unless `value` is in `known`; the error text lists these, each between `quote`s."""
     listed = tuple(known)
     if value not in listed:
         expected = ", ".join(f"{quote}{entry}{quote}" for entry in listed)
@@ -68,11 +68,11 @@ def instance(name: str, value: Any, kinds: tuple[type, ...], advice: str) -> Non
 
 
 def values_of(names: Any, kind: Any) -> dict[str, Any]:
-    """The contract's values of the enum `kind` by what callers call them, the names of a Literal, in its order."""
+    """The protobuf values of the enum `kind` by their Python names: those of the Literal `names`, in its order."""
     prefix = kind.Name(0).removesuffix("UNSPECIFIED")
     return {name: kind.Value(prefix + name.upper()) for name in get_args(names)}
 
 
 def _shown(value: Any) -> str:
-    """The value itself only where it is short."""
+    """The repr of a number, string or None; the type name of any other value."""
     return repr(value) if isinstance(value, (str, int, float)) or value is None else type(value).__name__

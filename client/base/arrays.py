@@ -1,4 +1,4 @@
-"""Arrays of callers, checked and converted to NumPy, and results that hold arrays by name."""
+"""Checks callers' arrays, converts them to NumPy, and defines results that hold arrays by name."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Int32 = npt.NDArray[np.int32]
 _LONGEST_REASON = 300
 
 
-# DLPack's numbers of devices whose memory the host can read: the CPU, CUDA's pinned and managed memory, ROCm's pinned.
+# DLPack device types with host-readable memory: CPU, CUDA pinned and managed memory, ROCm pinned memory.
 _HOST_DEVICES = (1, 3, 11, 13)
 
 
 def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
     """`value` as a NumPy array, without a copy where it already lives on the host.
 
-    Tensors that require a gradient or live on a GPU are detached and copied to the host. Numbers of bfloat16, which
-    NumPy does not know, become float32.
+    Tensors that require a gradient or live on a GPU are detached and copied to the host. bfloat16 values,
+    which NumPy does not support, become float32.
     """
     try:
         return np.asarray(_from_elsewhere(name, value))
     except InvalidArgument:
         raise
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        # What libraries say about their arrays can be long.
+        # Error messages of array libraries can be long.
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise InvalidArgument.of(
             name, f"expected an array of numbers, got {type(value).__name__} ({reason}); pass a NumPy array"
@@ -41,18 +41,18 @@ def to_numpy(name: str, value: Any) -> npt.NDArray[Any]:
 
 
 def _from_elsewhere(name: str, value: Any) -> Any:
-    """What NumPy can take without a copy, from the arrays of other libraries; the rest as it is."""
+    """Converts arrays of other libraries for NumPy without a copy where possible; returns other values unchanged."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return _without_bfloat16(value)
     for method in ("detach", "cpu"):
         if hasattr(value, method):
             value = getattr(value, method)()
     value = _without_bfloat16(value)
-    # JAX copies by itself from where it computes; its tracers say what is wrong with them.
+    # JAX copies device arrays to the host itself, and its tracers raise descriptive errors.
     if hasattr(value, "__dlpack_device__") and not type(value).__module__.startswith("jax"):
         device = value.__dlpack_device__()
         if device[0] not in _HOST_DEVICES:
-            # CuPy's way; it refuses to do so unasked.
+            # CuPy copies to the host only through `get`.
             if not hasattr(value, "get"):
                 raise InvalidArgument.of(
                     name,
@@ -145,7 +145,7 @@ def check_shape(name: str, actual: Sequence[int], shape: Sequence[Any], advice: 
 
 
 def shape_text(shape: Sequence[Any]) -> str:
-    """A shape as messages show it."""
+    """Formats a shape for error messages."""
     return "[" + ", ".join(".." if size is ... else str(size) for size in shape) + "]"
 
 
@@ -153,7 +153,7 @@ Array = npt.NDArray[Any]
 
 
 class Tensors:
-    """A value that consists of arrays: the attributes that are one, in the order in which they were set."""
+    """Base class of values made of arrays: all attributes that are arrays, in the order in which they were set."""
 
     @property
     def tensors(self) -> dict[str, Array]:
@@ -167,9 +167,9 @@ class Tensors:
 
 
 class NamedArrays(Mapping[str, Array]):
-    """`arrays["color"]` and `arrays.color` are the same; the error for a missing name says what there is."""
+    """`arrays["color"]` and `arrays.color` are the same; the error for a missing name lists the names present."""
 
-    # What to do about a missing name.
+    # Advice that ends the error for a missing name.
     _advice: ClassVar[str] = ""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:

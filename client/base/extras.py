@@ -1,4 +1,4 @@
-"""Optional packages, imported where they are needed, with an error that says what to install."""
+"""Imports optional packages where they are needed; the error for a missing one says what to install."""
 
 from __future__ import annotations
 

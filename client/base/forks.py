@@ -1,4 +1,4 @@
-"""What a child of a fork has to begin anew: connections, locks and threads of its parent are of no use to it."""
+"""Resets objects in forked child processes, where the parent's connections, locks and threads are unusable."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Protocol
 
 
 class Renewable(Protocol):
-    """Something that does not survive a fork as it is."""
+    """An object that must be reset after a fork."""
 
     def after_fork(self, is_sound: bool) -> None:
-        """Begins anew, in the child. Called before anything else; must not wait for a lock or for gRPC.
+        """Resets the object in the child. Called before anything else; must not wait for a lock or for gRPC.
 
         Args:
-            is_sound: whether gRPC works here. It does not reliably if threads of the parent were in the midst of it.
+            is_sound: whether gRPC works in the child; unreliable if parent threads were inside it at the fork.
         """
 
 
 class _Forks:
-    """What is to begin anew, and what was so when the last fork was made."""
+    """The objects to reset after a fork, and whether gRPC was idle at the last one."""
 
     def __init__(self) -> None:
         self.followed: weakref.WeakSet[Renewable] = weakref.WeakSet()
@@ -39,12 +39,12 @@ class _Forks:
 
 
 def follow(thing: Renewable) -> None:
-    """Has `thing.after_fork` called in the children of each fork, for as long as it lives."""
+    """Registers `thing`: its `after_fork` is called in the child of each fork while `thing` is alive."""
     _FORKS.followed.add(thing)
 
 
 def is_in_grpc(innermost: FrameType) -> bool:
-    """Whether a thread that stands there has called gRPC."""
+    """Whether gRPC is on the call stack above the frame `innermost`."""
     frame: FrameType | None = innermost
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("grpc."):

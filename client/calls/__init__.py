@@ -1,1 +1,1 @@
-"""The methods of `Client` by their subject."""
+"""The methods of `Client`, grouped by subject."""

@@ -1,4 +1,4 @@
-"""The part of `Client` that asks for distances."""
+"""The part of `Client` that queries distances."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class DistanceCalls(Cancellable):
         """Distances and collision costs of spheres; see `DistanceSettings` for the cost.
 
         Args:
-            world: a handle from `put`, or a `World`, which then travels with the call and is not stored, unlike its
-                meshes, which are stored when they are first needed. A mesh stands for a world of it alone.
+            world: a handle from `put`, or a `World`, which is sent with the call and not stored; its meshes are stored
+                when they are first needed. A mesh is treated as a world that contains only this mesh.
             spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
                 the world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0;
                 their gradients have 4 columns too.
@@ -93,7 +93,7 @@ class DistanceCalls(Cancellable):
     def ask(
         self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
-        """As `query`, for those who hold one already."""
+        """As `query`, for a given `DistanceQuery`."""
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
             return (ask_spread if spread else ask)(self._workers, query, retain, call)
 
@@ -111,7 +111,7 @@ class DistanceCalls(Cancellable):
     ) -> VoxelGrid:
         """Signed distances at the centres of the voxels of a box, positive outside.
 
-        The grid can be an obstacle of another world: `Obstacle(field, pose)` puts it where it was taken.
+        The grid can be an obstacle of another world: `Obstacle(field, pose)` puts it where it was computed.
 
         Args:
             world: as for `query`; a `World` is stored.

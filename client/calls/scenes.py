@@ -43,8 +43,8 @@ class SceneCalls(Cancellable):
 
         Args:
             scene: what to store.
-            replicas: of several workers, how many share the calls that name the handle; each gets the scene when it is
-                first asked.
+            replicas: number of workers that share the calls for the handle; each receives the scene with its first
+                call.
             timeout_s: instead of the client's time-out.
         """
         advice = "make one with Spheres(…), Gaussians(…), Mesh(vertices, faces), World([Obstacle(…), …]) or Target(…)"
@@ -94,7 +94,7 @@ class SceneCalls(Cancellable):
                 updated = worker.store.update(handle, attempts.reference, changes, update_id, attempts.call)
                 break
         if updated.kind == "mesh":
-            # Worlds show it as it is now, on other workers too.
+            # Worlds on other workers must use the new version too.
             self._workers.follow(worker, handle, updated, changes)
         return updated
 
@@ -116,13 +116,13 @@ class SceneCalls(Cancellable):
             return tuple(handle for handles in found for handle in handles)
 
     def delete(self, scene: SceneHandle | str, *, timeout_s: float | None = None) -> None:
-        """Lets the workers forget a scene, given by its handle or id."""
+        """Deletes a scene, given by its handle or id, from all workers."""
         method, facts = f"{SCENE_SERVICE}/Delete", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
             instance("scene", scene, (SceneHandle, str), "pass what put, update or get returned, or its scene_id")
 
             def delete(worker: Worker, is_repeated: bool) -> None:
-                # What a repetition does not find any more has gone as it should.
+                # On a retry, a missing scene means that the first attempt deleted it.
                 with suppress(*([SceneNotFound] if is_repeated else [])):
                     worker.store.delete(scene, call)
 
@@ -132,9 +132,9 @@ class SceneCalls(Cancellable):
 def on_each(
     workers: Pool, ask: Callable[[Worker, bool], T], call: Call, missing: type[LumigradError] = Unavailable
 ) -> tuple[T, ...]:
-    """What every worker answers; an error only if all of them are away, or what was asked for is `missing` there.
+    """Calls `ask` for every worker and returns the answers; raises if all are unreachable or raise `missing`.
 
-    `ask` takes a worker, and whether it was asked before and lost on the way.
+    `ask` takes a worker, and whether an earlier call to it was interrupted.
     """
     answers: tuple[T, ...] = ()
     error: LumigradError | None = None

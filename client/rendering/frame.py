@@ -1,4 +1,4 @@
-"""Renders: what they return, the way back to the gradients, and asking the workers for them."""
+"""Sends render requests to the workers, and defines frames and their backward pass."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from lumigrad.protos.service import RENDER_SERVICE
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2
 
-# Outputs whose own values their derivatives depend on.
+# Outputs whose derivatives depend on their values.
 _NEEDED = ("depth", "expected_depth", "inverse_depth")
 
 
 class Frame(Result):
-    """The outputs of a rendering, as items and as attributes; those that were asked for are present.
+    """The requested outputs of a rendering, as items and as attributes.
 
     Of spheres: `color` [C, H, W, K], `alpha` [C, H, W] (1 - share of the background), `depth` [C, H, W] (distance to
     the closest sphere in scene units; -1 where there is none), `info` [C, H, W, 3 + 2 T] (Pulsar's forward info; the id
@@ -60,15 +60,15 @@ class Frame(Result):
     `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
     `projected_opacities` [C, N].
 
-    Float32 unless said otherwise; uint8 what was asked for in that format, 0 to 255 for 0 to 1. What was asked for as
-    JPEG or PNG files is in `encoded` instead. The camera axis C is absent if a single camera was passed to render
+    Arrays are float32 unless said otherwise; outputs requested as uint8 map 0 to 1 to 0 to 255. Outputs requested as
+    JPEG or PNG files are in `encoded` instead. The camera axis C is absent if a single camera was passed to render
     instead of a sequence.
 
     Attributes:
-        timings: of the call.
-        request: what was rendered.
+        timings: how long the call took.
+        request: the request that was rendered.
         files: all JPEG or PNG files, by the output's name, one for each camera.
-        encoded: JPEG or PNG files by the output's name: one for each camera, or if a single one was passed, the file.
+        encoded: JPEG or PNG files by the output's name: one per camera, or a single file for a single camera.
     """
 
     _advice: ClassVar[str] = "name what you need in render(outputs=…)"
@@ -114,25 +114,25 @@ class Frame(Result):
         release: bool = False,
         timeout_s: float | None = None,
     ) -> Gradients:
-        """Gradients of a loss whose gradients with respect to the outputs are given; at least one of them.
+        """Gradients of a loss from its gradients with respect to the outputs, of which at least one must be given.
 
-        Uses the forward state that the worker kept; where there is none (any more), the frame is computed again there.
+        Uses the forward state that the worker kept; if there is none, the worker renders the frame again.
 
         Args:
-            color: dL/dcolor, shaped as the output, whether or not that was asked for.
+            color: dL/dcolor, shaped as the output, even if that was not requested.
             alpha: dL/dalpha, likewise. Not for spheres in compat.
             depth: dL/ddepth, of a frame that has the output. Not for spheres in compat.
-            transmittance: dL/dtransmittance, shaped as alpha. This and what follows: of Gaussians.
+            transmittance: dL/dtransmittance, shaped as alpha. This and the following are for Gaussians only.
             expected_depth: dL/dexpected_depth, of a frame that has the output.
             inverse_depth: dL/dinverse_depth, of a frame that has the output.
-            means2d: dL/dmeans2d, beside what reaches the projected centres through the images.
-            wanted: of spheres any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
+            means2d: dL/dmeans2d, added to the gradients that reach the projected centres through the images.
+            wanted: for spheres, any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
                 "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
                 "colors" (those that the scene has, if empty), "cameras", "background", "transforms", "means2d" and
                 "means2d_abs".
             sparse: transfer only rows that are not zero, with their "index".
-            wire_format: how gradients per primitive travel; "float16" and "bfloat16" halve the bytes.
-            release: let the worker forget the forward state afterwards.
+            wire_format: number format of transferred gradients per primitive; "float16" and "bfloat16" halve the bytes.
+            release: free the forward state on the worker afterwards.
             timeout_s: instead of the client's time-out.
         """
         passed = {"color": color, "alpha": alpha, "depth": depth}
@@ -151,7 +151,7 @@ class Frame(Result):
             return self.differentiated(request, call, release)
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
-        """As `backward`, for those who hold a request and have begun a call already."""
+        """As `backward`, for a given request and a call that has already begun."""
         render = self.request
         form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.wire_format], sparse=request.sparse)
 
@@ -194,22 +194,22 @@ _ROWS = ("positions", "colors", "radii", "opacities", "means", "quats", "scales"
 
 
 class SpreadFrame(Frame):
-    """As `Frame`: the views of its parts, one after the other, and the sum of their gradients."""
+    """A frame rendered in parts: concatenates the views of its parts, and sums their gradients."""
 
     def __init__(self, workers: Pool, request: RenderRequest, parts: Sequence[Frame]) -> None:
-        """Takes what was rendered of `request`, in the order of its cameras."""
+        """Joins the rendered `parts` of `request`, in the order of its cameras."""
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         files = {name: tuple(chain.from_iterable(part.files[name] for part in parts)) for name in parts[0].files}
         super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]))
         self._parts = parts
 
     def release(self) -> None:
-        """Lets the workers forget the forward state; backward still works, by computing it again."""
+        """Frees the forward state on the workers; backward still works, by rendering again."""
         for part in self._parts:
             part.release()
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
-        """The sum of what each part's worker answers; of cameras, one after the other."""
+        """Sums the gradients of all parts; gradients per camera are concatenated."""
         asks: list[Callable[[], Gradients]] = []
         begin = 0
         for part in self._parts:
@@ -226,7 +226,7 @@ class SpreadFrame(Frame):
 
 
 def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, route: Route | None = None) -> Frame:
-    """Renders on the scene's worker, or where `route` leads; with `retain` it keeps the forward state for backward."""
+    """Renders on the scene's worker, or along `route`; with `retain` the worker keeps the forward state."""
     attempts = RoutedAttempts(workers, request.stored, call, route=route)
 
     def build(payload: PayloadWriter) -> render_pb2.RenderRequest:
@@ -245,7 +245,7 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
 
 
 def render_spread(workers: Pool, request: RenderRequest, retain: bool, call: Call) -> Frame:
-    """Renders each worker's share of the views at the same time; all on one worker what cannot be shared."""
+    """Splits the views over the workers, which render at the same time; uses one worker if they cannot be split."""
     most = len(request.cameras) if _is_divisible(request) else 1
     routes = workers.spread(request.stored, most)
     if len(routes) < 2:
@@ -262,7 +262,7 @@ def _known(request: RenderRequest) -> object:
 
 
 def _is_divisible(request: RenderRequest) -> bool:
-    """Whether each view shows the whole scene: not where cameras belong to one of several scenes, or have colours."""
+    """Whether each view shows the whole scene; false if cameras belong to one of several scenes, or have colours."""
     scene = _known(request)
     if isinstance(scene, Gaussians):
         return scene.scenes is None and (scene.colors is None or scene.colors.ndim == 2)

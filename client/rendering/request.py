@@ -1,4 +1,4 @@
-"""What is asked of a renderer, everything that is needed to ask again: as values, and as messages of the contract."""
+"""Requests to render and to differentiate, complete enough to repeat them, as values and as protobuf messages."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class RenderRequest:
     """One call of render.
 
     Attributes:
-        scene: travels with the call, or names what the worker has.
+        scene: a scene sent with the call, or the handle of a stored one.
         cameras: all of one picture size.
-        single: one camera was passed, not a sequence of one: results have no camera axis.
-        settings: how to blend; of the same kind as the scene.
-        outputs: the names of the arrays wanted.
-        image_formats: how outputs travel, by name; float32 those that are not named.
+        single: whether one camera was passed instead of a sequence; results then have no camera axis.
+        settings: settings of the engine that renders this kind of scene.
+        outputs: the names of the requested arrays.
+        image_formats: transfer formats of outputs, by name; float32 for all others.
         jpeg_quality: 1 to 100; 0: the worker's choice.
     """
 
@@ -64,11 +64,11 @@ class RenderRequest:
 
     @property
     def stored(self) -> SceneHandle | None:
-        """The scene that decides which worker is asked; one that travels with the call does not."""
+        """The handle of the stored scene, which decides the worker; None if the scene is sent with the call."""
         return self.scene if isinstance(self.scene, SceneHandle) else None
 
     def facts(self) -> dict[str, str | int]:
-        """What a span tells of it: what is rendered, and how much of it."""
+        """Attributes of the trace span: the scene and the size of the rendering."""
         pixels = sum(camera.width * camera.height for camera in self.cameras)
         return {**scene_facts(self.scene), "cameras": len(self.cameras), "pixels": pixels}
 
@@ -79,9 +79,9 @@ class BackwardRequest:
 
     Attributes:
         output_gradients: dL/d output by the output's name, with the axis of cameras.
-        wanted: the names of the inputs to differentiate; none: the tensors of the scene.
+        wanted: the names of the inputs to differentiate; empty: the tensors of the scene.
         sparse: transfer only rows that are not zero.
-        wire_format: how gradients per primitive travel.
+        wire_format: number format of transferred gradients per primitive.
     """
 
     output_gradients: Mapping[str, Array]
@@ -93,7 +93,7 @@ class BackwardRequest:
         one_of("wire_format", self.wire_format, get_args(WireFormat))
 
 
-# How the names of gradients begin that have a row per camera whatever the scene.
+# Name prefixes of gradients that have one row per camera for every kind of scene.
 PER_CAMERA = ("camera", "means2d")
 WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
 
@@ -101,7 +101,7 @@ WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16"
 def fill_spec(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
-    """Says what to render; a scene without a `reference` travels with the call, in `payload`."""
+    """Fills `spec` from `request`; without a `reference` the scene is appended to `payload`."""
     spec.cameras.extend(camera_message(camera) for camera in request.cameras)
     spec.outputs.extend(request.outputs)
     if isinstance(request.settings, SphereSettings):
@@ -115,7 +115,7 @@ def fill_spec(
 
 
 def outputs_of(reply: Reply[Any]) -> tuple[dict[str, Array], dict[str, tuple[bytes, ...]]]:
-    """The arrays of a reply, and its files."""
+    """The arrays and the image files of a reply."""
     arrays: dict[str, Array] = {}
     files: dict[str, tuple[bytes, ...]] = {}
     for named in reply.header.outputs:

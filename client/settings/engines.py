@@ -1,4 +1,4 @@
-"""Settings of the engines as values, and how the keyword arguments of render become them."""
+"""Settings of the engines, and their construction from the keyword arguments of render."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ S = TypeVar("S", bound="Settings")
 
 
 class Settings:
-    """Settings of an engine: a dataclass whose fields have the names, the defaults and the checks."""
+    """Settings of an engine: a base of dataclasses whose fields define names and defaults."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Of the settings, in order."""
+        """The names of the settings, in order."""
         return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
 
     def _check_numbers(self) -> None:
-        """Turns what is declared as a float into one; None stays where it may be."""
+        """Converts fields declared as floats to float; None is kept where it is allowed."""
         for name, kind in self.__annotations__.items():
             value = getattr(self, name)
             if kind == "float" or (kind == "float | None" and value is not None):
@@ -95,7 +95,7 @@ def enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: floa
 
 
 def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float]) -> float:
-    """The distance to the farthest corner of a box. Without NumPy, which takes longer for so few numbers."""
+    """The distance to the farthest corner of a box. Avoids NumPy, which is slower for so few numbers."""
     return math.hypot(*(max(abs(a - e), abs(b - e)) for a, b, e in zip(low, high, eye, strict=True)))
 
 
@@ -118,13 +118,13 @@ class Transform(NamedTuple):
 
 @dataclass(frozen=True)
 class GaussianSettings(Settings):
-    """The settings of one rendering. What is None has the worker's default, named here; the worker checks ranges.
+    """The settings of one rendering. None means the worker's default, given here; the worker checks ranges.
 
     Attributes:
         semantics: "exact": gsplat's image formation with true derivatives; "gsplat": its own gradients; "inria_depth":
             Inria's image formation with the gradients of its depth fork; "inria_exact": with true derivatives.
         sh_degree: degree of the spherical harmonics in use, at most that stored; None: all that is stored.
-        antialiased: scale opacities by what the blur took from the area of each Gaussian.
+        antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
         background: D values, or D for each camera; empty: 0.
         transforms: places slices of the Gaussians in the world.
         deterministic: sum gradients in a fixed order on every device.
@@ -224,7 +224,7 @@ _DEFAULT_GAMMA = 1e-2
 _RENDERED = ("spheres", "gaussians")
 
 
-# All settings of render, of which each engine has some.
+# All settings of render; each engine uses a subset.
 RENDER_SETTINGS = tuple(dict.fromkeys((*SphereSettings.names(), *GaussianSettings.names())))
 
 
@@ -256,7 +256,7 @@ def settings_of(
     given["background"] = _background(given.get("background"), known)
     if not spheres:
         if any(isinstance(camera.model, InriaModel) for camera in cameras):
-            # Where its projection puts the centre of the first pixel.
+            # Inria's projection puts the centre of the first pixel at 0.
             given.setdefault("pixel_center", 0.0)
         return GaussianSettings(**given)
     if "max_depth" not in given:

@@ -1,4 +1,4 @@
-"""How images travel from the worker: as callers say it, and as the contract does."""
+"""Transfer formats of images, as callers give them and as protobuf messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def jpeg_quality_of(value: Any, formats: ImageFormats) -> int:
 
 
 def format_messages(formats: ImageFormats, jpeg_quality: int) -> list[image_pb2.OutputFormat]:
-    """What a request says of its outputs."""
+    """The protobuf messages that request output formats."""
     return [
         image_pb2.OutputFormat(name=name, format=_WIRE[entry], quality=jpeg_quality if entry == "jpeg" else 0)
         for name, entry in formats.items()

@@ -1,4 +1,4 @@
-"""The part of `Client` that begins trainings, and the views that they compare renderings with."""
+"""The part of `Client` that starts trainings, and the views that trainings use."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from lumigrad.v1 import training_pb2
 T = TypeVar("T")
 U = TypeVar("U")
 
-# At a time: a round trip each, and hashes that are computed meanwhile.
+# Concurrent transfers; hashes are computed during the round trips of others.
 _TRANSFERS = 4
 
 
 class Targets:
-    """What views should show: copies, for a worker that has lost them."""
+    """Copies of the targets of views, to store them again if a worker has lost them."""
 
     def __init__(self, targets: Sequence[Any]) -> None:
-        """Of each view a Target, a handle of a stored one, or an image."""
+        """`targets`: for each view a Target, the handle of a stored one, or an image."""
         self._targets = [_target(target) for target in targets]
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Targets:
 
     @staticmethod
     def downloaded(hashes: Sequence[str], store: SceneStore, call: Call) -> Targets:
-        """Those that the worker has, by the hashes of their contents."""
+        """Downloads targets from the worker by their content hashes."""
 
         def get(digest: str) -> list[Any]:
             try:
@@ -68,7 +68,7 @@ class Targets:
         return Targets([target for found in _each(get, dict.fromkeys(hashes)) for target in found])
 
     def put(self, store: SceneStore, call: Call) -> list[str]:
-        """Stores those that the worker does not have; returns the hashes of their contents."""
+        """Stores the targets that the worker does not have; returns all content hashes."""
 
         def put(target: Target | SceneHandle) -> str:
             return (store.put(target, call) if isinstance(target, Target) else target).content_hash
@@ -77,7 +77,7 @@ class Targets:
 
 
 class Views:
-    """Cameras and what they should see."""
+    """Cameras and their targets."""
 
     def __init__(self, cameras: Sequence[Camera], targets: Sequence[Any] | None) -> None:
         """`targets`: one for each camera, a Target, a handle of a stored one, or an image; None: there are none."""
@@ -103,7 +103,7 @@ class Views:
             self._hashes = self._targets.put(store, call)
 
     def messages(self) -> list[training_pb2.TrainingView]:
-        """The contract's; the targets must have been put."""
+        """The protobuf messages of the views; the targets must have been put."""
         return [
             training_pb2.TrainingView(camera=camera_message(camera), target=digest)
             for camera, digest in zip(self.cameras, self._hashes, strict=True)
@@ -111,7 +111,7 @@ class Views:
 
 
 def _each(work: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """The results of some work on each item, several at a time."""
+    """Applies `work` to each item, several at a time, and returns the results."""
     with ThreadPoolExecutor(_TRANSFERS, "lumigrad targets") as pool:
         return list(pool.map(work, items))
 
@@ -124,7 +124,7 @@ def _target(value: Any) -> Target | SceneHandle:
     return value if isinstance(value, Target) else Target(value)
 
 
-# Trainings place no slices.
+# Trainings do not support transforms of slices.
 _SETTINGS = tuple(name for name in RENDER_SETTINGS if name != "transforms")
 _MOST = 1 << 40
 _START_ID_BYTES = 16
@@ -223,7 +223,7 @@ class TrainingCalls(Cancellable):
     ) -> Trainer:
         """Takes up a training that another client, or process, left with `close(finish=False)`, by an error, or lost.
 
-        A client that still has the training hears `TrainingHeld`.
+        `TrainingHeld` is raised in a client that still has the training.
 
         Args:
             training_id: its `Trainer.training_id`.
@@ -296,7 +296,7 @@ class TrainingCalls(Cancellable):
 
 
 def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> Targets:
-    """What the views of a training show, from its worker."""
+    """Downloads the targets of a training from its worker."""
     hashes = [view.target for view in trainer.views()[0]]
     call = stream.call()
     attempts = stream.attempts(call)
@@ -319,7 +319,7 @@ def _set_rendering(
 
 
 def _tensors_of(handle: SceneHandle) -> tuple[str, ...]:
-    """What the scene has; of one that only the worker knows, what is usual."""
+    """The tensor names of the scene; the usual ones if the client has no copy of it."""
     if isinstance(handle.scene, Spheres | Gaussians):
         return tuple(handle.scene.tensors)
     return ("sh",)

@@ -19,7 +19,7 @@ _MOST = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDensity:
-    """Adaptive density control (Kerbl et al. 2023): what is blurred is cloned or split, what is faint is pruned.
+    """Adaptive density control (Kerbl et al. 2023): blurred Gaussians are cloned or split, faint ones pruned.
 
     Attributes:
         start: first step at which Gaussians grow and are pruned.
@@ -56,7 +56,7 @@ class AdaptiveDensity:
     max_count: int = 0
 
     def message(self, extent: float) -> density_pb2.DensityControl:
-        """The contract's; `extent` is the radius of what the cameras see, scene units."""
+        """The protobuf message; `extent` is the radius of what the cameras see, scene units."""
         values = _checked(self)
         most = values.pop("max_count")
         return density_pb2.DensityControl(adaptive=density_pb2.DefaultStrategy(**values), extent=extent, max_count=most)
@@ -87,7 +87,7 @@ class Mcmc:
     growth: float = 0.05
 
     def message(self, extent: float) -> density_pb2.DensityControl:
-        """The contract's; `extent` is the radius of what the cameras see, scene units."""
+        """The protobuf message; `extent` is the radius of what the cameras see, scene units."""
         return density_pb2.DensityControl(mcmc=density_pb2.McmcStrategy(**_checked(self)), extent=extent)
 
 
@@ -132,7 +132,7 @@ class Rate:
         return float(self.initial * (self.final / self.initial) ** min(step / self.steps, 1.0))
 
     def message(self, name: str) -> training_pb2.Rate:
-        """The contract's; `name` is the argument's, for errors."""
+        """The protobuf message; `name` is the argument's name, for errors."""
         initial = number(name, self.initial)
         if self.final is None:
             return training_pb2.Rate(initial=initial)
@@ -142,7 +142,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Loss:
-    """Weights of what is added up to the loss, each a mean over pixels, channels and the views of a step.
+    """Weights of the terms of the loss, each a mean over pixels, channels and the views of a step.
 
     Attributes:
         l1: of |color - target|.
@@ -165,7 +165,7 @@ class Loss:
     scale: float = 0.0
 
     def message(self) -> training_pb2.Loss:
-        """The contract's."""
+        """The protobuf message."""
         if self.padding not in _PADDINGS:
             raise InvalidArgument.of("padding", f"expected {' or '.join(_PADDINGS)}, got {self.padding!r}")
         weights = {name: number(name, value) for name, value in vars(self).items() if name != "padding"}
@@ -176,7 +176,7 @@ Rates = Mapping[str, "Rate | float"]
 
 
 def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
-    """The contract's rates by parameter."""
+    """The protobuf messages of the rates, by parameter."""
     return {
         name: (rate if isinstance(rate, Rate) else Rate(rate)).message(f"rates[{name!r}]")
         for name, rate in rates.items()
@@ -203,7 +203,7 @@ def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) 
 def extent_of(cameras: Sequence[Camera]) -> float:
     """The radius of what cameras see, scene units: 1.1 times the largest distance from their mean position.
 
-    A single camera tells nothing: 1.
+    For a single camera, 1.
     """
     positions = np.array([camera.model.eye for camera in cameras], np.float64)
     extent = 1.1 * float(np.linalg.norm(positions - positions.mean(axis=0), axis=1).max())

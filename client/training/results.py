@@ -1,4 +1,4 @@
-"""What a training tells of its steps, as values."""
+"""The results of training steps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lumigrad.v1 import density_pb2, tensor_pb2, training_pb2
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the gradient of one parameter, with respect to the scene's values.
+    """Statistics of the gradient of one parameter, with respect to the scene's values.
 
     Attributes:
-        norm: Euclidean.
-        largest: absolute value.
-        not_finite: values that were no number; their primitives were left as they were.
+        norm: Euclidean norm.
+        largest: largest absolute value.
+        not_finite: number of values that were not finite; their primitives were left unchanged.
     """
 
     norm: float
@@ -50,11 +50,11 @@ class DensityReport:
 class Images(NamedArrays):
     """The pictures of a step, as items and as attributes: `color` [C, H, W, K], `alpha` and depths [C, H, W].
 
-    float32, but for those that were asked for as "uint8".
+    Arrays are float32, except those requested as "uint8".
 
     Attributes:
-        number: of the step.
-        views: which were rendered.
+        number: the number of the step.
+        views: the views that were rendered.
     """
 
     _advice: ClassVar[str] = "name what you need in outputs=…"
@@ -67,20 +67,20 @@ class Images(NamedArrays):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did.
+    """The result of a training step.
 
     Attributes:
-        number: of the step, from 0.
-        views: those that were rendered.
+        number: the number of the step, from 0.
+        views: the views that were rendered.
         loss: the weighted sum; NaN for a step with the client's own loss.
         terms: unweighted, and "psnr" in dB.
         count: primitives after the step.
         visible: primitives that the step's views touched.
         statistics: by tensor of the scene.
-        density: what density control did; None: nothing was due.
-        discarded: nothing was applied, for the gradients were of primitives that had changed meanwhile.
-        images: if some were asked for.
-        timings: on the worker.
+        density: what density control did; None: it was not due.
+        discarded: whether the gradients were discarded because their primitives had changed meanwhile.
+        images: the pictures, if requested.
+        timings: how long the step took on the worker.
     """
 
     number: int
@@ -97,7 +97,7 @@ class StepResult:
 
     @property
     def psnr(self) -> float:
-        """Of the step's pictures against their targets, dB; NaN if they were not compared."""
+        """PSNR of the step's pictures against their targets, dB; NaN if they were not compared."""
         return self.terms.get("psnr", float("nan"))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The stream of a training: messages, replies, and what follows when it breaks."""
+"""The stream of a training: messages, replies, and recovery when it breaks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DTYPES = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dty
 def step_message(
     number: int, views: Sequence[int], batch: int, outputs: tuple[str, ...], image_format: str, own_loss: bool
 ) -> training_pb2.Step:
-    """The contract's; without `views` the worker chooses `batch` of them."""
+    """The protobuf message of a step; without `views` the worker chooses `batch` of them."""
     one_of("image_format", image_format, _DTYPES)
     return training_pb2.Step(
         number=number,
@@ -53,7 +53,7 @@ def step_message(
     )
 
 
-# For the worker to end a call that asks for nothing more.
+# How long the worker has to end a call without further requests.
 _END_SECONDS = 1.0
 
 
@@ -74,7 +74,7 @@ class Exchange:
     """An RPC until it breaks or is closed."""
 
     def __init__(self, connection: Connection, call: Call, timeout_s: float) -> None:
-        """Starts the RPC on behalf of a call; `timeout_s` is how long a reply may take."""
+        """Starts the RPC of a call; `timeout_s` is how long a reply may take."""
         self._target = connection.target
         self._timeout_s = timeout_s
         self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
@@ -90,7 +90,7 @@ class Exchange:
     def receive(self, cancellation: Cancellation | None = None) -> TrainReply:
         """The next reply; waits for it."""
         try:
-            # Who stops waiting ends the RPC, whose reader then puts an error there.
+            # Cancelling the wait ends the RPC; its reader then puts an error into the queue.
             with nullcontext() if cancellation is None else cancellation.watch(self._call):
                 reply = self._incoming.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -99,15 +99,15 @@ class Exchange:
                 f"no reply from {self._target} within {self._timeout_s:g} s; pass a larger timeout_s"
             ) from None
         if isinstance(reply, BaseException):
-            # Whoever asks again hears the same.
+            # Later calls get the same error.
             self._incoming.put(reply)
             raise reply
         return reply
 
     def close(self, *, is_answered: bool = False) -> None:
-        """Ends the call; what was not sent yet is not sent.
+        """Ends the call; pending requests are not sent.
 
-        Where every request `is_answered` the worker ends it itself, if it does so soon.
+        If every request `is_answered`, this waits briefly for the worker to end the call.
         """
         self._outgoing.put(None)
         if is_answered:
@@ -150,9 +150,9 @@ def _complete(first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
 
 Restore = Callable[[Call], None]
 _log = logging.getLogger("lumigrad")
-# Calls that may break in a row before one brings a reply: a step may be what breaks them.
+# Limit of calls that break in a row without a reply; the step itself may be the cause.
 _MOST_BROKEN = 8
-# In a child of a fork, the calls of the parent.
+# The calls of the parent process, in a forked child.
 _LEFT: list[Exchange | None] = []
 
 

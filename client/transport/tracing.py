@@ -1,4 +1,4 @@
-"""Traces of a client's calls, if the program around it has set OpenTelemetry up; nothing of that is imported here."""
+"""Traces the client's calls if the program has set up OpenTelemetry, which this module does not import."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ Facts = Mapping[str, str | int]
 
 
 class Trace:
-    """What is noted of a call while it goes on. This one, of a program that does not trace, notes nothing.
+    """Records events of a call. This base class, for programs without tracing, records nothing.
 
-    `metadata` tells the worker of the span that the call belongs to.
+    `metadata` carries the span that the call belongs to, for the worker.
     """
 
     metadata: tuple[tuple[str, str], ...] = ()
 
     def note_call(self, target: str) -> None:
-        """Notes that an RPC is made, which may be one of several, or a repetition."""
+        """Records that an RPC starts; a call may make several, or repeat one."""
 
     def note_payload(self, *, sent_bytes: int = 0, received_bytes: int = 0) -> None:
-        """Notes how much went there and came back."""
+        """Records the payload bytes sent and received."""
 
     def note_retry(self, pause_s: float) -> None:
-        """Notes that the call will be repeated, after a pause."""
+        """Records that the call will be retried after a pause."""
 
     def note_repair(self, lost: str) -> None:
-        """Notes that the worker has lost something, a "scene", "mesh" or "context", which is about to be made good."""
+        """Records that the worker has lost a "scene", "mesh" or "context" that is about to be restored."""
 
     def end(self, error: BaseException | None) -> None:
-        """Notes how the call went."""
+        """Ends the trace with the outcome of the call; `error` is None on success."""
 
 
 UNTRACED = Trace()
@@ -39,7 +39,7 @@ UNTRACED = Trace()
 def begin(method: str, facts: Callable[[], Facts] | None = None) -> Trace:
     """Begins the trace of a call, named by the method that it mainly calls, e.g. "lumigrad.v1.RenderService/Render".
 
-    `facts` returns attributes of the span, and is called only if there is one.
+    `facts` returns attributes of the span, and is called only if a span is recorded.
     """
     if not _is_on():
         return UNTRACED
@@ -49,7 +49,7 @@ def begin(method: str, facts: Callable[[], Facts] | None = None) -> Trace:
 
 
 def _is_on() -> bool:
-    # A program that has not imported it cannot have set it up; one that is just importing it has not yet.
+    # A program that has not imported OpenTelemetry, or is still importing it, cannot have set it up.
     api: Any = sys.modules.get("opentelemetry.trace")
     provider = getattr(api, "get_tracer_provider", None)
     return provider is not None and not isinstance(provider(), api.ProxyTracerProvider)

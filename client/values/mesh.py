@@ -1,4 +1,4 @@
-"""Triangle meshes, and what a worker reports of one."""
+"""Triangle meshes, and the report of a worker on a mesh."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Values as messages of the contract, and back."""
+"""Converts values to protobuf messages and back."""

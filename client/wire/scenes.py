@@ -1,4 +1,4 @@
-"""Scenes, their changes, cameras and settings as messages of the contract, and back; fingerprints of their arrays."""
+"""Converts scenes, updates, cameras and settings to protobuf messages and back; fingerprints their arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[st
     return _KINDS[kind](**arrays)
 
 
-# Scenes that consist of tensors alone, by the names of their fields in the contract.
+# Scene types that consist of tensors only, by their field names in the protobuf message.
 _KINDS: dict[str, type[Spheres | Gaussians | Mesh | Target]] = {
     "spheres": Spheres,
     "gaussians": Gaussians,
@@ -68,7 +68,7 @@ def camera_message(camera: Camera) -> camera_pb2.Camera:
 
 
 def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ()) -> scene_pb2.Scene:
-    """A scene whose arrays are appended to `payload`; of a world with the names of its meshes."""
+    """The message of a scene; its arrays are appended to `payload`. A world refers to its meshes by `meshes`."""
     if isinstance(scene, World):
         return scene_pb2.Scene(world=world_message(scene, meshes, payload))
     message = scene_pb2.Scene()
@@ -79,7 +79,7 @@ def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ())
 
 
 def named_tensors(arrays: Mapping[str, Array], payload: PayloadWriter) -> list[tensor_pb2.NamedTensor]:
-    """Arrays by name, which are appended to `payload`."""
+    """The messages of named arrays, which are appended to `payload`."""
     return [tensor_pb2.NamedTensor(name=name, tensor=payload.add(array)) for name, array in arrays.items()]
 
 
@@ -93,12 +93,12 @@ def scene_hash(scene: Scene, meshes: References = ()) -> str:
 
 
 def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
-    """The blending of spheres; what is None stays absent."""
+    """The message of sphere settings; fields that are None are left unset."""
     return spheres_pb2.SphereSettings(**{**vars(settings), "semantics": _SEMANTICS[settings.semantics]})
 
 
 def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
-    """The blending of Gaussians; what is None stays absent."""
+    """The message of Gaussian settings; fields that are None are left unset."""
     transforms = [
         gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
         for begin, end, matrix in settings.transforms
@@ -108,13 +108,13 @@ def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.Gauss
 
 
 _SIGNS = values_of(Sign, world_pb2.SignPolicy)
-# For each obstacle the name and version of its mesh; None: it is no mesh.
+# For each obstacle, the scene_id and version of its mesh; None: the obstacle is not a mesh.
 References = Sequence[scene_pb2.SceneRef | None]
 _NAMES: dict[int, Any] = {number: sign for sign, number in _SIGNS.items()}
 
 
 def world_message(world: World, meshes: References, payload: PayloadWriter) -> world_pb2.World:
-    """A world whose grids are appended to `payload`; `meshes` are the names and versions of its obstacles' meshes."""
+    """The message of a world; its grids are appended to `payload`, and `meshes` identify its obstacles' meshes."""
     obstacles = [
         _obstacle_message(obstacle, mesh, payload) for obstacle, mesh in zip(world.obstacles, meshes, strict=True)
     ]
@@ -147,7 +147,7 @@ def world_of(message: world_pb2.World, reader: PayloadReader, mesh: Callable[[st
 
 
 def update_messages(poses: Mapping[str, Any], enabled: Mapping[str, bool]) -> list[world_pb2.ObstacleUpdate]:
-    """Changes of obstacles by their names."""
+    """The messages that change poses and enabled flags of obstacles, given by name."""
     updates = {name: world_pb2.ObstacleUpdate(name=name) for name in (*poses, *enabled)}
     for name, pose in poses.items():
         updates[name].pose.values.extend(pose_array(f"poses[{name!r}]", pose).tolist())
@@ -188,25 +188,25 @@ def _shape(
     return mesh(obstacle.mesh_id)
 
 
-# A prime, so that rows of any usual width take turns over the columns when they change their places.
+# A prime, so that swapping array rows of any usual width moves their values to other columns and changes the sums.
 _COLUMNS = 1021
 
 
 def fingerprint(array: Array) -> int:
-    """A number that changes with the content of an array, in a fiftieth of the time of the content hash.
+    """A number that changes with the content of an array, fifty times as fast as the content hash.
 
-    It is no proof against those who want to deceive.
+    It is not cryptographically secure.
     """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     rows = flat.nbytes // (8 * _COLUMNS)
     whole = flat[: rows * 8 * _COLUMNS].view(np.uint64).reshape(rows, _COLUMNS)
-    # Sums wrap around.
+    # The sums overflow modulo 2^64.
     sums = zlib.crc32(np.add.reduce(whole, axis=0))
     return zlib.crc32(flat[whole.nbytes :].data, sums)
 
 
 def scene_fingerprints(scene: Scene) -> dict[str, int]:
-    """The fingerprints of all arrays of a scene by their names; of a world with those of its meshes."""
+    """The fingerprints of all arrays of a scene by name; for a world, this includes the arrays of its meshes."""
     if not isinstance(scene, World):
         return {name: fingerprint(array) for name, array in scene.tensors.items()}
     found = {path: fingerprint(array) for path, array in world_arrays(scene).items()}
@@ -218,7 +218,7 @@ def scene_fingerprints(scene: Scene) -> dict[str, int]:
 
 
 def updated_fingerprints(before: Mapping[str, int], scene: Scene, changed: Iterable[str]) -> dict[str, int]:
-    """Those of a scene of which an update sent the `changed` tensors: the worker's others are still those of before."""
+    """The fingerprints of a scene after an update that sent the `changed` tensors; all others stay as in `before`."""
     if isinstance(scene, World):
         return dict(before)
     return {**before, **{name: fingerprint(scene.tensors[name]) for name in changed}}
@@ -235,27 +235,27 @@ _PLURALS = {"mesh": "meshes", "world": "worlds"}
 
 @dataclass(frozen=True)
 class SceneChanges:
-    """Changes of one scene: `tensors` by name; of a world `poses` [7], and `enabled`, by the names of obstacles."""
+    """Changes of one scene: `tensors` by name; for a world, `poses` [7] and `enabled` by obstacle name."""
 
     tensors: Mapping[str, Any]
     poses: Mapping[str, Any]
     enabled: Mapping[str, bool]
 
     def message(self, handle: SceneHandle, payload: PayloadWriter) -> scene_pb2.UpdateRequest:
-        """All but the name of the scene; tensors are appended to `payload`."""
+        """The update request without the scene_id; tensors are appended to `payload`."""
         self._check(handle.kind)
         local = self.applied(handle)
         if handle.kind == "world":
             return scene_pb2.UpdateRequest(obstacles=update_messages(self.poses, self.enabled))
         if local is None or isinstance(local, World):
-            # Only the worker knows the shapes.
+            # Without a local copy, only the worker can check the shapes.
             arrays = {name: float32_array(name, value) for name, value in self.tensors.items()}
         else:
             arrays = {name: local.tensors[name] for name in self.tensors}
         return scene_pb2.UpdateRequest(tensors=named_tensors(arrays, payload))
 
     def applied(self, handle: SceneHandle) -> Scene | None:
-        """The client's own copy, changed alike; None if it has none."""
+        """The client's copy of the scene with the changes applied; None if it has no copy."""
         scene = handle.scene
         if scene is None:
             return None

@@ -1,1 +1,1 @@
-"""Workers: one or many, where scenes are, and what is stored on them."""
+"""The pool of workers, the routing of calls, and the scenes stored on workers."""

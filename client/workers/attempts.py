@@ -1,4 +1,4 @@
-"""The attempts of one call: which worker each is made at, and what is put there again before it."""
+"""The attempts of one call: chooses a worker for each, and restores scenes that the worker has lost."""
 
 from __future__ import annotations
 
@@ -27,55 +27,55 @@ from lumigrad.client.workers.scene_store import is_repairable
 from lumigrad.client.workers.worker import Context, Kept, Worker
 from lumigrad.v1 import scene_pb2
 
-# A crowd that finds a worker full must not carry its scene to all others.
+# Limits how far the scene spreads when many clients find its worker full.
 _MOST_SPILLS = 2
 
 
 @dataclass(frozen=True)
 class InlineWorld:
-    """A world that travels with a call, and what the worker calls its meshes."""
+    """A world that is sent with a call, and the worker's references to its meshes."""
 
     world: World
     meshes: References
 
 
-# What a worker calls the scene that a call is about.
+# A worker's reference to the scene of a call.
 Source: TypeAlias = "scene_pb2.SceneRef | InlineWorld"
 
 
 class Members(Protocol):
-    """Of a pool, what attempts need."""
+    """The part of a pool that attempts use."""
 
     retry_s: float
 
     def members(self) -> Sequence[Worker]:
-        """The workers that there are now."""
+        """The current workers."""
 
     def route(self, subject: Subject) -> Route:
         """Where a call about something should go."""
 
     def note_missing(self) -> None:
-        """Notes that a worker was not there."""
+        """Records that a worker was unreachable."""
 
 
 class RoutedAttempts:
-    """The attempts of one call: each is a `with` block, and has the worker that it is to be made at.
+    """The attempts of one call. Each is a `with` block that yields the worker to call.
 
         attempts = RoutedAttempts(pool, handle, call)
         while True:
             with attempts as worker:
                 return worker.connection.unary(…, attempts.call)
 
-    An error that may pass, or that can be made good, ends the attempt and not the loop; see `Backoff`. What is done in
-    the block must be safe to repeat.
+    A transient or repairable error ends the attempt but not the loop; see `Backoff`. The code in the block must be safe
+    to repeat.
 
-    Workers are asked in the order in which the route prefers them. Before an attempt the worker gets what it lost of
-    the call's scene, if there is a copy of it here.
+    Workers are tried in the route's order of preference. If the worker has lost the call's scene and the client has a
+    copy, the scene is stored again before the next attempt.
 
     Attributes:
-        call: routed; for the RPCs of the attempts.
-        kept: the forward state that this attempt has; None: it has to compute everything.
-        source: what the worker of this attempt calls the scene; None: the call is not about a stored scene.
+        call: the routed call, for the RPCs of the attempts.
+        kept: the forward state that this attempt uses; None: the worker has to compute it.
+        source: this worker's reference to the scene; None: the call does not use a stored scene.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RoutedAttempts:
         self._unrouted = call
         self._context = context
         self._to_release = to_release
-        # The mesh as it is here, whatever became of the one that was stored.
+        # A mesh is stored as the client has it, even if the stored one was updated.
         self._any_version = any_version or isinstance(subject, Mesh)
         self._worker: Worker | None = None
         # Of this worker: whether to ask it again, whether it lost the scene, and how often it did.
@@ -126,7 +126,7 @@ class RoutedAttempts:
             try:
                 worker = self._next()
             except Unavailable as error:
-                # Nobody could tell who the workers are.
+                # The list of workers is unavailable.
                 self._backoff.after(error)
                 continue
             worker.enter()
@@ -154,7 +154,7 @@ class RoutedAttempts:
 
     @property
     def reference(self) -> scene_pb2.SceneRef | None:
-        """What the worker of this attempt calls the stored scene."""
+        """The reference of this attempt's worker to the stored scene."""
         return None if isinstance(self.source, InlineWorld) else self.source
 
     def _next(self) -> Worker:
@@ -176,7 +176,7 @@ class RoutedAttempts:
         return worker
 
     def _prepared(self, worker: Worker) -> Source | None:
-        """Has the worker store what it lacks; what it calls the scene then."""
+        """Stores the scene on the worker if it is missing; returns the worker's reference to it."""
         subject, store = self._subject, worker.store
         is_lost = self._is_lost
         if isinstance(subject, World):
@@ -261,13 +261,13 @@ class RoutedAttempts:
             self._spills += 1
             return True
         busy, self._busy = self._busy, None
-        # After a pause another round begins, with the worker that the call prefers.
+        # After a pause, another round begins with the preferred worker.
         self._asked.clear()
         self._spills = 0
         return self._goes_on(busy)
 
     def _goes_on(self, error: Passing) -> bool:
-        """Waits for the next attempt; raises if there is none.
+        """Waits for the next attempt; raises if no time is left for one.
 
         Raises:
             Unavailable: nobody answered, for `retry_s` and the time of the last attempt; the text names all of them.

@@ -1,4 +1,4 @@
-"""What a worker says of its health, watched for as long as a client knows the worker."""
+"""Watches the health that a worker reports, for as long as the client uses the worker."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _CHECK_S = 2.0
 
 
 class Standing(IntEnum):
-    """How much a worker is to be preferred: the least first."""
+    """The preference for a worker; lower values come first."""
 
-    # Nothing is known against it.
+    # No problem is known.
     READY = 0
-    # It takes calls, but wants no more: it is about to stop, or its device fails.
+    # The worker still accepts calls, but should get no new ones: it is about to stop, or its device fails.
     LEAVING = 1
-    # Nobody answers there.
+    # The worker does not answer.
     GONE = 2
 
 
 class Health:
-    """The standing of one worker. READY until something else is heard."""
+    """The standing of one worker. READY until a health report or a failed call changes it."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         """Sets up; `start` begins to watch."""

@@ -1,4 +1,4 @@
-"""Addresses of workers: how they are written, and what to say when nobody answers there."""
+"""Addresses of workers: parsing, name look-up, and advice for errors when no worker answers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker is: "host:port", or any other name that gRPC knows.
+    """Where a worker is: "host:port", or any other target that gRPC resolves.
 
     `server_name` is the name that its certificate is for, if that is not in the target.
     """
@@ -84,7 +84,7 @@ class Targets:
     """
 
     def __init__(self, targets: WorkerTargets | None) -> None:
-        """Takes what a user may pass; None: LUMIGRAD_TARGET, else localhost:50051."""
+        """Parses what a user passes; None means LUMIGRAD_TARGET, else localhost:50051."""
         self._ask = targets if callable(targets) else None
         self._entries = () if callable(targets) else _entries(targets)
         self.text = getattr(targets, "__name__", "a function") if callable(targets) else ",".join(self._entries)
@@ -92,10 +92,10 @@ class Targets:
         self.is_fixed = self._ask is None and not any(map(_is_name, self._entries))
 
     def addresses(self) -> tuple[Address, ...]:
-        """Where the workers are now, each once; asks the name service if there is a name to look up.
+        """Returns the workers' addresses, each once; looks up a name now if there is one.
 
         Raises:
-            Unavailable: no name is known, or no address is told.
+            Unavailable: the name has no address, or cannot be looked up.
         """
         entries = self._entries if self._ask is None else _checked(self._ask())
         found: dict[Address, None] = {}
@@ -112,7 +112,7 @@ class Targets:
 
 
 def resolve_target(targets: WorkerTargets | None) -> str:
-    """The text of the target meant: the argument, else LUMIGRAD_TARGET, else localhost:50051."""
+    """Return the target to use: the argument, else LUMIGRAD_TARGET, else localhost:50051."""
     return Targets(targets).text
 
 
@@ -123,7 +123,7 @@ def split_target(target: str) -> tuple[str, int | None]:
 
 
 def is_loopback(target: str) -> bool:
-    """Whether an address leads to this machine, as far as it tells."""
+    """Whether an address is this machine's loopback address or name."""
     return target.startswith(_LOOPBACK)
 
 
@@ -159,7 +159,7 @@ def _checked(entries: Sequence[str]) -> Sequence[str]:
 
 
 def _is_name(entry: str) -> bool:
-    """Whether it stands for the addresses that the name service tells; not one of another name service's."""
+    """Whether it is a name that the system's DNS resolves, not one of another of gRPC's resolvers."""
     return entry.startswith(_DNS) and not (entry.startswith("dns://") and not entry.startswith("dns:///"))
 
 

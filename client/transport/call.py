@@ -1,4 +1,4 @@
-"""One call of the user: the time it has, where it is routed, who may cancel it, and the trace that it leaves."""
+"""One call of the user: its deadline, routing key, cancellation and trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AFFINITY_METADATA = "lumigrad-scene-id"
 
 
 class Cancellation:
-    """Ends the calls that it was given to, from any thread and without waiting for them."""
+    """Cancels the calls that share it, from any thread and without waiting for them."""
 
     def __init__(self) -> None:
         self._is_wanted = threading.Event()
@@ -28,7 +28,7 @@ class Cancellation:
         self._calls: set[Any] = set()
 
     def cancel(self) -> None:
-        """Cancels the calls that are under way; there will be no others."""
+        """Cancels the calls in progress, and every later one."""
         with self._lock:
             self._is_wanted.set()
             calls = tuple(self._calls)
@@ -37,7 +37,7 @@ class Cancellation:
 
     @contextmanager
     def watch(self, call: Any) -> Iterator[None]:
-        """Lets the cancellation end a gRPC call within a `with` block."""
+        """Cancels a gRPC call if `cancel` is called within the `with` block."""
         with self._lock:
             self._calls.add(call)
             is_late = self._is_wanted.is_set()
@@ -50,7 +50,7 @@ class Cancellation:
                 self._calls.discard(call)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was cancelled; waits that long for it."""
+        """Waits at most so many seconds; returns whether it was cancelled."""
         return self._is_wanted.wait(seconds)
 
 
@@ -58,19 +58,19 @@ C = TypeVar("C", bound="Cancellable")
 
 
 class Cancellable:
-    """Something whose calls another thread may cancel."""
+    """A client whose calls another thread may cancel."""
 
     _cancellation: Cancellation | None = None
 
     def _cancelled_by(self: C, cancellation: Cancellation | None) -> C:
-        """The same thing, whose calls `cancellation` ends; None: nobody does."""
+        """Returns a copy whose calls `cancellation` ends; None: they cannot be cancelled."""
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__, _cancellation=cancellation)
         return bound
 
 
 class Call:
-    """What all RPCs, attempts and repairs of one call share. A `with` block ends its trace.
+    """The state that all RPCs, attempts and repairs of one call share. Its `with` block ends the trace.
 
     Attributes:
         timeout_s: of all of it, seconds.
@@ -103,7 +103,7 @@ class Call:
         self.trace.end(error)
 
     def to(self, affinity: str) -> Call:
-        """The same call, routed by a key, unless it has one already."""
+        """Returns the call with a routing key, unless it has one already."""
         if self.affinity or not affinity:
             return self
         routed = copy.copy(self)
@@ -111,41 +111,41 @@ class Call:
         return routed
 
     def renewed(self, timeout_s: float) -> Call:
-        """The same call with a clock that starts now."""
+        """Returns the call with a new deadline, counted from now."""
         renewed = copy.copy(self)
         renewed.timeout_s, renewed._end = timeout_s, time.monotonic() + timeout_s
         return renewed
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What its RPCs tell of it."""
+        """The metadata of its RPCs."""
         routing = ((AFFINITY_METADATA, self.affinity),) if self.affinity else ()
         return (*routing, *self.trace.metadata)
 
     def remaining_s(self) -> float:
-        """Seconds left; raises DeadlineExceeded if there are none."""
+        """Returns the seconds left; raises DeadlineExceeded if there are none."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise DeadlineExceeded(f"the call took longer than its time-out of {self.timeout_s:g} s; {LARGER_TIMEOUT}")
         return left
 
     def check(self) -> None:
-        """Raises Cancelled if nobody waits for it any more."""
+        """Raises Cancelled if the call was cancelled."""
         if self.cancellation is not None and self.cancellation.wait(0.0):
             raise nobody_waits()
 
     def pause(self, seconds: float) -> None:
-        """Lets time pass; raises Cancelled as soon as nobody waits any more."""
+        """Sleeps; raises Cancelled as soon as the call is cancelled."""
         if self.cancellation is None:
             time.sleep(seconds)
         elif self.cancellation.wait(seconds):
             raise nobody_waits()
 
     def watching(self, rpc: Any) -> AbstractContextManager[None]:
-        """For the length of a `with` block, whoever stops waiting cancels the RPC."""
+        """Within the `with` block, cancelling the call cancels the RPC."""
         return nullcontext() if self.cancellation is None else self.cancellation.watch(rpc)
 
 
 def nobody_waits() -> Cancelled:
-    """What a call raises that was cancelled here."""
+    """The exception of a call that was cancelled in this process."""
     return Cancelled("nobody waits for the call any more")

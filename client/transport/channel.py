@@ -51,7 +51,7 @@ _KEY = "lumigrad-priority"
 
 
 def priority_metadata(priority: Priority | None) -> tuple[tuple[str, str], ...]:
-    """What calls say of it; None: nothing, which is "normal"."""
+    """The metadata of a priority; None adds none, which means "normal"."""
     if priority is None:
         return ()
     one_of("priority", priority, get_args(Priority), suffix=", or None")
@@ -59,7 +59,7 @@ def priority_metadata(priority: Priority | None) -> tuple[tuple[str, str], ...]:
 
 
 def resolve_token(token: str | None) -> str:
-    """The token meant: the argument, else LUMIGRAD_TOKEN; empty: none."""
+    """Returns the token to use: the argument, else LUMIGRAD_TOKEN; empty means none."""
     resolved = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
     if not re.fullmatch(r"[\x21-\x7e]*", resolved):
         # At every call gRPC would complain of it, and show it.
@@ -68,7 +68,7 @@ def resolve_token(token: str | None) -> str:
 
 
 def resolve_tls(tls: Tls | None) -> Tls:
-    """Whether to encrypt: the argument, else LUMIGRAD_TLS, which is "1" or the path of a PEM file, else not."""
+    """Returns the TLS setting: the argument, else LUMIGRAD_TLS ("1" or the path of a PEM file), else False."""
     if tls is not None:
         return tls
     named = os.environ.get(TLS_VARIABLE, "")
@@ -76,7 +76,7 @@ def resolve_tls(tls: Tls | None) -> Tls:
 
 
 def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.ChannelCredentials | None:
-    """What an encrypted channel needs; None for plain text.
+    """Returns the credentials of an encrypted channel; None for plain text.
 
     Args:
         tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
@@ -98,7 +98,7 @@ def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.Cha
 
 @dataclass(frozen=True)
 class Access:
-    """What all connections of a client share.
+    """The settings that all connections of a client share.
 
     Attributes:
         timeout_s: default time-out of a call, seconds.
@@ -126,7 +126,7 @@ class Access:
         priority: Priority | None,
         lane: LaneMode,
     ) -> Access:
-        """Checks what `Client` is given."""
+        """Checks the arguments of `Client`."""
         for name, seconds, least in (("timeout_s", timeout_s, 0.001), ("retry_s", retry_s, 0.0)):
             if not seconds >= least:
                 raise InvalidArgument.of(name, f"expected seconds >= {least:g}, got {seconds}")
@@ -139,7 +139,7 @@ class Access:
 def open_channel(
     address: Address, credentials: grpc.ChannelCredentials | None, keepalive_s: float = 30.0
 ) -> grpc.Channel:
-    """A channel that connects when it is first used; without `credentials` it is plain text.
+    """Returns a channel that connects at its first use; without `credentials` it is plain text.
 
     A connection on which nothing was heard for `keepalive_s` is probed while calls wait for it.
     """

@@ -59,7 +59,7 @@ _Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Reply(Generic[M]):
-    """A streamed reply, complete; `reader` views the tensors of the header in memory that belongs to this reply.
+    """A complete streamed reply; `reader` returns views of its tensors, whose memory the reply owns.
 
     `timings` are empty where the service reports none.
     """
@@ -77,7 +77,7 @@ class Connection:
     """
 
     def __init__(self, address: Address, access: Access) -> None:
-        """Sets up, without connecting."""
+        """Creates the channel, without connecting."""
         self.target = address.target
         self._metadata = access.metadata
         self.channel = open_channel(address, access.credentials, access.keepalive_s)
@@ -91,41 +91,41 @@ class Connection:
         self._lanes = Lanes(access.lane, self.target, self._lane_offer)
 
     def close(self) -> None:
-        """Ends the channel; calls in flight are cancelled."""
+        """Closes the channel; calls in progress are cancelled."""
         self._closed = True
         if not self._is_parents:
             self._lanes.close()
             self.channel.close()
 
     def abandon(self) -> None:
-        """In a child of a fork: leaves everything to the parent."""
+        """In a forked child: leaves all resources to the parent."""
         self._is_parents = True
         _LEFT.append(self)
 
     def lane(self, call: Call) -> str:
-        """How large payloads travel, "shared" or "stream"."""
+        """The lane of large payloads, "shared" or "stream"."""
         return self._lanes.kind(call)
 
     def unary(self, method: Any, request: Message, call: Call) -> Any:
-        """One message there, one back."""
+        """Sends one message and returns the reply."""
         self._check(call)
         with self._rpc(call) as left:
             return self._reply(method, request, left, call)
 
     def tell(self, method: Any, request: Message, affinity: str) -> None:
-        """One message there; whether it arrives does not matter."""
+        """Sends one message; errors are ignored."""
         routing = ((AFFINITY_METADATA, affinity),) if affinity else ()
         # A ValueError is gRPC's way to say that the channel is closed.
         with suppress(grpc.RpcError, ValueError):
             method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
 
     def open_stream(self, method: Any, frames: Iterator[Frame[Any]], call: Call) -> Any:
-        """An RPC both ways that lasts until it is cancelled, or breaks; gRPC's own object."""
+        """Opens a bidirectional RPC, which lasts until it is cancelled or breaks; returns gRPC's call."""
         self._check(call)
         return method(frames, metadata=self._metadata + call.metadata)
 
     def upload(self, method: Any, build: Build, call: Call) -> Any:
-        """A header and its payload there, one message back."""
+        """Sends a header and its payload, and returns the reply."""
         self._check(call)
         trips = Trips(self._lanes, call)
         while True:
@@ -134,7 +134,7 @@ class Connection:
                 return self._reply(start, frames, left, call, metadata)
 
     def download(self, method: Any, request: Message, call: Call) -> Reply[Any]:
-        """One message there, a header and its payload back."""
+        """Sends one message, and receives a header and its payload."""
         self._check(call)
         trips = Trips(self._lanes, call)
         while True:
@@ -144,7 +144,7 @@ class Connection:
                 return self._received(rpc, began, trip, call)
 
     def exchange(self, method: Any, build: Build, call: Call) -> Reply[Any]:
-        """A header and its payload there, the same back."""
+        """Sends a header and its payload, and receives a header and its payload."""
         self._check(call)
         trips = Trips(self._lanes, call)
         while True:
@@ -155,16 +155,16 @@ class Connection:
 
     @property
     def is_parents(self) -> bool:
-        """Whether this is a child of a fork, and the connection its parent's."""
+        """Whether this process is a forked child and the connection belongs to its parent."""
         return self._is_parents
 
     def check_own(self) -> None:
-        """Raises if this is a child of a fork, and the connection its parent's."""
+        """Raises if this process is a forked child and the connection belongs to its parent."""
         if self._is_parents:
             raise LumigradError(_FORKED)
 
     def _check(self, call: Call) -> None:
-        """Raises if there should be no other RPC."""
+        """Raises if no RPC may begin: the connection is closed, or the call is over."""
         call.check()
         self.check_own()
         if self._closed:
@@ -172,7 +172,7 @@ class Connection:
 
     @contextmanager
     def _rpc(self, call: Call) -> Iterator[float]:
-        """Has the seconds left for an RPC, and turns what gRPC raises into the client's exceptions."""
+        """Yields the seconds left for an RPC, and turns gRPC's errors into the client's exceptions."""
         left = call.remaining_s()
         call.trace.note_call(self.target)
         try:
@@ -187,7 +187,7 @@ class Connection:
             raise Internal(f"the worker at {self.target} broke the contract: {error}") from error
 
     def _reply(self, method: Any, request: Any, timeout_s: float, call: Call, metadata: _Metadata | None = None) -> Any:
-        """What a method answers that gives a single reply."""
+        """Calls a method that returns a single reply."""
         metadata = self._metadata + call.metadata if metadata is None else metadata
         if call.cancellation is None:
             # Without other threads in between.
@@ -200,7 +200,7 @@ class Connection:
             raise nobody_waits() from None
 
     def _sent(self, method: Any, header: Message, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
-        """What to call, with what and which metadata."""
+        """Returns the method to call, its request and its metadata."""
         call.trace.note_payload(sent_bytes=trip.payload.length + trip.payload.lane_bytes)
         frames, metadata = frames_of(header, trip.payload), self._metadata + call.metadata + trip.metadata
         return (
@@ -210,7 +210,7 @@ class Connection:
         )
 
     def _received(self, rpc: Any, began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
-        """Reads a stream into one buffer that is lent when the header says how long it is."""
+        """Reads a stream into one buffer, which is allocated when the header tells its length."""
         try:
             with call.watching(rpc):
                 frames: Iterator[Frame[Any]] = iter(rpc)

@@ -1,4 +1,4 @@
-"""A lane of shared memory: regions of a worker on this machine, mapped here, and what is held of them."""
+"""A lane of shared memory: regions of a worker on this machine that are mapped here, and their leases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 2.0
 
 
 class LaneFailed(Exception):
-    """The lane is of no use; the text says why."""
+    """The lane cannot be used; the text says why."""
 
 
 class Lane:
@@ -38,7 +38,7 @@ class Lane:
     """
 
     def __init__(self, link: socket.socket, token: bytes) -> None:
-        """Takes a connection to the worker over."""
+        """Takes ownership of a connection to the worker."""
         link.setblocking(False)
         self._link = link
         self._token = token
@@ -55,7 +55,7 @@ class Lane:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the worker is still there, as far as can be known without waiting."""
+        """Whether the worker's end is still open; does not wait."""
         self._flush()
         if self._lock.acquire(blocking=False):
             try:
@@ -68,7 +68,7 @@ class Lane:
         return not (self._is_dead or self._is_retired)
 
     def prove(self, nonce: bytes, patience_s: float) -> None:
-        """Shows that both sides see the same memory."""
+        """Proves to the worker that both sides map the same memory."""
         with self._lock:
             self._await(lambda: bool(self._regions), patience_s)
             (memory,) = self._regions.values()
@@ -79,30 +79,30 @@ class Lane:
             self._await(lambda: self._is_open, patience_s)
 
     def hold(self) -> int:
-        """The number of a new lease."""
+        """Begins a lease and returns its number."""
         number = next(self._numbers)
         self._held.add(number)
         return number
 
     def metadata(self, lease: int) -> tuple[str, str]:
-        """What a call tells the worker whose reply belongs to that lease."""
+        """The metadata of a call whose reply belongs to that lease."""
         return lane_metadata(self._token, lease)
 
     def let_go(self, lease: int) -> None:
-        """Nothing was leased under this number."""
+        """Ends a lease under which nothing was leased."""
         self._held.discard(lease)
         if self._is_retired and not self._held:
             self._link.close()
 
     def release(self, lease: int) -> None:
-        """Gives back all that was leased under this number. Takes no lock and does not wait."""
+        """Returns all regions of a lease. Takes no lock and does not wait."""
         # In a child of a fork the lease is the parent's.
         if lease in self._held:
             self._send(Packet(ToWorker.RELEASE, lease).pack())
             self.let_go(lease)
 
     def lease_region(self, lease: int, nbytes: int, patience_s: float) -> LeasedRegion | None:
-        """Leases memory to write to; None if the worker has none to give.
+        """Leases memory for writing; None if the worker has none left.
 
         Raises:
             LaneFailed: the worker does not answer.
@@ -114,26 +114,26 @@ class Lane:
             return (region, self._regions[region]) if region else None
 
     def memory(self, region: int, patience_s: float) -> Array:
-        """All bytes of a region that a reply named."""
+        """Returns the bytes of a region that a reply names."""
         if region not in self._regions:
             with self._lock:
                 self._await(lambda: region in self._regions, patience_s)
         return self._regions[region]
 
     def retire(self) -> None:
-        """Lets the lane end as soon as nothing is held of it."""
+        """Ends the lane as soon as it has no leases."""
         self._is_retired = True
         if not self._held:
             self._link.close()
 
     def after_fork(self, is_sound: bool) -> None:
-        """Leaves everything to the parent."""
+        """In a forked child: leaves all resources to the parent."""
         self._is_retired = True
         self._held.clear()
         self._link.close()
 
     def _await(self, happened: Callable[[], bool], patience_s: float) -> None:
-        """Reads from the link until something has happened."""
+        """Reads packets until the awaited one has arrived."""
         until = time.monotonic() + min(patience_s, PATIENCE_S)
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
@@ -183,7 +183,7 @@ class Lane:
         return LaneFailed(why)
 
     def _send(self, raw: bytes) -> None:
-        """Sends a packet; later if the worker has not read those before it."""
+        """Sends a packet, or queues it if the socket is full."""
         self._unsent.append(raw)
         self._flush()
 

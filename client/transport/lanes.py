@@ -42,14 +42,14 @@ class StreamTrip:
         return PayloadReader(payload)
 
     def end(self, *, succeeded: bool) -> None:
-        """The call is over."""
+        """Ends the attempt."""
 
 
 class LaneTrip(StreamTrip):
     """A call whose large tensors travel by a lane."""
 
     def __init__(self, lane: Lane, call: Call) -> None:
-        """Begins to hold what the reply will lie in."""
+        """Begins the lease of the reply's memory."""
         self._lane = lane
         self._call = call
         self._reply = lane.hold()
@@ -97,7 +97,7 @@ class LaneTrip(StreamTrip):
 
 
 class _Hold:
-    """An object that all arrays of a reply keep alive; its finalizer releases the lease."""
+    """Kept alive by all arrays of a reply; its finalizer releases the lease."""
 
 
 class _HeldBytes:
@@ -126,10 +126,10 @@ _LARGEST_PAUSE_S = 60.0
 
 
 class Lanes:
-    """Opens a lane when there is use for one, and another one when the worker was started again."""
+    """Opens a lane when it is first needed, and a new one after the worker was restarted."""
 
     def __init__(self, mode: LaneMode, target: str, offer: Callable[[Call, float], Any]) -> None:
-        """Sets up, without connecting.
+        """Stores the settings, without connecting.
 
         Args:
             mode: "auto": for workers at loopback addresses, once a payload is large; "shared": at once, and say so if
@@ -149,7 +149,7 @@ class Lanes:
         self._not_before = 0.0
 
     def kind(self, call: Call) -> str:
-        """How the next large payload will travel: "shared" or "stream"."""
+        """The lane of the next large payload: "shared" or "stream"."""
         self._has_use = True
         return "stream" if self._current(call) is None else "shared"
 
@@ -159,11 +159,11 @@ class Lanes:
         return StreamTrip() if lane is None else LaneTrip(lane, call)
 
     def note(self, payload_bytes: int) -> None:
-        """Hears how much travelled with a stream."""
+        """Notes how many bytes travelled with a stream."""
         self._has_use = self._has_use or payload_bytes >= LEAST_BYTES
 
     def close(self) -> None:
-        """Uses lanes no more. Arrays that lie in one stay as they are."""
+        """Stops the use of lanes. Arrays that lie in one stay valid."""
         self._may_open = False
         with self._lock:
             if self._lane is not None:

@@ -43,7 +43,7 @@ class Backoff:
         self._lost = 0
 
     def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
-        """Waits until the next attempt may be made; raises `error`, which ended the last one, if there is to be none.
+        """Waits until the next attempt; raises `error`, which ended the last one, if there is none.
 
         If the next one is made elsewhere, where nobody has failed yet (`has_others`), it is made at once.
         """

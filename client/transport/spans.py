@@ -47,7 +47,7 @@ class Span(Trace):
         self._calls += 1
 
     def note_payload(self, *, sent_bytes: int = 0, received_bytes: int = 0) -> None:
-        """Notes how much went there and came back."""
+        """Notes the bytes sent and received."""
         self._sent_bytes += sent_bytes
         self._received_bytes += received_bytes
 
@@ -57,11 +57,11 @@ class Span(Trace):
         self._event("retry", {"attempt": self._retries + 1, "pause_ms": round(1e3 * pause_s)})
 
     def note_repair(self, lost: str) -> None:
-        """Notes that the worker has lost something, which is about to be made good."""
+        """Notes that something that the worker lost is about to be restored."""
         self._event("repair", {"lost": lost})
 
     def end(self, error: BaseException | None) -> None:
-        """Notes how it went; of an error its kind, for its text may quote anything."""
+        """Ends the span; of an error it records the kind only, because its text may quote the caller's data."""
         numbers = {
             "lumigrad.calls": self._calls,
             "lumigrad.retries": self._retries,
@@ -78,11 +78,11 @@ class Span(Trace):
         self._scope.__exit__(None, None, None)
 
     def _event(self, name: str, values: Mapping[str, str | int]) -> None:
-        """Notes that something happened just now."""
+        """Adds an event to the span."""
         self._span.add_event(f"lumigrad.{name}", {f"lumigrad.{key}": value for key, value in values.items()})
 
 
 def _code(error: BaseException) -> str:
-    """The status code of the call that failed; empty if it was not the worker, or the way to it, that said no."""
+    """The status code of a failed RPC; empty if the error did not come from an RPC."""
     cause = error.__cause__
     return str(cause.code().name) if isinstance(cause, grpc.RpcError) and isinstance(cause, grpc.Call) else ""

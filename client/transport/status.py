@@ -1,4 +1,4 @@
-"""gRPC status -> the client's exceptions."""
+"""Translates gRPC statuses into the client's exceptions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
 
 
 def _was_lost(call: Any) -> bool:
-    """Whether a worker ended while it was at the call."""
+    """Whether the worker ended while it processed the call."""
     if call.code() is grpc.StatusCode.INTERNAL:
         # A proxy in between that loses its worker resets the stream; workers themselves do not.
         return _RESET in (call.details() or "") and _was_begun(call)
@@ -131,7 +131,7 @@ def _unavailable(text: str, metadata: _Metadata, target: str) -> LumigradError:
 
 
 def _is_masked(text: str, target: str) -> bool:
-    """Whether somebody accepts connections of a name with several addresses, of which gRPC names one that does not."""
+    """Whether another address of the name accepts connections; gRPC's error names one that does not."""
     host, port = split_target(target)
     if host != "localhost" or port is None or "refused" not in text:
         return False

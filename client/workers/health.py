@@ -46,24 +46,24 @@ class Health:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Watches from now on, in a thread; once."""
+        """Starts the thread that watches, once."""
         with self._lock:
             if self._thread is None and not self._is_closed.is_set():
                 self._thread = threading.Thread(target=self._run, name="lumigrad health", daemon=True)
                 self._thread.start()
 
     def doubt(self) -> None:
-        """A call found nobody there: what was heard before is not to be trusted, and the worker has to say it again."""
+        """After a call found no worker: ignores earlier reports until the worker reports again."""
         self.standing = Standing.GONE
         self._watch_anew()
 
     def suspect(self) -> None:
-        """A call heard nothing in its time: perhaps it was a long one, perhaps nothing arrives any more."""
+        """After a call timed out: checks whether the worker still answers, because the call may just have been long."""
         self._is_suspected = True
         self._watch_anew()
 
     def close(self) -> None:
-        """Watches no more."""
+        """Stops watching."""
         self._is_closed.set()
         with self._lock:
             if self._call is not None:
@@ -76,7 +76,7 @@ class Health:
                 self._call.cancel()
 
     def _verify(self) -> None:
-        """Whether a worker that is suspected answers at all; a connection that is silent looks like any other."""
+        """Whether a suspected worker answers a health check; a dead connection is silent too."""
         self._is_suspected = False
         try:
             self._check(_WHOLE, timeout=_CHECK_S)

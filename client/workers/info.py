@@ -1,4 +1,4 @@
-"""What a worker says about itself."""
+"""What a worker reports about itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class WorkerInfo:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where its metrics are, if the target tells a host; None: it does not say."""
+        """The URL of its metrics; None if the port or the host is unknown."""
         host, port = split_target(self.target)
         if not self.metrics_port or port is None:
             return None
@@ -76,7 +76,7 @@ class WorkerInfo:
 
     @staticmethod
     def of(message: worker_pb2.InfoReply, target: str) -> WorkerInfo:
-        """Reads the worker's message."""
+        """Creates it from the worker's message."""
         limits = Limits(**{name: getattr(message.limits, name) for name in Limits.__dataclass_fields__})
         plain = set(WorkerInfo.__dataclass_fields__) - {"target", "engines", "limits"}
         values = {name: getattr(message, name) for name in plain}

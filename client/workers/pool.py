@@ -41,7 +41,7 @@ class Pool:
     """
 
     def __init__(self, targets: Targets, access: Access) -> None:
-        """Sets up, without connecting."""
+        """Creates the workers, without connecting."""
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
@@ -76,15 +76,15 @@ class Pool:
         return Call(self.timeout_of(timeout_s), cancellation=cancellation, trace=tracing.begin(method, facts))
 
     def timeout_of(self, timeout_s: float | None) -> float:
-        """What a caller gave, or the client's time-out."""
+        """Returns the caller's time-out, or the client's if that is None."""
         return self._access.timeout_s if timeout_s is None else timeout_s
 
     def key(self, scene: Scene) -> str:
-        """What a scene's worker is chosen by, the hash of its content; empty where there is no choice."""
+        """Returns the key that chooses a scene's worker, the hash of its content; empty for a lone worker."""
         return "" if self._targets.is_lone else self._keys.of(scene)
 
     def route(self, subject: Subject) -> Route:
-        """Where a call about something should go. A lone worker may be a balancer, which needs keys to route by."""
+        """Returns the route of a call. A lone worker may be a balancer, which needs keys too."""
         if not self._targets.is_lone or isinstance(subject, Route | SceneHandle):
             return self._keys.route(subject)
         if isinstance(subject, World | Mesh):
@@ -93,18 +93,18 @@ class Pool:
         return Route(secrets.token_hex(_NAME_BYTES))
 
     def present(self) -> Sequence[Worker]:
-        """All but those that are known to be away; all, if that is everybody."""
+        """Returns the workers that are not known to be away; all of them if every one is away."""
         members = self.members()
         return [worker for worker in members if worker.health.standing is not Standing.GONE] or members
 
     def attempts_at_each(self, call: Call) -> Iterator[tuple[Worker, Attempts]]:
-        """Each worker that is present, and the attempts to ask it; only a lone one is waited for while it is away."""
+        """Yields each present worker with its attempts; only a lone worker is waited for while it is away."""
         is_one_of_many = len(self.members()) > 1
         for worker in self.present():
             yield worker, Attempts(call, self.retry_s, waits_for_room_only=is_one_of_many)
 
     def note_missing(self) -> None:
-        """Has it asked soon who the workers are: one of them was not there."""
+        """Requests a new look-up of the addresses soon, because a worker was missing."""
         self._is_missed.set()
 
     def put(self, scene: Scene, call: Call, *, route: Route | None = None) -> SceneHandle:
@@ -118,7 +118,7 @@ class Pool:
                 return worker.store.put(scene, attempts.call, digest=digest)
 
     def spread(self, subject: Subject, most: int) -> Sequence[Route]:
-        """For parts of a call, up to so many: routes to different workers, by its key or to those with least to do."""
+        """Returns routes to different workers for the parts of a call, by its key or by load; at most `most`."""
         route = self.route(subject)
         if not route.is_movable:
             return (route,)
@@ -135,7 +135,7 @@ class Pool:
                         worker.store.catch_up(Call(self.timeout_of(None)))
 
     def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         with self._lock:
             self._is_closed = True
             self._is_missed.set()
@@ -144,7 +144,7 @@ class Pool:
         _close_all(self._workers)
 
     def after_fork(self, is_sound: bool) -> None:
-        """Has other connections opened when they are needed, if that can be."""
+        """In a forked child: opens new connections when they are needed, if that is possible."""
         for worker in (*self._workers.values(), *self._retired):
             worker.abandon()
         if is_sound:
@@ -153,7 +153,7 @@ class Pool:
         self._lock, self._is_missed, self._is_looking = threading.Lock(), threading.Event(), False
 
     def look(self) -> None:
-        """Asks anew who the workers are.
+        """Looks up the workers' addresses again.
 
         Raises:
             Unavailable: nobody could tell, and nobody is known.
@@ -166,7 +166,7 @@ class Pool:
                 raise
 
     def members(self) -> tuple[Worker, ...]:
-        """The workers that there are now."""
+        """Returns the present list of workers."""
         if self._is_closed:
             raise LumigradError("this client is closed; make a new one")
         if not self._workers:
@@ -201,7 +201,7 @@ class Pool:
 
 
 def _look_on(pool: weakref.ref[Pool], is_missed: threading.Event) -> None:
-    """Asks who the workers are until the pool is closed or forgotten."""
+    """Looks up the workers' addresses again and again until the pool is closed or collected."""
     pause = threading.Event()
     while True:
         is_missed.wait(_LOOK_S)

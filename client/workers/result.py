@@ -30,14 +30,14 @@ class Result(NamedArrays, Cancellable):
     """
 
     def __init__(self, workers: Pool, arrays: Mapping[str, Array], kept: Kept | None, timings: Timings) -> None:
-        """Takes arrays as they are shown; `kept` is the forward state on the worker, None: there is none."""
+        """Stores the arrays; `kept` is the forward state on the worker, or None."""
         super().__init__(arrays)
         self.timings = timings
         self._workers = workers
         self._context = Context(self, kept)
 
     def release(self) -> None:
-        """Lets the worker forget the forward state; backward still works, by computing it again."""
+        """Releases the forward state on the worker; backward still works and computes it again."""
         self._context.release()
 
     def _differentiate(
@@ -78,19 +78,19 @@ T = TypeVar("T")
 
 
 def portions(count: int, parts: int) -> list[slice]:
-    """As many slices of `count` things, that differ by one at the most; none is empty if there are enough things."""
+    """Divides `count` items into slices whose lengths differ by one at most."""
     bounds = [count * part // parts for part in range(parts + 1)]
     return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
 def together(asks: Sequence[Callable[[], T]]) -> list[T]:
-    """What all of them return; the first error, when none goes on any more."""
+    """Runs all of them and returns their results; raises the first error after all have ended."""
     with ThreadPoolExecutor(len(asks), "lumigrad part") as pool:
         return [future.result() for future in [pool.submit(ask) for ask in asks]]
 
 
 def slowest(timings: Sequence[Timings]) -> Timings:
-    """Of parts that went on at the same time: each stage as long as it took where it took longest."""
+    """Returns, for parts that ran at the same time, the longest duration of each stage."""
     names = dict.fromkeys(name for part in timings for name in part.stages)
     stages = {name: max(part.stages.get(name, 0.0) for part in timings) for name in names}
     return Timings(
@@ -101,7 +101,7 @@ def slowest(timings: Sequence[Timings]) -> Timings:
 
 
 def added(parts: Sequence[Gradients], rows: Collection[str], joined: Collection[str], axis: int = 0) -> Gradients:
-    """The gradients of the whole.
+    """Adds up the gradients of parts.
 
     Args:
         parts: of each part, in their order.

@@ -66,7 +66,7 @@ class Keys:
         return scene_hash(scene, self._references(scene) if isinstance(scene, World) else ())
 
     def route(self, subject: Subject) -> Route:
-        """Where a call about something should go."""
+        """Returns the route of a call."""
         if subject is None:
             return Route()
         if isinstance(subject, Route):
@@ -83,7 +83,7 @@ class Keys:
         return Route(key, subject.address if is_found else "", subject.scene is not None, subject.replicas)
 
     def _references(self, world: World) -> list[scene_pb2.SceneRef | None]:
-        """Each obstacle's mesh, by its key: what workers call it differs."""
+        """Names each obstacle's mesh by its key, because its id differs between workers."""
         return [
             scene_pb2.SceneRef(scene_id=self._of_mesh(obstacle.shape), version=1)
             if isinstance(obstacle.shape, Mesh | SceneHandle)
@@ -101,7 +101,7 @@ class Keys:
 
 
 def in_order(route: Route, members: Sequence[Worker]) -> list[Worker]:
-    """Whom to ask first, second, ...: who has it if nobody here does, then by the key or by load; away last."""
+    """Returns the workers in the order to try them: the route's address, then by key or load; absent ones last."""
     if route.key:
         by_target = {worker.target: worker for worker in members}
         ordered = [by_target[target] for target in ranked(route.key, by_target)]

@@ -114,7 +114,7 @@ class SceneStore:
                 self._changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
 
     def catch_up(self, call: Call) -> None:
-        """Changes the copies here as their scenes were changed elsewhere."""
+        """Applies to this worker's copies the changes that were made on other workers."""
         while self._changes:
             with self._catching:
                 if not self._changes:
@@ -149,7 +149,7 @@ class SceneStore:
         return tuple(self.handle(info, call) for info in reply.scenes)
 
     def delete(self, scene: SceneHandle | str, call: Call) -> None:
-        """Forgets a scene, given by its handle or name."""
+        """Deletes a scene, given by its handle or id."""
         name, affinity = (
             (scene, scene) if isinstance(scene, str) else (self.current(scene).scene_id, scene.affinity_key)
         )
@@ -157,17 +157,17 @@ class SceneStore:
         self._connection.unary(self._connection.scenes.Delete, request, call.to(affinity))
 
     def handle(self, info: scene_pb2.SceneInfo, call: Call, scene: Scene | None = None) -> SceneHandle:
-        """The handle of what this worker stores; its calls are routed as the one that found it."""
+        """Returns the handle of a stored scene; its calls are routed as `call`."""
         content = None if scene is None else scene_fingerprints(scene)
         return SceneHandle.of(info, scene, self._connection.target, affinity=call.affinity, content=content)
 
     def reference(self, handle: SceneHandle) -> scene_pb2.SceneRef:
-        """What the worker calls what the handle names."""
+        """Returns the worker's id and version of the handle's scene."""
         scene_id, version = self._key_now(handle)
         return scene_pb2.SceneRef(scene_id=scene_id, version=version)
 
     def current(self, handle: SceneHandle) -> SceneHandle:
-        """What the handle names now: itself, or the scene that was put again for it."""
+        """Returns the present handle: itself, or that of the scene that was put again for it."""
         scene_id, version = self._key_now(handle)
         return replace(handle, scene_id=scene_id, version=version)
 
@@ -221,13 +221,13 @@ class SceneStore:
 
 
 def is_repairable(handle: SceneHandle, error: Exception | None, any_version: bool) -> bool:
-    """Whether `error` is made good by putting the scene again; with `any_version` also if it was updated meanwhile."""
+    """Whether putting the scene again cures `error`; with `any_version` also if it was updated meanwhile."""
     is_lost = isinstance(error, SceneNotFound) or (any_version and isinstance(error, VersionMismatch))
     return is_lost and handle.scene is not None
 
 
 class WorldMeshes:
-    """Finds what a worker calls the meshes of worlds."""
+    """Finds the ids that a worker has for the meshes of worlds."""
 
     def __init__(self, store: SceneStore) -> None:
         self._store = store
@@ -302,7 +302,7 @@ class WorldMeshes:
             self._store.repair(handle, now, call)
 
     def _moved(self, mesh: Mesh) -> SceneHandle | None:
-        """What this client made of a mesh in a world by updates; None: nothing."""
+        """Returns this client's last update of a mesh in a world; None if there was none."""
         with self._lock:
             stored = self._residents.get(mesh)
         newest = None if stored is None else self._newest(stored)

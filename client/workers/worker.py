@@ -1,4 +1,4 @@
-"""One worker, as a client knows it: the way there, its scenes, and the forward states that it keeps."""
+"""One worker from the client's side: its connection, scenes and forward states."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LINGER_S = 1.0
 
 
 class Worker:
-    """Everything that belongs to one worker and to no other.
+    """The client's state of one worker.
 
     Of this client's calls, `under_way` counts those that are, and `asked` all that there have been.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
-        """Sets up, without connecting."""
+        """Creates the connection, without connecting."""
         self.target = address.target
         self.connection = Connection(address, access)
         self.store = SceneStore(self.connection)
@@ -49,13 +49,13 @@ class Worker:
         self.under_way -= 1
 
     def close(self) -> None:
-        """Ends the connection; calls under way are cancelled."""
+        """Closes the connection; calls in progress are cancelled."""
         self.releases.close()
         self.health.close()
         self.connection.close()
 
     def abandon(self) -> None:
-        """In a child of a fork: leaves everything to the parent."""
+        """In a forked child: leaves all resources to the parent."""
         self.releases.abandon()
         self.connection.abandon()
 
@@ -74,7 +74,7 @@ class Kept:
 
     @staticmethod
     def of(context_id: str, worker: Worker, release: Any, affinity: str) -> Kept | None:
-        """What a reply tells; None: the worker kept none."""
+        """Creates it from a reply; None if the worker kept no state."""
         return Kept(context_id, release, affinity, worker) if context_id else None
 
 
@@ -82,7 +82,7 @@ class Releases:
     """Releases forward states of one worker in a thread, which runs while there may be any."""
 
     def __init__(self, connection: Connection) -> None:
-        """Takes the way to the worker."""
+        """Stores the connection."""
         self._connection = connection
         # Finalizers run anywhere and in any thread, so they must not take a lock: this queue is made for them.
         self._waiting: SimpleQueue[Kept | None] = SimpleQueue()
@@ -94,7 +94,7 @@ class Releases:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the worker cannot be told any more: the client is closed, or another process's."""
+        """Whether nothing can be sent any more: the client is closed or belongs to another process."""
         return self._is_closed
 
     def expect(self, release: Kept) -> None:
@@ -106,21 +106,21 @@ class Releases:
                 self._thread.start()
 
     def add(self, release: Kept) -> None:
-        """Has the worker told that it may forget a state. Does not wait."""
+        """Queues the release of a state. Does not wait."""
         if not self._is_closed:
             self._waiting.put(release)
 
     def forget(self, release: Kept) -> None:
-        """Notes that the worker has forgotten a state by itself."""
+        """Notes that the worker has dropped a state by itself."""
         self._held.discard(release.context_id)
 
     def close(self) -> None:
-        """Ends the thread; states that the worker has not been told of stay there until they expire."""
+        """Ends the thread; states that were not released yet stay on the worker until they expire."""
         self._is_closed = True
         self._waiting.put(None)
 
     def abandon(self) -> None:
-        """In a child of a fork: leaves everything to the parent."""
+        """In a forked child: leaves all resources to the parent."""
         self._is_closed = True
 
     def _run(self) -> None:
@@ -140,10 +140,10 @@ class Releases:
 
 
 class Context:
-    """The forward state of one result; released when the result is dropped or says so."""
+    """The forward state of one result; released with `release` or when the result is dropped."""
 
     def __init__(self, owner: object, kept: Kept | None) -> None:
-        """Begins to hold it.
+        """Takes ownership of the state.
 
         Args:
             owner: a result that is dropped without backward should not occupy the worker until its context expires.
@@ -156,7 +156,7 @@ class Context:
             self._finalizer.atexit = False
 
     def take(self, *, to_release: bool) -> Kept | None:
-        """The state, for one call; with `to_release` no other call gets it. None: there is none any more."""
+        """Returns the state for one call, or None; with `to_release` no other call gets it."""
         kept = self._kept
         if to_release:
             self._kept = None
@@ -164,13 +164,13 @@ class Context:
         return None if kept is None or kept.worker.releases.is_closed else kept
 
     def forget(self, kept: Kept) -> None:
-        """Notes that the worker has no state any more, so that nobody asks it to release one."""
+        """Notes that the worker has no state any more, so that none is released."""
         self._kept = None
         self._finalizer.detach()
         kept.worker.releases.forget(kept)
 
     def release(self) -> None:
-        """Lets the worker forget the state; soon, since nobody waits for it."""
+        """Releases the state on the worker, without waiting."""
         kept, self._kept = self._kept, None
         if kept is not None:
             self._finalizer.detach()

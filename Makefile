@@ -38,8 +38,8 @@ demo: setup
 # Where a test has many combinations of parameters, `make test` runs some in which all pairs of values occur, and
 # `make test-all` all of them, after all that there is for sanitizers.
 TESTS ?=
-JOBS ?= 3
-PYTEST = LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+JOBS ?= 4
+PYTEST = LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: setup emulation
 	$(PYTEST) $(TESTS)
 

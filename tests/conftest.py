@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +33,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell makes background processes ignore SIGINT, and processes that tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mixes the folders' files: tests of kernels compute, tests of faults wait, and both at once are done sooner."""
+    folders: dict[Path, dict[Path, None]] = {}
+    for item in items:
+        folders.setdefault(item.path.parent, {})[item.path] = None
+    position = {path: (i + 1) / len(files) for files in folders.values() for i, path in enumerate(files)}
+    items.sort(key=lambda item: position[item.path])
 
 
 def _backends(names: Iterable[str]) -> list[object]:

@@ -7,7 +7,7 @@ import dataclasses
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -151,6 +151,11 @@ class SceneSpool:
         writing = self._writings.pop(scene_id, None)
         if writing is not None:
             self._writer.cancel(writing)
+
+    def wait_until_written(self, scene_ids: Iterable[str], seconds: float) -> None:
+        """Wait until the pending writes of some scenes are done or cancelled, or for `seconds`."""
+        found = (self._writings.get(scene_id) for scene_id in scene_ids)
+        self._writer.wait_for([writing for writing in found if writing is not None], seconds)
 
     def sync(self) -> None:
         """Make deletions durable."""
@@ -299,6 +304,14 @@ class SceneStore(LruStore[StoredScene]):
             # The client asks instead of uploading, so it counts as an upload.
             self._metrics.scene_puts.labels("present").inc()
         return present
+
+    def wait_until_written(self, content_hashes: Iterable[str], seconds: float) -> None:
+        """Wait until the spool has written scenes that were put before, or for `seconds`."""
+        if self._spool is None:
+            return
+        with self._lock:
+            scene_ids = {self._id_of_hash.get(content_hash, "") for content_hash in content_hashes}
+        self._spool.wait_until_written(scene_ids, seconds)
 
     def peek(self, scene_id: str) -> StoredScene | None:
         """The scene, even if it was deleted but another scene needs it; does not mark it as used."""

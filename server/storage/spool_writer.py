@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lumigrad.server.core import logs
@@ -46,9 +46,11 @@ class Writing:
     def run(self) -> None:
         """Write, then free the data."""
         work = self.work
-        if work is not None:
-            work(lambda: self.is_wanted)
-        self.work = None
+        try:
+            if work is not None:
+                work(lambda: self.is_wanted)
+        finally:
+            self.work = None
 
 
 class SpoolWriter:
@@ -81,6 +83,12 @@ class SpoolWriter:
         writing.work = None
         with self._changed:
             self._waiting.discard(writing)
+            self._changed.notify_all()
+
+    def wait_for(self, writings: Sequence[Writing], seconds: float) -> bool:
+        """Wait until some writes are done or cancelled; False after `seconds`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(writing.is_wanted for writing in writings), seconds)
 
     def flush(self, seconds: float) -> bool:
         """Run all writes now, due or not, and wait for them; False after `seconds`."""

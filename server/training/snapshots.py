@@ -28,6 +28,8 @@ from lumigrad.v1 import snapshot_pb2
 _KIND = LASTING
 # The last two are kept, because a client may return to the one before the newest.
 _KEPT = 2
+# How long a snapshot waits until its targets are in the spool.
+_TARGETS_SECONDS = 10.0
 
 
 def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> int:
@@ -39,6 +41,8 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
         return 0
     state = training.state
     names = list(state.tensors())
+    # The spool writes them later than the call that stores them, and a snapshot is of no use without them.
+    runtime.scenes.wait_until_written((view.target for view in state.views.messages), _TARGETS_SECONDS)
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
     runtime.payload_memory.reserve(nbytes, call)
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)

@@ -77,10 +77,10 @@ def cameras(count: int = 3) -> list[camera_pb2.Camera]:
     return [opencv_camera(40, 32, x=0.2 * index) for index in range(count)]
 
 
-def put_target(client: RawClient, seed: int = 0) -> str:
-    """Store a picture for one of `cameras`; returns its content hash."""
+def put_target(client: RawClient, seed: int = 0, size: tuple[int, int] = (32, 40)) -> str:
+    """Store a picture, by default for one of `cameras`; returns its content hash."""
     payload = PayloadWriter()
-    picture = np.random.default_rng(seed).integers(0, 256, (32, 40, 3), np.uint8)
+    picture = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
     scene = scene_pb2.Scene(target=target_pb2.Target(color=payload.add(picture)))
     reply = client.scene_stub.Put(frames_of(scene_pb2.PutRequest(scene=scene), payload), timeout=SECONDS)
     return str(reply.scene.content_hash)

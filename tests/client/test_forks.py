@@ -107,9 +107,10 @@ def test_a_child_of_a_process_with_calls_under_way_says_so(process: WorkerProces
                 waiting.info(timeout_s=3.0)
 
         with busy(wait):
-            # Its connection was accepted: the call is under way.
-            silent.accept()
-            in_child(lambda: refused(client))
+            # The call is under way, and stays so while its connection is open.
+            connection, _ = silent.accept()
+            with connection:
+                in_child(lambda: refused(client))
         waiting.close()
     with Client([process.target, process.target.replace("127.0.0.1", "localhost")]) as several:
         # It watches the health of its workers all the time, but for pauses.

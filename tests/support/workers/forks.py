@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +36,10 @@ class ForkedProcess:
         finally:
             for _, writing in ends:
                 os.close(writing)
-        self.stdout, self.stderr, self._status = (os.fdopen(reading, encoding="utf-8") for reading, _ in ends)
+        output, error, self._status = (reading for reading, _ in ends)
+        self.stdout, self.stderr = os.fdopen(output, encoding="utf-8"), os.fdopen(error, encoding="utf-8")
+        # Not before, because threads may be waiting for it.
+        weakref.finalize(self, os.close, self._status)
         self.returncode: int | None = None
         self._lock = threading.Lock()
 
@@ -54,7 +58,7 @@ class ForkedProcess:
         # One of several threads that wait reads it.
         with self._lock:
             if self.returncode is None:
-                self.returncode = int(self._status.read())
+                self.returncode = int(os.read(self._status, _MESSAGE_BYTES))
             return self.returncode
 
     def send_signal(self, number: int) -> None:

@@ -124,6 +124,8 @@ class WorkerProcess:
         """Wait for the end; returns the exit code."""
         code = self.process.wait(seconds)
         self._reader.join(5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         return code
 
     def stop(self) -> int:
@@ -138,8 +140,9 @@ class WorkerProcess:
 
     def _collect(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._log.append(line)
+        with self.process.stderr as lines:
+            for line in lines:
+                self._log.append(line)
 
     def _wait_until_listening(self) -> tuple[str, int, int]:
         assert self.process.stdout is not None

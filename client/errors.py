@@ -1,4 +1,4 @@
-"""What goes wrong, as exception types that say what to do. Turning a gRPC status into one is `status`."""
+"""The exceptions of the client; `transport.status` converts a gRPC status into one of them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ class LumigradError(Exception):
     """Base of every error that the client raises."""
 
     def __init__(self, message: str, **facts: Any) -> None:
-        """`facts` are the attributes of the error."""
+        """`facts` become attributes of the error."""
         super().__init__(message)
         vars(self).update(facts)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One argument that was refused: its name or path, and what was expected and came."""
+    """One invalid argument: its name or path, the expected value and the actual one."""
 
     field: str
     description: str
 
 
 class InvalidArgument(LumigradError, ValueError):
-    """An argument was refused, by the client or by the worker.
+    """An argument is invalid; raised by the client or by the worker.
 
     Attributes:
-        violations: every refused argument.
+        violations: every invalid argument.
     """
 
     violations: tuple[Violation, ...] = ()
 
     @classmethod
     def of(cls: type[E], field: str, description: str) -> E:
-        """One violation; the message is "field: description"."""
+        """An error with one violation; the message is "field: description"."""
         return cls(f"{field}: {description}", violations=(Violation(field, description),))
 
 
@@ -44,30 +44,30 @@ class ResourceExhausted(LumigradError):
     """The worker is full, or the call exceeds one of its limits.
 
     Attributes:
-        retry_after_s: seconds after which the worker suggests another attempt; None if it suggests none.
+        retry_after_s: the worker's suggested delay before another attempt, seconds; None: there is none.
     """
 
     retry_after_s: float | None = None
 
 
 class SceneNotFound(LumigradError, LookupError):
-    """The worker has no such scene, and the client holds no copy that it could put again."""
+    """The worker does not have the scene, and the client has no copy to store again."""
 
     scene_id: str = ""
 
 
 class ContextLost(LumigradError):
-    """The forward state of a Render expired or was evicted. `Frame.backward` repairs this by itself."""
+    """The forward state of a Render expired or was evicted. `Frame.backward` then recomputes it automatically."""
 
     context_id: str = ""
 
 
 class LaneLost(LumigradError):
-    """The worker does not know the call's lane of shared memory. The client repeats the call with the stream."""
+    """The call's shared memory is not registered with the worker. The client repeats the call over the stream."""
 
 
 class VersionMismatch(LumigradError):
-    """Somebody updated the scene since the handle was made."""
+    """The scene was updated after the handle was made."""
 
     scene_id: str = ""
     expected: int = 0
@@ -75,19 +75,19 @@ class VersionMismatch(LumigradError):
 
 
 class TrainingHeld(LumigradError):
-    """Another client trains the scene."""
+    """Another client is training the scene."""
 
     scene_id: str = ""
 
 
 class TrainingLost(LumigradError):
-    """The worker has no such training any more, and no snapshot of it: start again from the last scene."""
+    """The worker no longer has the training or a snapshot of it: start again from the last scene."""
 
     training_id: str = ""
 
 
 class StepMismatch(LumigradError):
-    """The worker expects another step of a training next."""
+    """The worker expects a different step number of the training."""
 
     expected: int = 0
     actual: int = 0
@@ -101,8 +101,8 @@ class Unavailable(LumigradError, ConnectionError):
     """No worker answers at the target.
 
     Attributes:
-        is_lasting: trying again will not help: the two sides do not agree about TLS.
-        was_begun: a worker had begun the call when it was lost; perhaps because of the call.
+        is_lasting: trying again will not help: the TLS settings of client and worker do not match.
+        was_begun: the connection was lost after a worker had begun the call, perhaps because of the call.
     """
 
     is_lasting: bool = False
@@ -110,19 +110,19 @@ class Unavailable(LumigradError, ConnectionError):
 
 
 class Unauthenticated(LumigradError, PermissionError):
-    """The worker refused the token, or asked for one."""
+    """The worker refused the token, or requires one."""
 
 
 class Cancelled(LumigradError):
     """The call was cancelled, here or by the worker.
 
     Attributes:
-        is_foreign: neither this program nor the worker asked for it: something in between ended the call before it was
-            begun.
+        is_foreign: neither this program nor the worker cancelled the call: something between them, such as a proxy,
+            ended it before it was begun.
     """
 
     is_foreign: bool = False
 
 
 class Internal(LumigradError):
-    """The worker failed, or it and the client disagree about the protocol."""
+    """The worker failed, or violated the protocol."""

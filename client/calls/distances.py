@@ -58,7 +58,7 @@ class DistanceCalls(Cancellable):
                 their gradients have 4 columns too.
             outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
                 "exhausted"; see `Distances`.
-            environments: [B] the environment that each trajectory sees, or one for all; None: 0.
+            environments: [B] the environment of each trajectory, or one for all; None: 0.
             activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
             max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
             sweep: costs also along the way to the time steps before and after, half of it each.

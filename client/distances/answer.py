@@ -1,4 +1,4 @@
-"""Distances: what a query returns, the way back to the gradients, and asking the workers for them."""
+"""Distances: the results of a query, their gradients, and the calls that make queries on workers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from lumigrad.v1 import distance_pb2
 
 
 class Distances(Result):
-    """The answers to a query, as items and as attributes; those that were asked for are present.
+    """The results of a query, as items and as attributes; only requested outputs are present.
 
-    Of the centre and the closest obstacle: `distance` [B, H, S], metres, positive outside unless asked otherwise
-    (subtract the radius for the sphere's own); `normal` [B, H, S, 3], the direction in which one leaves the obstacle,
-    unit, in the world; `closest` [B, H, S, 3], the point of its surface, in the world; `face` int32 [B, H, S], the
+    Of the centre and the closest obstacle: `distance` [B, H, S], metres, positive outside unless requested otherwise
+    (subtract the radius for the sphere's own); `normal` [B, H, S, 3], the unit vector that points out of the obstacle,
+    in the world; `closest` [B, H, S, 3], the closest point of its surface, in the world; `face` int32 [B, H, S], the
     triangle of a mesh; `obstacle` int32 [B, H, S], its number in the world; `beyond` bool [B, H, S]: nothing was found
     within max_distance, and the centre is outside. Of the sphere: `cost` [B, H, S]; `gradient` [B, H, S, 4] of the sum
-    of all costs with respect to the spheres; `exhausted` bool [B, H, S]: half of a sweep touched nothing, but ran out
-    of samples to know that it is free.
+    of all costs with respect to the spheres; `exhausted` bool [B, H, S]: half of a sweep found no contact, but used up
+    its samples before it was shown to be free.
 
-    Where nothing is found, and for spheres that are off, the distance is max_distance, or infinite without one, the
-    normal 0, closest the centre, face and obstacle -1. Float32 unless said otherwise. Axes that the spheres did not
-    have are absent; with per_obstacle there is an axis I of obstacles after S.
+    Where nothing is found, and for disabled spheres, the distance is max_distance, or infinite without one, the
+    normal 0, closest the centre, face and obstacle -1. Arrays are float32 unless stated otherwise. Axes that the
+    spheres did not have are absent; with per_obstacle there is an axis I of obstacles after S.
 
     Attributes:
-        timings: of the call.
-        query: what was asked.
+        timings: the timings of the call.
+        query: the query.
     """
 
     _advice: ClassVar[str] = "name what you need in query(outputs=…)"
@@ -56,7 +56,7 @@ class Distances(Result):
         kept: Kept | None,
         timings: Timings,
     ) -> None:
-        """Takes arrays as the worker sent them: [B, H, S, ...], positive outside."""
+        """`arrays` are as the worker sent them: [B, H, S, ...], positive outside."""
         shaped = {name: query.with_axes(array) for name, array in arrays.items()}
         if query.inside and "distance" in shaped:
             shaped["distance"] = -shaped["distance"]
@@ -72,15 +72,15 @@ class Distances(Result):
         release: bool = False,
         timeout_s: float | None = None,
     ) -> Gradients:
-        """Gradients of a loss whose gradients with respect to costs or distances are given; at least one of them.
+        """Computes gradients of a loss from its gradients with respect to costs, distances or both.
 
-        Uses the forward state that the worker kept; where there is none (any more), it is computed again there.
+        Uses the forward state that the worker kept; if it is missing or was evicted, the worker computes it again.
 
         Args:
-            cost: dL/dcost, shaped as the output, whether or not that was asked for.
-            distance: dL/ddistance, likewise. Only in exact.
+            cost: dL/dcost, with the shape of the output, even if the output was not requested.
+            distance: dL/ddistance, likewise; exact semantics only.
             wanted: any of "spheres", "poses" (of all obstacles) and "weight"; in curobo not "poses".
-            release: let the worker forget the forward state afterwards.
+            release: free the forward state on the worker afterwards.
             timeout_s: instead of the client's time-out.
         """
         method = f"{DISTANCE_SERVICE}/Backward"
@@ -97,7 +97,7 @@ class Distances(Result):
             return self.differentiated(request, call, release)
 
     def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
-        """As `backward`, for those who hold a request and have begun a call already."""
+        """Does the same as `backward`, from a request and within a call that was begun."""
         query = self.query
 
         def begin() -> distance_pb2.DistanceBackwardRequest:
@@ -114,22 +114,22 @@ class Distances(Result):
 
 
 class SpreadDistances(Distances):
-    """As `Distances`: the answers of its parts, one after the other, and the sum of their gradients."""
+    """The results of a query that was divided among workers: concatenated outputs, and combined gradients."""
 
     def __init__(self, workers: Pool, query: DistanceQuery, parts: Sequence[Distances], axis: int) -> None:
-        """Takes answers to parts of `query`, each [B, H, S, ...] with positive distances outside."""
+        """`parts` are the results of parts of `query`, each [B, H, S, ...] with positive distances outside."""
         arrays = {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}
         super().__init__(workers, query, arrays, None, slowest([part.timings for part in parts]))
         self._parts = parts
         self._axis = axis
 
     def release(self) -> None:
-        """Lets the workers forget the forward state; backward still works, by computing it again."""
+        """Frees the forward states on the workers; backward still works, by computing them again."""
         for part in self._parts:
             part.release()
 
     def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
-        """The sum of what each part's worker answers; of spheres, one after the other."""
+        """Sums the gradients from the workers of all parts; those of spheres are concatenated."""
         counts = [part.query.spheres.shape[self._axis] for part in self._parts]
         bounds = np.cumsum(counts)[:-1]
         pieces = {name: np.split(array, bounds, self._axis) for name, array in request.output_gradients.items()}
@@ -146,7 +146,7 @@ class SpreadDistances(Distances):
 
 
 def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Route | None = None) -> Distances:
-    """Asks the world's worker, or where `route` leads; with `retain` it keeps the forward state for backward."""
+    """Makes a query on the world's worker, or on that of `route`; `retain` keeps the forward state for backward."""
     attempts = RoutedAttempts(workers, query.world, call, route=route)
 
     def build(payload: PayloadWriter) -> distance_pb2.QueryRequest:
@@ -164,10 +164,10 @@ def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Ro
 
 
 def ask_field(workers: Pool, query: FieldQuery, call: Call) -> Array:
-    """Distances [X, Y, Z] at the centres of the voxels of a box, as the worker sends them."""
+    """Queries distances [X, Y, Z] at the centres of the voxels of a box; returns them as the worker sends them."""
     world = query.world
     if isinstance(world, World):
-        # It may hold grids, and the request is a single message, which has to be short.
+        # The world may contain grids, and the request is a single message of limited size.
         world = workers.put(world, call, route=workers.route(world))
     attempts = RoutedAttempts(workers, world, call)
     while True:
@@ -180,7 +180,7 @@ def ask_field(workers: Pool, query: FieldQuery, call: Call) -> Array:
 
 
 def ask_spread(workers: Pool, query: DistanceQuery, retain: bool, call: Call) -> Distances:
-    """Asks each worker for its share of the trajectories, or if there is one, of its spheres, at the same time."""
+    """Divides the trajectories, or the spheres of a single one, among workers and queries them concurrently."""
     trajectories, _, spheres, _ = query.spheres.shape
     axis = 0 if trajectories > 1 else 2
     routes = workers.spread(query.world, trajectories if axis == 0 else spheres)

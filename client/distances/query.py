@@ -1,4 +1,4 @@
-"""What a distance query asks, spheres before a world or points of a field: as values, and as messages."""
+"""Distance queries of spheres and of fields, as values and as protobuf messages."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class DistanceQuery:
     """One query.
 
     Attributes:
-        world: travels with the call, or names what the worker has; a mesh stands for a world of it alone.
+        world: a world, which is sent with the call, or a handle; a mesh is a world that contains only this mesh.
         spheres: [B, H, S, 4] centres and radii, metres.
         axes: how many of B, H and S the caller's spheres had; results have as many.
-        settings: what a cost is.
-        outputs: the names of the arrays wanted.
+        settings: the definition of costs.
+        outputs: the names of the requested arrays.
         environments: [B]; None: all 0.
-        poses: [I, 7] instead of the world's own; None: those.
-        per_obstacle: of each obstacle by itself.
+        poses: [I, 7] instead of the world's own; None: the world's own.
+        per_obstacle: compute outputs for each obstacle separately.
         inside: distances are positive inside.
     """
 
@@ -63,15 +63,15 @@ class DistanceQuery:
         check_surroundings(self.world)
 
     def facts(self) -> dict[str, str | int]:
-        """What a span tells of it: what is asked, about how many spheres."""
+        """The attributes of the query's trace span: outputs and number of spheres."""
         return {**scene_facts(self.world), "rows": self.spheres.size // 4}
 
     def with_axes(self, array: Array) -> Array:
-        """A result [B, H, S, ...] with the axes that the caller knows."""
+        """Reshapes a result [B, H, S, ...] to the axes of the caller's spheres."""
         return array.reshape(array.shape[3 - self.axes :])
 
     def without_axes(self, name: str, value: Any, output: Array | None) -> Float32:
-        """The gradient of an output, shaped as that, as [B, H, S, ...]."""
+        """Reshapes the gradient of an output, which has the output's shape, to [B, H, S, ...]."""
         array = float32_array(name, value)
         if output is not None and array.shape != output.shape:
             raise InvalidArgument.of(
@@ -82,7 +82,7 @@ class DistanceQuery:
 
 @dataclass(frozen=True)
 class DistanceBackward:
-    """Gradients that are asked of a query.
+    """A request for gradients of a query.
 
     Attributes:
         output_gradients: dL/d output by the output's name, [B, H, S, ...], of distances positive outside.
@@ -94,7 +94,7 @@ class DistanceBackward:
 
 
 def check_surroundings(world: Any) -> None:
-    """Raises InvalidArgument unless spheres can be near it."""
+    """Raises InvalidArgument unless `world` is a world, a mesh, or a handle of one."""
     advice = "pass a World([Obstacle(…), …]), a Mesh, or a handle from put"
     instance("world", world, (World, Mesh, SceneHandle), advice)
     if isinstance(world, SceneHandle) and world.kind not in ("world", "mesh"):
@@ -102,7 +102,7 @@ def check_surroundings(world: Any) -> None:
 
 
 def sphere_rows(value: Any) -> tuple[Float32, int]:
-    """[B, H, S, 4] from spheres or points with some or all of these axes, and how many of B, H and S there were."""
+    """Converts spheres or points to [B, H, S, 4]; also returns how many of B, H and S they had."""
     array = float32_array("spheres", value)
     check_rows(array.shape)
     if array.shape[-1] == 3:
@@ -111,7 +111,7 @@ def sphere_rows(value: Any) -> tuple[Float32, int]:
 
 
 def check_rows(shape: Sequence[int]) -> None:
-    """Raises InvalidArgument unless it is a shape of spheres, or of points, whose radius is 0."""
+    """Raises InvalidArgument unless `shape` is that of spheres, or of points, whose radius is 0."""
     if not 2 <= len(shape) <= 4 or shape[-1] not in (3, 4):
         raise InvalidArgument.of(
             "spheres",
@@ -131,15 +131,15 @@ def environment_numbers(value: Any, trajectories: int) -> Int32 | None:
 
 @dataclass(frozen=True)
 class FieldQuery:
-    """One call of field.
+    """A query of the distance field in a box.
 
     Attributes:
         world: as for a query.
         pose: [7] of the centre of the box.
         size: [3] edges of the box, metres.
         voxel_size: edge of a voxel, metres.
-        environment: the one to look at.
-        max_distance: how far to look, metres; None: any distance.
+        environment: the number of the environment.
+        max_distance: the search radius, metres; None: unlimited.
         semantics: "exact", or "curobo_field" for cuRobo's floor.
     """
 
@@ -164,7 +164,7 @@ class FieldQuery:
             raise InvalidArgument.of("semantics", f'expected "exact" or "curobo_field", got {self.semantics!r}')
 
     def outward(self, values: Array) -> Float32:
-        """What the worker returns, positive outside in every semantics."""
+        """Converts the worker's values to distances that are positive outside in every semantics."""
         if not np.isfinite(values).all():
             raise InvalidArgument.of(
                 "max_distance", f"expected a largest distance, since there is nothing in environment {self.environment}"
@@ -179,7 +179,7 @@ _REDUCTIONS = values_of(Reduction, distance_pb2.Reduction)
 def fill_spec(
     spec: distance_pb2.DistanceSpec, query: DistanceQuery, source: Source | None, payload: PayloadWriter
 ) -> None:
-    """Says what to ask; `source` is what the worker calls the world, or the world, which then travels with the call."""
+    """Fills a query's message; `source` is a reference to a stored world, or a world to send with the call."""
     spec.spheres.CopyFrom(payload.add(query.spheres))
     spec.settings.CopyFrom(settings_message(query.settings))
     spec.outputs.extend(query.outputs)
@@ -195,14 +195,14 @@ def fill_spec(
 
 
 def settings_message(settings: DistanceSettings) -> distance_pb2.DistanceSettings:
-    """What a cost is; what is None stays absent."""
+    """The protobuf message of settings; fields that are None stay absent."""
     values = dict(vars(settings))
     values |= {"semantics": _SEMANTICS[settings.semantics], "reduction": _REDUCTIONS[settings.reduction]}
     return distance_pb2.DistanceSettings(time_step=values.pop("time_step_s"), **values)
 
 
 def field_message(query: FieldQuery, reference: scene_pb2.SceneRef) -> distance_pb2.FieldRequest:
-    """Asks for the distances in a box near what is stored."""
+    """The protobuf message of a field query near a stored world."""
     return distance_pb2.FieldRequest(
         scene_ref=reference,
         pose=world_pb2.Pose(values=query.pose.tolist()),

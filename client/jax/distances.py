@@ -24,12 +24,12 @@ from lumigrad.client.values.world import Cuboid, Obstacle, Shape, World
 
 
 class MeshDistances(NamedTuple):
-    """What came of a query. What was not asked for is None.
+    """The results of a query. Outputs that were not requested are None.
 
     Attributes:
         cost: [B, H, S] collision costs; see `lumigrad.client.DistanceSettings`.
         distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
-            the sphere's own. Where there is nothing, and for spheres that are off: max_distance, or infinity.
+            the sphere's own. Where nothing is found, and for disabled spheres: max_distance, or infinity.
     """
 
     cost: jax.Array | None
@@ -37,10 +37,10 @@ class MeshDistances(NamedTuple):
 
 
 class Fixed:
-    """Surroundings as JAX compares them: a list of obstacles is a new world at each call, which should compile nothing.
+    """A world as a static argument of compiled functions, compared by value.
 
-    Equal are worlds of the same shapes in places that are equal now, since what they are made of may be changed in
-    place.
+    A list of obstacles becomes a new world at each call, which must not cause a recompilation. Worlds are equal if
+    they have the same shapes and equal poses. Poses are compared when needed, because arrays may change in place.
     """
 
     def __init__(self, value: Surroundings) -> None:
@@ -62,19 +62,19 @@ class Fixed:
 
 
 def _kept(obstacle: Obstacle) -> tuple[Hashable, ...]:
-    """What cannot change of an obstacle."""
+    """The immutable part of an obstacle."""
     shape = Cuboid if isinstance(obstacle.shape, Cuboid) else obstacle.shape
     return shape, obstacle.name, obstacle.enabled, obstacle.environment, obstacle.sign
 
 
 @dataclass(frozen=True)
 class JaxDistanceCall(DistanceCall, JaxCall):
-    """See `JaxCall`; `fixed` is the world, to be compared."""
+    """See `JaxCall`; `fixed` is the world, compared by value."""
 
     fixed: Fixed | None = None
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """[B, H, S] of each output."""
+        """The shape [B, H, S] of each output."""
         return dict.fromkeys(self.outputs, tuple(inputs["spheres"].shape[:3]))
 
 
@@ -98,12 +98,12 @@ def mesh_distance(
 ) -> MeshDistances:
     """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
 
-    As `lumigrad.client.torch.mesh_distance`, which describes the arguments, for JAX: spheres [B, H, S, 4], [H, S, 4] or
-    [S, 4], centre x y z and radius, metres, or with 3 instead of 4 points; poses [I, 7] of all obstacles, object to
-    world, None: those of the world; environments [B], or one for all. An array as weight is differentiated.
+    The JAX version of `lumigrad.client.torch.mesh_distance`, which describes the arguments: spheres [B, H, S, 4],
+    [H, S, 4] or [S, 4], centre x y z and radius, metres, or points with 3 instead of 4; poses [I, 7] of all obstacles,
+    object to world, None: those of the world; environments [B], or one for all. An array as weight is differentiated.
 
-    All but spheres, poses and such a weight is fixed when a function is compiled; the settings are those of
-    `lumigrad.client.DistanceSettings`. `outputs` are computed, of "cost" and "distance"; leave out what you do not use.
+    Arguments other than spheres, poses and an array as weight are static when a function is compiled; the settings are
+    those of `lumigrad.client.DistanceSettings`. `outputs` are "cost" and "distance"; leave out those you do not use.
     """
     arguments = locals()
     if isinstance(world, Sequence):

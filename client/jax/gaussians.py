@@ -38,7 +38,7 @@ class JaxGaussianCall(GaussianCall, JaxCall):
     cameras: ViewMatrices
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """[C, H, W] of each output, and [C, H, W, D] of the colour."""
+        """The shape [C, H, W] of each output, and [C, H, W, D] of the colour."""
         colors = inputs["colors"] if inputs["sh"] is None else inputs["sh"]
         views = (len(inputs["view"]), self.cameras.height, self.cameras.width)
         return {name: (*views, colors.shape[-1]) if name == "color" else views for name in self.outputs}
@@ -48,15 +48,15 @@ MORE_OUTPUTS = ("inverse_depth",)
 
 
 class RenderedGaussians(NamedTuple):
-    """Pictures. What was not asked for is None.
+    """Images. Outputs that were not requested are None.
 
     Attributes:
         color: [C, H, W, D].
         alpha: [C, H, W] 1 - transmittance.
-        depth: [C, H, W] camera-space Z, weighted by the shares of the pixel and summed, scene units.
-        expected_depth: [C, H, W] depth / alpha; 0 where nothing is.
-        transmittance: [C, H, W] share of the background.
-        inverse_depth: [C, H, W] 1 / Z, weighted and summed.
+        depth: [C, H, W] sum of camera-space Z times blending weight, scene units.
+        expected_depth: [C, H, W] depth / alpha; 0 where alpha is 0.
+        transmittance: [C, H, W] weight of the background.
+        inverse_depth: [C, H, W] sum of 1 / Z times blending weight.
     """
 
     color: jax.Array
@@ -102,14 +102,14 @@ def render_gaussians(
 ) -> RenderedGaussians:
     """Renders Gaussians on a worker, differentiably.
 
-    As `lumigrad.client.torch.render_gaussians`, which describes the arguments, for JAX: means [N, 3], quats [N, 4]
-    (w, x, y, z) and scales [N, 3], or covars [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with sh_degree
-    coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or [D];
-    transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Several scenes are for `jax.vmap`.
+    The JAX version of `lumigrad.client.torch.render_gaussians`, which describes the arguments: means [N, 3], quats
+    [N, 4] (w, x, y, z) and scales [N, 3], or covars [N, 3, 3]; opacities [N]; colors [N, D] or [C, N, D], with
+    sh_degree coefficients [N, K, D]; viewmats [C, 4, 4] world to camera; Ks [C, 3, 3], pixels; backgrounds [C, D] or
+    [D]; transforms of (begin, end, matrix [4, 4]). Lengths are in scene units. Use `jax.vmap` for several scenes.
 
-    Gradients flow to every array that is passed. All but arrays, the distortion included, is fixed when a function is
-    compiled; the settings are those of `lumigrad.client.GaussianSettings`. `outputs` are returned beside the colour,
-    out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
+    Gradients flow to every array that is passed. All other arguments, and the distortion, are static when a function is
+    compiled; the settings are those of `lumigrad.client.GaussianSettings`. `outputs` beside the colour are chosen from
+    `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
@@ -135,7 +135,7 @@ def render_gaussians(
 
 
 def _inputs(given: Mapping[str, Any]) -> Inputs:
-    """Arrays by the names of the contract, their shapes checked, from those of `render_gaussians`."""
+    """Checks the arrays of `render_gaussians` and names them as in the protocol."""
     means = shaped("means", given["means"], ("N", 3))
     viewmats = shaped("viewmats", given["viewmats"], ("C", 4, 4))
     colors, covars, backgrounds, sh_degree = (given[k] for k in ("colors", "covars", "backgrounds", "sh_degree"))
@@ -144,7 +144,7 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         quats, scales = shaped("quats", given["quats"], (count, 4)), shaped("scales", given["scales"], (count, 3))
     else:
         whole = shaped("covars", covars, (count, 3, 3))
-        # Both halves count half, so that the gradient is symmetric.
+        # The mean of both triangles, so that the gradient is symmetric.
         symmetric = (whole + jnp.swapaxes(whole, -1, -2)) / 2
         quats, scales, covars = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
     sh = None
@@ -178,5 +178,5 @@ def _harmonics(colors: Any, count: int, sh_degree: int) -> Any:
             "sh_degree", f"expected a degree whose (degree + 1)^2 coefficients colors have, {array.shape[1]}, got "
             f"{sh_degree}"
         )  # fmt: skip
-    # What is not in use need not travel.
+    # Unused coefficients are not transferred.
     return array[:, :active]

@@ -1,4 +1,4 @@
-"""Calls to a worker from JAX: checks of arrays, callbacks, and forward states that live until gradients are taken."""
+"""Calls to a worker from JAX: checks of arrays, host callbacks, and forward states kept for backward passes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lumigrad.client.rendering.frame import Frame
 
 
 def on_host(function: Callable[..., Any], expected: Any, *arguments: Any) -> Any:
-    """Calls a function of NumPy arrays on the host, whenever the compiled code comes there; under vmap one by one.
+    """Calls a function of NumPy arrays on the host from compiled code; under vmap once for each element.
 
-    On the CPU `jax.pure_callback` would hand over JAX arrays, which threads copy that may all wait in such callbacks:
-    then nothing ever goes on. There the function is given the memory of the compiled code itself.
+    On the CPU `jax.pure_callback` passes JAX arrays, which are copied by threads of a pool whose threads may all be
+    waiting in such callbacks: a deadlock. On the CPU the function therefore gets the memory of the compiled code.
 
     Args:
-        function: from pytrees of arrays, which it must not keep, to one of arrays; pure.
-        expected: the shapes and types of what it returns.
+        function: a pure function from pytrees of arrays, which it must not keep, to a pytree of arrays.
+        expected: the shapes and types of its results.
         arguments: pytrees of JAX arrays.
     """
     if jax.default_backend() != "cpu":
@@ -45,7 +45,7 @@ def on_host(function: Callable[..., Any], expected: Any, *arguments: Any) -> Any
 
 
 def _copies(given: Any) -> Any:
-    """NumPy arrays that may be kept: the memory of compiled code is used again once the callback returns."""
+    """Copies arrays so that they can be kept: compiled code reuses its memory once the callback returns."""
     return jax.tree.map(lambda array: np.array(np.asarray(array)), given)
 
 
@@ -55,12 +55,12 @@ def _write(target: Any, values: Any) -> None:
 
 T = TypeVar("T")
 
-# A compiled function may be run forward and never backward; the oldest are forgotten.
+# Limit of the results kept: a compiled function may run forward and never backward, so the oldest are dropped.
 _MOST = 16
 
 
 class Kept(Generic[T]):
-    """The newest results, each to be taken once. Safe to use from several threads."""
+    """Keeps the newest results until each is taken, once. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class Kept(Generic[T]):
             return self._next
 
     def take(self, number: int) -> T | None:
-        """The result of that number; None if it was taken, or forgotten."""
+        """Removes and returns the result with a number; None if it was taken or dropped."""
         with self._lock:
             return self._results.pop(number, None)
 
@@ -87,19 +87,19 @@ Result = Frame | Distances
 
 
 class JaxCall(RemoteCall):
-    """All of a computation that is not an array. Equal calls share what JAX has compiled."""
+    """The static arguments of a computation. Equal calls share their compiled code."""
 
     @abstractmethod
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """Of the outputs, from inputs of which only the shape is known."""
+        """The shapes of the outputs, from inputs of which only the shapes are known."""
 
 
-# By number, from the forward to the backward pass: spares the worker a second forward pass.
+# Results of forward passes by number, for the backward pass: without them the worker would run the forward pass again.
 _kept: Kept[Result] = Kept()
 
 
 def compute(call: JaxCall, inputs: Inputs) -> dict[str, jax.Array]:
-    """The outputs of a call by name, float32, differentiable in reverse mode; inputs that are absent are None."""
+    """Runs a call; returns its outputs by name, float32, differentiable in reverse mode. Absent inputs are None."""
     given = {name: None if value is None else jnp.asarray(value, jnp.float32) for name, value in inputs.items()}
     results = _compiled(call, given)
     return {
@@ -119,12 +119,12 @@ def _forward(call: JaxCall, inputs: Inputs) -> tuple[dict[str, Any], Any]:
     for name in sorted(wanted & call.without_gradient):
         raise InvalidArgument.of(
             name,
-            "expected no gradient to be asked of it, since there is none with "
+            "expected an argument that is not differentiated, since it has no gradient with "
             f'semantics="{call.settings.semantics}"; pass semantics="exact" or jax.lax.stop_gradient({name})',
         )
     expected = (_expected(call, values), _array((), jnp.int32))
     outputs, number = on_host(partial(_run_and_keep, call), expected, values)
-    # What is wanted is known while tracing: it travels in the structure, as keys.
+    # The names of the wanted gradients are known while tracing; dictionary keys are part of the tree structure.
     return outputs, (values, number, dict.fromkeys(sorted(wanted)))
 
 
@@ -144,9 +144,9 @@ def _backward(call: JaxCall, residuals: Any, cotangents: dict[str, Any]) -> tupl
     return ({**zeros, **found},)
 
 
-# With symbolic zeros the worker is asked for no gradient that nobody needs.
+# Symbolic zeros show which gradients are not needed, so that the worker does not compute them.
 _remote.defvjp(_forward, _backward, symbolic_zeros=True)
-# Outside of compiled functions JAX would compile the callback anew for each call, and keep all of that.
+# Outside of compiled functions JAX would compile the callback again for each call and keep all the compiled code.
 _compiled = jax.jit(_remote, static_argnums=0)
 
 
@@ -171,7 +171,7 @@ def _differentiate(
     call: JaxCall, wanted: tuple[str, ...], inputs: Inputs, number: Any, upstream: dict[str, Any]
 ) -> dict[str, Array]:
     result = _kept.take(int(number))
-    # Forgotten, or taken by another run of the same pass, which JAX may repeat: then it is computed again.
+    # Dropped, or taken by an earlier run of the same backward pass, which JAX may repeat: the result is recomputed.
     if result is None:
         result = call.run(inputs, True)
     found = call.gradients(result, upstream, wanted, True)
@@ -187,11 +187,11 @@ def shaped(name: str, value: Any, shape: Sequence[int | str]) -> Any:
 
     Args:
         name: the argument's name, for the error.
-        value: anything that JAX takes for an array, a tracer included.
-        shape: the sizes expected; a string stands for any size.
+        value: anything that JAX accepts as an array, tracers included.
+        shape: the expected sizes; a string matches any size.
 
     Raises:
-        InvalidArgument: no numbers, or another shape.
+        InvalidArgument: the value is not an array of real numbers, or has another shape.
     """
     if value is None:
         raise InvalidArgument.of(name, f"expected an array of shape {shape_text(shape)}, got None")

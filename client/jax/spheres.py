@@ -17,11 +17,11 @@ from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 
 
 class RenderedSpheres(NamedTuple):
-    """A picture. What was not asked for is None.
+    """An image. Outputs that were not requested are None.
 
     Attributes:
         color: [H, W, K].
-        alpha: [H, W] 1 - share of the background.
+        alpha: [H, W] 1 - weight of the background.
         depth: [H, W] distance to the closest sphere, scene units; -1 where there is none.
         info: [H, W, 3 + 2 T] Pulsar's forward info, whose id channels are int32 bit patterns.
     """
@@ -36,7 +36,7 @@ class JaxSphereCall(SphereCall, JaxCall):
     """See `JaxCall`."""
 
     def shapes(self, inputs: Inputs) -> dict[str, tuple[int, ...]]:
-        """[H, W, ...] of each output."""
+        """The shape [H, W, ...] of each output."""
         width, height = self.size
         channels = {"color": (inputs["colors"].shape[1],), "info": (3 + 2 * self.settings.n_track,)}
         return {name: (height, width, *channels.get(name, ())) for name in self.outputs}
@@ -64,12 +64,13 @@ def render_spheres(
 ) -> RenderedSpheres:
     """Renders spheres on a worker, differentiably.
 
-    As `lumigrad.client.torch.render_spheres`, which describes the arguments, for JAX: positions [N, 3], colors [N, K],
-    radii [N], opacities [N] and background [K]; cam_params, Pulsar's [8 | 10 | 11 | 13], or a `Camera`, to which no
-    gradient flows, and which says width and height. Lengths are in scene units. An array as gamma is differentiated.
+    The JAX version of `lumigrad.client.torch.render_spheres`, which describes the arguments: positions [N, 3], colors
+    [N, K], radii [N], opacities [N] and background [K]; cam_params, Pulsar's [8 | 10 | 11 | 13], or a `Camera`, which
+    has no gradient and defines width and height. Lengths are in scene units. An array as gamma is differentiated.
 
-    All but arrays is fixed when a function is compiled; the settings are those of `lumigrad.client.SphereSettings`.
-    `outputs` are transferred beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
+    Arguments other than arrays are static when a function is compiled; the settings are those of
+    `lumigrad.client.SphereSettings`. `outputs` beside the colour are chosen from "alpha", "depth" and "info"; leave out
+    those that you do not use.
     """
     arguments = locals()
     fixed = cam_params if isinstance(cam_params, Camera) else None

@@ -1,4 +1,4 @@
-"""Computations on a worker as the operators see them: all of them, pictures of spheres, and distances."""
+"""The computations behind the torch and JAX operators: their common interface, sphere renderings and distances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lumigrad.client.values.spheres import Spheres
 
 
 class RemoteCall:
-    """All of a computation that is not an array: the engine's settings, and the names of what comes back."""
+    """The arguments of a computation that are not arrays: the engine's settings and the names of the outputs."""
 
     settings: Any
     outputs: tuple[str, ...]
@@ -33,26 +33,26 @@ class RemoteCall:
 
     @property
     def without_gradient(self) -> frozenset[str]:
-        """Inputs to which none do with these settings."""
+        """Inputs to which no gradients flow with these settings."""
         return frozenset()
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Any:
-        """Asks the worker; the result has the outputs as items. With `retain` a backward pass will probably come."""
+        """Makes the call; the result has the outputs as items. `retain` keeps the forward state for a backward pass."""
 
     def gradients(
         self, result: Any, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
     ) -> Mapping[str, Array]:
-        """Asks the same worker for gradients of the inputs `wanted`, given those of outputs, `upstream`.
+        """Computes gradients of the inputs `wanted` on the same worker, given the gradients `upstream` of the outputs.
 
-        They have as many values as the inputs but not always their shape. With `release` the worker forgets its state.
+        They have as many values as the inputs but not always their shape. `release` frees the worker's forward state.
         """
         found: Mapping[str, Array] = result.backward(**upstream, wanted=wanted, release=release)
         return found
 
 
 def chosen(outputs: Any, known: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
-    """The outputs of an operator, in the order of those that are `known`; some are returned `always`."""
+    """Checks the outputs of an operator and puts them in the order of `known`; those in `always` are included."""
     given = names("outputs", outputs)
     unknown = sorted(set(given) - set(known))
     if unknown or not (given or always):
@@ -68,8 +68,8 @@ class SphereCall(RemoteCall):
     """A rendering of spheres; see `RemoteCall`.
 
     The inputs are positions, colors, radii, opacities, cameras, background and gamma, float32; the last two replace
-    what `settings` say. Without a `camera` one of `size` (width and height, pixels) is made of the input cameras,
-    Pulsar's parameters, and of the options that follow; see `PulsarModel`.
+    the values in `settings`. Without a `camera`, a camera of `size` (width and height, pixels) is made from the input
+    cameras, Pulsar's parameters, and the options that follow; see `PulsarModel`.
     """
 
     client: Client
@@ -88,11 +88,11 @@ class SphereCall(RemoteCall):
 
     @property
     def without_gradient(self) -> frozenset[str]:
-        """In Pulsar's semantics background and gamma have none."""
+        """Inputs without gradients: in Pulsar's semantics background and gamma."""
         return frozenset(() if self.settings.semantics == "exact" else ("background", "gamma"))
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Frame:
-        """Renders one picture."""
+        """Renders one image."""
         settings, background, gamma = self.settings, inputs["background"], inputs["gamma"]
         if background is not None:
             settings = replace(settings, background=tuple(background.ravel().tolist()))
@@ -110,10 +110,10 @@ class SphereCall(RemoteCall):
 
 
 def picture_size(camera: Camera | None, width: int | None, height: int | None) -> tuple[int, int]:
-    """Width and height: the camera's, or for None those passed."""
+    """Returns width and height: those of the camera, or the arguments if it is None."""
     if camera is None:
         if width is None or height is None:
-            raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params do not say them")
+            raise InvalidArgument.of("width, height", "expected numbers of pixels, since cam_params have none")
         return width, height
     for name, passed, actual in (("width", width, camera.width), ("height", height, camera.height)):
         if passed not in (None, actual):
@@ -126,10 +126,10 @@ DISTANCE_OUTPUTS = ("cost", "distance")
 
 @dataclass(frozen=True)
 class DistanceCall(RemoteCall):
-    """A query; see `RemoteCall`. Calls are compared without the world.
+    """A query; see `RemoteCall`. Comparison of calls ignores the world.
 
-    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32, which replaces what `settings` say.
-    `environments` are [B], or one for all; with `spread` several workers share the spheres.
+    The inputs are spheres [B, H, S, 4], poses [I, 7] and weight [], float32, which replaces the value in `settings`.
+    `environments` are [B], or one for all; `spread` divides the spheres among several workers.
     """
 
     client: Client
@@ -146,11 +146,11 @@ class DistanceCall(RemoteCall):
 
     @property
     def without_gradient(self) -> frozenset[str]:
-        """In cuRobo's semantics poses have none."""
+        """Inputs without gradients: in cuRobo's semantics poses."""
         return frozenset(() if self.settings.semantics == "exact" else ("poses",))
 
     def run(self, inputs: Mapping[str, Array | None], retain: bool) -> Distances:
-        """Asks the worker."""
+        """Makes the query."""
         spheres, poses, weight = inputs["spheres"], inputs["poses"], inputs["weight"]
         assert spheres is not None
         settings = self.settings if weight is None else replace(self.settings, weight=float(weight))

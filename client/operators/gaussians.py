@@ -1,4 +1,4 @@
-"""Pictures of Gaussians as the operators ask for them, with cameras from the matrices that users differentiate."""
+"""Renderings of Gaussians for the torch and JAX operators, with cameras from differentiable matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lumigrad.client.settings.engines import GaussianSettings, Transform
 from lumigrad.client.values.camera import Camera, Projection
 from lumigrad.client.values.gaussians import Gaussians
 
-# The arrays that cameras are made of, named by what they are for.
+# The names of the arrays that cameras are made of.
 CAMERA_INPUTS = ("view", "projection", "position")
 
 
@@ -60,9 +60,9 @@ class ViewMatrices:
 
 @dataclass(frozen=True)
 class InriaMatrices:
-    """Inria's camera: "view" and "projection" are its two matrices [4, 4], "position" [3] is its eye.
+    """Inria's camera: "view" and "projection" are its two matrices [4, 4], "position" [3] is its centre.
 
-    `width` and `height` are in pixels; the others are tangents of half the field of view.
+    `width` and `height` are in pixels; the other fields are tangents of half the field of view.
     """
 
     width: int
@@ -71,13 +71,13 @@ class InriaMatrices:
     tan_fov_y: float
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
-        """One camera."""
+        """The camera of the matrices."""
         view, projection, position = (_present(inputs[name]) for name in CAMERA_INPUTS)
         size = self.width, self.height
         return (Camera.inria(view, projection, position, self.tan_fov_x, self.tan_fov_y, *size),)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
-        """As the worker returns them."""
+        """The gradients of the matrices, as the worker returns them."""
         arrays = (found.camera_view, found.camera_projection, found.camera_position)
         return dict(zip(CAMERA_INPUTS, arrays, strict=True))
 
@@ -102,19 +102,19 @@ def _present(array: Array | None) -> Array:
     return array
 
 
-# The tensors of the scene, named as in the contract.
+# The tensors of the scene, named as in the protocol.
 SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 # All differentiable inputs of a rendering.
 INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS)
 # The images through which gradients flow.
 IMAGES = ("color", "transmittance", "depth", "inverse_depth")
-# What operators return unless they are told otherwise.
+# The default outputs of the operators.
 OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
-# What the worker need not send, because it is cheap to compute from what else it sends.
+# Outputs that are cheap to compute from others and therefore not transferred.
 _SOURCES = {"alpha": ("transmittance",), "expected_depth": ("depth", "transmittance")}
-# What an expected depth is divided by at the least.
+# Lower bound of the divisor of expected depths.
 LEAST_ALPHA = 1e-10
-# Row and column of the six numbers of a symmetric matrix, in the order of the contract.
+# Row and column of the six numbers of a symmetric matrix, in the order of the protocol.
 ROWS, COLUMNS = (0, 0, 0, 1, 1, 2), (0, 1, 2, 1, 2, 2)
 
 
@@ -123,15 +123,15 @@ class GaussianCall(RemoteCall):
     """A rendering of Gaussians; see `RemoteCall`.
 
     Attributes:
-        client: the way to the worker.
+        client: the client to use.
         settings: how to blend; background and transforms are inputs.
         cameras: makes the cameras from their matrices.
-        outputs: what to transfer.
+        outputs: the outputs to transfer.
         batch: the leading sizes of the scene's inputs, one scene for each index; empty: a single scene.
         slices: (begin, end) of each transform.
-        wire_format: how gradients per Gaussian travel.
-        sparse: only rows that are not zero travel.
-        spread: several workers share the cameras.
+        wire_format: wire format of gradients per Gaussian.
+        sparse: transfer only non-zero rows of gradients.
+        spread: divide the cameras among several workers.
     """
 
     client: Client
@@ -153,9 +153,9 @@ class GaussianCall(RemoteCall):
         """Renders all cameras; results have one axis of cameras, those of the first scene first.
 
         Args:
-            inputs: by the names of `INPUTS`: of the scene with the leading sizes `batch`, float32; background [D] or
-                [.., C, D], transforms [T, 4, 4], cameras as their source says.
-            retain: a backward pass will probably come.
+            inputs: by the names of `INPUTS`: those of the scene with the leading sizes `batch`, float32; background [D]
+                or [.., C, D], transforms [T, 4, 4], and the arrays that `cameras` expects.
+            retain: keep the forward state for a backward pass.
         """
         scene = {name: inputs[name] for name in SCENE_INPUTS}
         if self.batch:
@@ -179,7 +179,7 @@ class GaussianCall(RemoteCall):
     def gradients(
         self, result: Frame, upstream: Mapping[str, Any], wanted: Sequence[str], release: bool
     ) -> dict[str, Array]:
-        """Dense gradients; names may be "means2d" and "means2d_abs" too."""
+        """Computes dense gradients; `wanted` may also contain "means2d" and "means2d_abs"."""
         of_cameras = [name for name in wanted if name in CAMERA_INPUTS]
         names = [name for name in wanted if name not in CAMERA_INPUTS] + (["cameras"] if of_cameras else [])
         sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
@@ -204,12 +204,12 @@ def _dense(found: Gradients, name: str, scene: Gaussians) -> Array:
 
 
 def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
-    """What the worker sends, for the outputs that are wanted."""
+    """The outputs to transfer, from which the wanted outputs can be computed."""
     return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
 
 
 def projection_of(camera_model: str) -> Projection:
-    """The contract's name of a camera model."""
+    """The protocol's name of a camera model."""
     name = "orthographic" if camera_model == "ortho" else camera_model
     one_of("camera_model", name, get_args(Projection))
     return cast(Projection, name)

@@ -1,4 +1,4 @@
-"""Autograd operators: PyTorch on this side, the computing on a worker. Needs the extra `torch`."""
+"""PyTorch operators that compute on a worker, differentiable by autograd. Needs the extra `torch`."""
 
 from lumigrad.client.base.extras import require
 

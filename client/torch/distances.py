@@ -18,12 +18,12 @@ from lumigrad.client.values.world import Obstacle, Shape, World
 
 
 class MeshDistances(NamedTuple):
-    """What came of a query, on the device of the spheres. What was not asked for is None.
+    """The results of a query, on the device of the spheres. Outputs that were not requested are None.
 
     Attributes:
         cost: [B, H, S] collision costs; see `lumigrad.client.DistanceSettings`.
         distance: [B, H, S] of each centre from the closest surface, metres, positive outside: subtract the radius for
-            the sphere's own. Where there is nothing, and for spheres that are off: max_distance, or infinity.
+            the sphere's own. Where nothing is found, and for disabled spheres: max_distance, or infinity.
     """
 
     cost: torch.Tensor | None
@@ -59,24 +59,24 @@ def mesh_distance(
     Args:
         spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in the
             world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0.
-        world: a handle from `Client.put`, which costs no upload; a World or a list of what it takes, whose meshes are
-            stored when they are first needed; or a Mesh, which stands for a world of it alone.
-        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
-        max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
-        sweep: costs also along the way to the time steps before and after, half of it each.
-        weight: factor on costs, a number or a tensor of one.
+        world: a handle from `Client.put`, which needs no upload; a World or a list of obstacles, whose meshes are
+            stored when they are first needed; or a Mesh, which is treated as a world that contains only this mesh.
+        activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
+        max_distance: the search radius around centres, metres; None: unlimited. Penetrations of any depth are found.
+        sweep: also compute costs along the path to the time steps before and after, half of the way to each.
+        weight: factor on costs, a number or a tensor of one element.
         semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
-        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
-            None for that of the default target.
+        client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
+            shared client of the default target.
         poses: [I, 7] of all obstacles for this call, object to world: x y z (metres) and quaternion w x y z, which is
             normalised; None: those of the world.
-        environments: [B] the environment that each trajectory sees, or one for all; None: 0.
-        samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
+        environments: [B] the environment of each trajectory, or one for all; None: 0.
+        samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
         speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
         time_step_s: between time steps, seconds; needed with speed_metric.
         reduction: "sum" or "max" of the costs of samples and obstacles.
-        outputs: what to compute, of "cost" and "distance"; leave out what you do not use.
-        spread: have several workers share the trajectories, or if there is one, its spheres.
+        outputs: the outputs to compute, "cost" and "distance"; leave out those that you do not use.
+        spread: divide the trajectories among several workers; if there is only one, divide its spheres.
     """
     arguments = locals()
     if isinstance(world, Sequence):

@@ -16,14 +16,14 @@ from lumigrad.client.torch.remote import Tensors, on_host
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tensors by the names of `INPUTS`, and the sizes that they share.
+    """The checked inputs by the names of `INPUTS`, and their common sizes.
 
     Attributes:
-        inputs: CPU tensors, in the autograd graph of what was passed.
+        inputs: CPU tensors, connected to the caller's tensors in the autograd graph.
         batch: leading sizes, one scene for each index; empty: a single scene.
-        cameras: C, of each scene.
-        count: N, of each scene.
-        device: of the means as passed; results belong there.
+        cameras: C, the number of cameras of each scene.
+        count: N, the number of Gaussians of each scene.
+        device: the device of the caller's means; results are moved there.
     """
 
     inputs: Tensors
@@ -52,9 +52,10 @@ def prepared(
     covars: Any = None,
     matrices: Sequence[Any] = (),
 ) -> Prepared:
-    """Checks the shapes of what `render_gaussians` takes, and brings everything to the host.
+    """Checks the shapes of the arguments of `render_gaussians` and copies them to the host.
 
-    All but backgrounds may have leading sizes, coefficients of harmonics need not; `matrices` are the transforms'.
+    All but backgrounds may have leading sizes; for coefficients of spherical harmonics these are optional. `matrices`
+    are those of the transforms.
     """
     device = means.device if isinstance(means, torch.Tensor) else torch.device("cpu")
     means = _shaped("means", means, (..., "N", 3))
@@ -91,7 +92,7 @@ def prepared(
 
 
 def check_matrices(inputs: Tensors) -> None:
-    """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] that mean something else than is done."""
+    """Raises InvalidArgument for view matrices [.., 4, 4] and Ks [.., 3, 3] whose fixed entries are wrong."""
     viewmats, intrinsics = inputs["view"], inputs["projection"]
     assert viewmats is not None and intrinsics is not None
     if not viewmats.isfinite().all():
@@ -99,7 +100,7 @@ def check_matrices(inputs: Tensors) -> None:
     rows = viewmats.detach()[..., 3, :]
     if not torch.allclose(rows, rows.new_tensor([0.0, 0.0, 0.0, 1.0]), atol=1e-6):
         raise InvalidArgument.of(
-            "viewmats", "expected 0 0 0 1 as the last row of each; transpose matrices that are for row vectors"
+            "viewmats", "expected 0 0 0 1 as the last row of each; transpose matrices for row vectors"
         )
     skew = intrinsics.detach()[..., (0, 1, 2, 2), (1, 0, 0, 1)]
     if skew.any():
@@ -107,7 +108,7 @@ def check_matrices(inputs: Tensors) -> None:
 
 
 def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """`value` on the host; a string stands for any size, a leading ellipsis for any sizes."""
+    """Checks a shape and copies `value` to the host; a string matches any size, a leading ellipsis any sizes."""
     if value is None:
         raise InvalidArgument.of(name, f"expected a tensor of shape {shape_text(shape)}, got None")
     tensor = on_host(name, value, dtype)
@@ -116,7 +117,7 @@ def _shaped(name: str, value: Any, shape: Sequence[Any], dtype: torch.dtype = to
 
 
 def _six_numbers(matrices: torch.Tensor) -> torch.Tensor:
-    """[.., 6]; both halves of the matrix count half, so that their gradient is symmetric."""
+    """[.., 6] from symmetric matrices; averages both triangles, so that the gradient is symmetric."""
     symmetric = (matrices + matrices.transpose(-1, -2)) / 2
     return symmetric[..., ROWS, COLUMNS]
 
@@ -144,6 +145,6 @@ def _harmonics(colors: Any, batch: tuple[int, ...], count: int, sh_degree: int) 
             f"expected a degree from 0 to 4 whose (degree + 1)^2 coefficients colors have, got {sh_degree} and "
             f"{tensor.shape[-2]} coefficients",
         )
-    # What is not in use need not travel.
+    # Unused coefficients are not transferred.
     tensor = tensor[..., :active, :] if tensor.shape[-2] > active else tensor
     return tensor.expand(*batch, *tensor.shape) if shared and batch else tensor

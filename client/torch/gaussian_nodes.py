@@ -1,4 +1,4 @@
-"""The two autograd nodes of a rendering of Gaussians: its pictures, and the projected centres on their own."""
+"""The two autograd nodes of a rendering of Gaussians: one for its images, one for the projected centres."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PROJECTED = ("means", "quats", "scales", "covariances", "transforms", "view", "p
 
 @dataclass(frozen=True)
 class Layout:
-    """How values per camera and Gaussian lie in a tensor.
+    """The layout of a tensor with values for each camera and Gaussian.
 
     Attributes:
         shape: the sizes [.., C, N] of a dense tensor.
-        visible: positions among all cameras and Gaussians, ascending, of those in a packed tensor; None: dense.
-        device: where the tensors are.
+        visible: for a packed tensor the ascending indices of its entries into the flattened [.., C, N]; None: dense.
+        device: the device of the tensors.
     """
 
     shape: tuple[int, ...]
@@ -33,14 +33,14 @@ class Layout:
     device: torch.device
 
     def arrange(self, array: Array | torch.Tensor) -> torch.Tensor:
-        """[.., C, N, ...] or packed [M, ...] from what the worker sent, [V, N, ...]."""
+        """Converts the worker's [V, N, ...] to [.., C, N, ...], or to packed [M, ...]."""
         values = torch.as_tensor(array)
         if self.visible is not None:
             return values.reshape(-1, *values.shape[2:])[self.visible].to(self.device)
         return values.reshape(*self.shape, *values.shape[2:]).to(self.device)
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
-        """The other way round, on the CPU; 0 for what is not visible."""
+        """The inverse of `arrange`, on the CPU; 0 for Gaussians that are not visible."""
         values = values.detach().to("cpu", torch.float32)
         if self.visible is not None:
             dense = values.new_zeros(math.prod(self.shape), *values.shape[1:])
@@ -52,12 +52,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Rendering:
-    """A finished rendering, as its nodes share it.
+    """A finished rendering, which its two nodes share.
 
     Attributes:
-        call: what was asked.
-        frame: what came back; the way to its gradients.
-        layout: of the projected centres.
+        call: the call that was made.
+        frame: its result, which computes gradients.
+        layout: the layout of the projected centres.
         absgrad: after backward the projected centres get the sums of absolute gradients as an attribute `absgrad`.
         coordinate: inputs whose gradients are COO tensors over the visible Gaussians.
     """
@@ -71,13 +71,13 @@ class Rendering:
     def gradients(
         self, upstream: Mapping[str, torch.Tensor], wanted: Sequence[str], release: bool
     ) -> dict[str, torch.Tensor]:
-        """As of the call, as tensors, some of them COO tensors."""
+        """Computes the gradients of the call as tensors, those of `coordinate` as COO tensors."""
         arrays = self.call.gradients(self.frame, upstream, wanted, release)
         found = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {**found, **{name: self._coordinates(found[name]) for name in self.coordinate if name in found}}
 
     def _coordinates(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A COO tensor [.., N, k] with an entry for each Gaussian that some camera of its scene sees."""
+        """A COO tensor [.., N, k] with an entry for each Gaussian that is visible to some camera of its scene."""
         *scenes, cameras, count = self.layout.shape
         radii = torch.from_numpy(self.frame.radii)
         seen = (radii > 0).all(dim=-1).reshape(-1, cameras, count).any(dim=1).reshape(*scenes, count)
@@ -92,12 +92,12 @@ def draw(
 ) -> dict[str, torch.Tensor]:
     """The images of a rendering by name, [V, H, W, ...] on the CPU, part of the autograd graph.
 
-    Its backward gives the inputs all that the images send back, also through the projected centres.
+    Its backward pass returns the whole gradient of the inputs, including the part through the projected centres.
 
     Args:
-        rendering: finished.
-        centres: gets the gradient of the projected centres, in the layout of the rendering; None: nobody wants it.
-        echo: of `project`, if the centres come from there.
+        rendering: the finished rendering.
+        centres: receives the gradient of the projected centres, in the layout of the rendering; None: not needed.
+        echo: the second result of `project`, if the centres come from there.
         inputs: the tensors that were rendered.
     """
     layout = rendering.layout
@@ -105,7 +105,7 @@ def draw(
 
     def differentiate(upstream: dict[str, torch.Tensor], wanted: tuple[str, ...], release: bool) -> Gradients:
         names = [name for name in wanted if name != "echo"] + ([] if absolute is None else ["means2d_abs"])
-        # With an echo the node of the centres comes next, and may have to ask for more.
+        # With an echo the node of the centres runs next and may need further gradients from the forward state.
         found = rendering.gradients(upstream, names, release and "echo" not in wanted)
         if absolute is not None:
             absolute.absgrad = layout.arrange(found["means2d_abs"])  # type: ignore[attr-defined]
@@ -119,18 +119,19 @@ def draw(
 
 
 def project(rendering: Rendering, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """The projected centres, pixels, as a part of the autograd graph of their own; and an echo, for `draw`.
+    """The projected centres, pixels, as a separate node of the autograd graph, and an echo of them for `draw`.
 
-    A loss may use the centres directly, hooks may change their gradient, and `retain_grad` shows it. What `draw` sends
-    into the centres it sends into the echo too, so that the difference of both gradients is what others added: of that
-    the backward of the centres asks the worker, and of nothing if it is 0.
+    A loss may use the centres directly, hooks may change their gradient, and `retain_grad` exposes it. `draw` returns
+    the same gradient for the centres and for the echo. The difference of the two gradients is therefore what other
+    users of the centres added, and the backward pass of the centres propagates this difference alone, on the worker;
+    if it is 0, no call is made.
 
         inputs ---> centres, echo ---> draw ---> images ---> loss
                        |                                      ^
                        +--------------------------------------+
 
     Args:
-        rendering: finished, with "means2d".
+        rendering: the finished rendering, with "means2d".
         inputs: the tensors that were rendered.
     """
 
@@ -146,7 +147,7 @@ def project(rendering: Rendering, inputs: Tensors) -> tuple[torch.Tensor, torch.
         return rendering.gradients({"means2d": rendering.layout.spread(added)}, wanted, release)
 
     centres = rendering.layout.arrange(rendering.frame.means2d)
-    # No memory: one number, repeated.
+    # An expanded scalar, which takes no memory.
     outputs = {"means2d": centres, "echo": centres.new_zeros(()).expand_as(centres)}
     results = attach(outputs, {name: inputs[name] for name in PROJECTED}, differentiate)
     return results["means2d"], results["echo"]

@@ -1,4 +1,4 @@
-"""`render_gaussians`: pictures of Gaussians as a function of tensors."""
+"""`render_gaussians`: Gaussians as a differentiable torch operator."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prep
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run
 
-# On request; those after the first without a gradient, but for the projected centres.
+# Outputs on request. Of these only inverse_depth and means2d have gradients.
 MORE_OUTPUTS = ("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities")
 _WITHOUT_GRADIENT = ("contributors", "radii", "depths", "conics", "projected_opacities")
 
 
 class RenderedGaussians(NamedTuple):
-    """Pictures, on the device of the means. What was not asked for is None. Batched inputs put their sizes before C.
+    """Images, on the device of the means; outputs not requested are None. Batched inputs add leading sizes before C.
 
     Attributes:
         color: [C, H, W, D].
         alpha: [C, H, W] 1 - transmittance.
-        depth: [C, H, W] camera-space Z, weighted by the shares of the pixel and summed, scene units.
-        expected_depth: [C, H, W] depth / alpha; 0 where nothing is.
-        transmittance: [C, H, W] share of the background.
-        inverse_depth: [C, H, W] 1 / Z, weighted and summed.
+        depth: [C, H, W] sum of camera-space Z times blending weight, scene units.
+        expected_depth: [C, H, W] depth / alpha; 0 where alpha is 0.
+        transmittance: [C, H, W] weight of the background.
+        inverse_depth: [C, H, W] sum of 1 / Z times blending weight.
         contributors: int32 [C, H, W] number of Gaussians blended.
         means2d: [C, N, 2] projected centres, pixels; 0 where culled. Part of the graph: `retain_grad` works, and so
             does a loss on it.
         radii: int32 [C, N, 2] half extents, pixels; 0 where culled.
         depths: [C, N] camera-space Z.
-        conics: [C, N, 3] inverse covariances (xx, xy, yy) in the picture.
+        conics: [C, N, 3] inverse covariances (xx, xy, yy) in the image.
         projected_opacities: [C, N] opacities after antialiasing.
     """
 
@@ -105,8 +105,8 @@ def render_gaussians(
     """Renders Gaussians on a worker, differentiably.
 
     Gradients flow to every tensor that is passed, cameras, background and transforms included. Tensors of any float
-    type and device are taken; they travel as float32, matrices as float64. Leading sizes on means, quats, scales,
-    opacities, colors, viewmats and Ks make them several scenes, each with cameras of its own.
+    type and device are accepted; they are transferred as float32, matrices as float64. Leading sizes on means, quats,
+    scales, opacities, colors, viewmats and Ks describe a batch of scenes, each with its own cameras.
 
     Args:
         means: [N, 3] centres, world frame, scene units.
@@ -124,24 +124,24 @@ def render_gaussians(
         transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
         camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit.
         distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient flows to them.
-        semantics: "exact" for true derivatives; others see `GaussianSettings`.
-        antialiased: scale opacities by what the blur took from the area of each Gaussian.
+        semantics: "exact" for true derivatives; for the others see `GaussianSettings`.
+        antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
         eps2d: blur in the picture, pixels squared; None: 0.3.
         near: least depth shown, scene units; None: 0.01.
         far: largest depth shown; None: 1e10.
         radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
-        alpha_min: shares of a pixel below it are skipped; None: 1/255.
-        alpha_max: larger shares are cut to it; None: 0.99.
-        transmittance_min: a pixel is complete once what remains of the light falls to this; None: 1e-4.
+        alpha_min: contributions with a smaller alpha are skipped; None: 1/255.
+        alpha_max: larger alphas are clamped to it; None: 0.99.
+        transmittance_min: blending of a pixel stops when its transmittance falls to this; None: 1e-4.
         pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5.
         scale_modifier: factor on all scales; None: 1.
         deterministic: sum gradients in a fixed order on every device.
-        gradient_dtype: how gradients per Gaussian travel; "float16" and "bfloat16" halve the bytes.
-        sparse_gradients: transfer only rows that are not zero; worth it where cameras see a small part of the scene.
-        outputs: what to return beside the colour, out of `OUTPUTS` and `MORE_OUTPUTS`; leave out what you do not use.
-        spread: have several workers share the cameras of one scene; gradients are the sums of theirs.
-        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
-            None for that of the default target.
+        gradient_dtype: wire format of gradients per Gaussian; "float16" and "bfloat16" halve the bytes.
+        sparse_gradients: transfer only non-zero rows; worthwhile if a small part of the scene is visible.
+        outputs: outputs beside the colour, from `OUTPUTS` and `MORE_OUTPUTS`; leave out those that you do not use.
+        spread: divide the cameras of one scene among several workers; the gradients are summed.
+        client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
+            shared client of the default target.
     """
     arguments = locals()
     wanted = chosen(outputs, (*OUTPUTS, *MORE_OUTPUTS), always=("color",))
@@ -168,7 +168,7 @@ def render_gaussians(
 
 
 def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The images and what follows from them, alpha and expected depth."""
+    """The images, with alpha and expected depth computed from them."""
     if "transmittance" in images:
         images = {**images, "alpha": 1.0 - images["transmittance"]}
         if "depth" in images:

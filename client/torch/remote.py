@@ -1,4 +1,4 @@
-"""Computations on a worker as nodes of PyTorch's autograd graphs, one bridge for all engines; checks of tensors."""
+"""The autograd function that all engines share for computations on a worker, and checks of tensors."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class RefuseBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, error: Exception, result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-        """Returns `result`; `inputs` are what it would have gradients for."""
+        """Returns `result`; `inputs` are the tensors whose gradients would be requested."""
         ctx.error = error
         return result.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Raises what the caller chose."""
+        """Raises the error that was passed to `forward`."""
         raise ctx.error
 
 
 def on_host(name: str, value: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """`value` on the CPU; autograd brings the gradient back to its type and device."""
+    """Copies `value` to the CPU; autograd converts the gradient back to its type and device."""
     try:
         tensor = torch.as_tensor(value)
         if tensor.is_complex():
@@ -62,12 +62,12 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, which `torch.compile` runs as it is: graphs end before it and begin anew after it."""
+    """Excludes `function` from `torch.compile`: it runs eagerly, and the graph breaks around it."""
     disabled: list[Callable[P, R]] = []
 
     @functools.wraps(function)
     def entry(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Importing the compiler takes as long as importing torch; who compiles has imported it.
+        # Importing the compiler takes as long as importing torch; in programs that compile it is already imported.
         if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
         if not disabled:
@@ -78,16 +78,16 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_last_pass() -> bool:
-    """Whether the backward pass under way frees its graph, so that no other one can need the forward state.
+    """Whether the current backward pass frees its graph, so that no later pass can need the forward state.
 
-    Where this version of PyTorch does not tell, the state is released when the graph has gone.
+    If this version of PyTorch does not report it, returns False; the state is then released with the graph.
     """
     keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
     return not keeps_graph()
 
 
 def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """Has whoever differentiates the results of a function's `backward` told that there is no such derivative."""
+    """Makes differentiating the results of a function's `backward` raise an error: there is no second derivative."""
 
     @functools.wraps(backward)
     def call(ctx: Any, *gradients: torch.Tensor | None) -> Gradients:
@@ -104,23 +104,24 @@ def first_order(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
 
 # By the names of inputs; None for those absent.
 Tensors = Mapping[str, torch.Tensor | None]
-# From the gradients of outputs, the names of the inputs to differentiate, and whether the worker may forget the forward
-# state, to the gradients of these inputs: arrays or tensors of as many values. Names that are missing have none.
+# Takes the gradients of outputs, the names of the inputs to differentiate, and whether the worker may release the
+# forward state. Returns the gradients of these inputs, arrays or tensors with as many values; missing names have none.
 Differentiate = Callable[[dict[str, torch.Tensor], tuple[str, ...], bool], Mapping[str, Any]]
 
 
 def compute(call: RemoteCall, inputs: Tensors) -> dict[str, torch.Tensor]:
-    """The outputs of a call by name, on the CPU, part of the autograd graph; the inputs are CPU tensors."""
+    """Runs a call on CPU tensors; returns its outputs by name, on the CPU, in the autograd graph."""
     result = run(call, inputs)
     outputs = {name: torch.from_numpy(result[name]) for name in call.outputs}
     return attach(outputs, inputs, partial(call.gradients, result), call.differentiable)
 
 
 def run(call: RemoteCall, inputs: Tensors) -> Any:
-    """What the worker returns, not yet part of a graph; its forward state is kept if a gradient can be wanted.
+    """Runs a call without a graph; the worker keeps the forward state if an input requires a gradient.
 
     Raises:
-        InvalidArgument: an input without a gradient requires one. Backward would be far from the cause.
+        InvalidArgument: an input that has no gradient requires one. Raised here because the traceback of the backward
+            pass would not show the cause.
     """
     for name in sorted(call.without_gradient):
         if requires_gradient([inputs[name]]):
@@ -136,7 +137,7 @@ def run(call: RemoteCall, inputs: Tensors) -> Any:
 
 
 def requires_gradient(tensors: Iterable[Any]) -> bool:
-    """Whether autograd records what is done with one of them; what is no tensor is passed over."""
+    """Whether autograd records operations on one of them; values that are not tensors are skipped."""
     return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
 
 
@@ -146,10 +147,10 @@ def attach(
     differentiate: Differentiate,
     differentiable: Iterable[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The outputs, computed already, as results of one node of the autograd graph with the inputs before it.
+    """Connects outputs that are already computed to the inputs by one node of the autograd graph.
 
-    `differentiate` is called in backward with the gradients that are there and the names of the inputs that need one,
-    not if there are none. Gradients flow through the outputs that are `differentiable`; None: all.
+    The backward pass calls `differentiate` with the gradients that exist and the names of the inputs that need one,
+    unless no input does. Gradients flow through the `differentiable` outputs; None: all.
     """
     fixed = [] if differentiable is None else sorted(set(outputs) - set(differentiable))
     results = RemoteFunction.apply(outputs, fixed, differentiate, tuple(inputs), *inputs.values())  # type: ignore[no-untyped-call]
@@ -157,7 +158,7 @@ def attach(
 
 
 class RemoteFunction(torch.autograd.Function):
-    """Results of a worker; backward asks it for the gradients that are needed, and no others."""
+    """Results of a worker; the backward pass requests only the gradients that are needed."""
 
     @staticmethod
     def forward(
@@ -168,7 +169,7 @@ class RemoteFunction(torch.autograd.Function):
         names: tuple[str, ...],
         *inputs: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Returns the outputs, of which those `fixed` have no gradients; `names` are the inputs'. See `attach`."""
+        """Returns the outputs; those in `fixed` have no gradients. `names` are those of the inputs. See `attach`."""
         ctx.differentiate, ctx.names, ctx.outputs = differentiate, names, tuple(outputs)
         ctx.kinds = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in inputs]
         # Saved only so that autograd notices when one is changed in place before backward.
@@ -181,7 +182,7 @@ class RemoteFunction(torch.autograd.Function):
     @outside_graphs
     @first_order
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Gradients for the inputs that require one, in their shapes and types."""
+        """Returns the gradients of the inputs that require one, in their shapes and types."""
         _ = ctx.saved_tensors
         upstream = {name: value for name, value in zip(ctx.outputs, gradients, strict=True) if value is not None}
         needed = ctx.needs_input_grad[-len(ctx.names) :]

@@ -1,4 +1,4 @@
-"""`render_spheres`: spheres as a differentiable torch operator; `remote.py` has its autograd function."""
+"""`render_spheres`: soft-blended spheres as a differentiable torch operator."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 
 
 class RenderedSpheres(NamedTuple):
-    """A picture, on the device of the positions. What was not asked for is None.
+    """An image, on the device of the positions. Outputs that were not requested are None.
 
     Attributes:
         color: [H, W, K].
-        alpha: [H, W] 1 - share of the background.
+        alpha: [H, W] 1 - weight of the background.
         depth: [H, W] distance to the closest sphere, scene units; -1 where there is none.
         info: [H, W, 3 + 2 T] Pulsar's forward info. The id channels are int32 bit patterns: view the tensor as int32
             before doing anything else with them.
@@ -57,8 +57,8 @@ def render_spheres(
     """Renders spheres on a worker, differentiably.
 
     Gradients flow to positions, colors, radii, opacities and cam_params, from color; in exact semantics also to
-    background and gamma, and from alpha and depth. Tensors of any float type and device are taken; they travel as
-    float32.
+    background and gamma, and from alpha and depth. Tensors of any float type and device are accepted; they are
+    transferred as float32.
 
     Args:
         positions: [N, 3] centres, world frame, scene units.
@@ -74,11 +74,11 @@ def render_spheres(
         background: [K] channels; None: all 1.
         orthogonal: parallel rays; then the focal length must be 0.
         right_handed: the camera looks along -z instead of +z.
-        allowed_difference: share of a pixel's colour that stopping early may cost, in [0, 1).
+        allowed_difference: relative error of a pixel's colour allowed for stopping early, in [0, 1).
         semantics: "exact" for true derivatives, "compat" for Pulsar's behaviour.
-        client: the way to the worker; a target such as "localhost:50051" stands for the shared client of that target,
-            None for that of the default target.
-        outputs: what to transfer beside the colour, of "alpha", "depth" and "info"; leave out what you do not use.
+        client: the client to use; a target such as "localhost:50051" means the shared client of that target, None the
+            shared client of the default target.
+        outputs: outputs beside the colour, from "alpha", "depth" and "info"; leave out those that you do not use.
     """
     arguments = locals()
     camera = cam_params if isinstance(cam_params, Camera) else None

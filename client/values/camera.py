@@ -176,7 +176,7 @@ def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
             f"got {coefficients.tolist()}",
         )
     if len(coefficients) and projection != "pinhole":
-        raise InvalidArgument.of("distortion", f'expected none for model="{projection}", which knows no distortion')
+        raise InvalidArgument.of("distortion", f'expected none, since model="{projection}" has no distortion')
     return tuple(float(value) for value in coefficients)
 
 

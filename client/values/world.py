@@ -94,7 +94,7 @@ class Obstacle:
         pose: [7] object to world: x y z (metres) and the quaternion w x y z, which is normalised when used. [3] x y z
             alone or a matrix [4, 4] are accepted too.
         name: identifies it in `Client.update`; None: the world chooses one.
-        enabled: whether queries see it.
+        enabled: whether queries include it.
         environment: the number of its environment.
         sign: how the inside of a mesh is determined: "auto": "normals" if the mesh is closed and oriented (inverted if
             its volume is negative), else "winding"; "normals": by the closest surface; "rays": by votes of three rays

@@ -38,11 +38,11 @@ REFUSED = [
     (lambda c: splat(c, means=jnp.ones((2, 30, 3))), r"means: expected shape \[N, 3\], got \[2, 30, 3\]; use jax.vmap"),
     (
         lambda c: jax.grad(lambda b: render(c, background=b, semantics="compat").color.sum())(jnp.ones(3)),
-        'background: expected no gradient to be asked of it, since there is none with semantics="compat"',
+        'background: expected an argument that is not differentiated, since it has no gradient with semantics="compat"',
     ),
     (
         lambda c: jax.grad(lambda p: distances(c, poses=p, semantics="curobo").cost.sum())(jnp.ones((2, 7))),
-        'poses: expected no gradient to be asked of it, since there is none with semantics="curobo"',
+        'poses: expected an argument that is not differentiated, since it has no gradient with semantics="curobo"',
     ),
 ]
 

@@ -31,13 +31,13 @@ from lumigrad.v1 import worker_pb2
 
 
 class Client(SceneCalls, DistanceCalls, TrainingCalls):
-    """The way to one worker, or to several. Connects when first used; safe to use from several threads.
+    """A client of one worker or several. Connects when first used; safe to use from several threads.
 
-    Calls that find no worker are repeated for a while, so a worker may be restarted under a client. Whatever the new
-    worker lacks, scenes and forward states, the client sends again.
+    Calls that reach no worker are retried for a while, so a worker can be restarted while clients use it. The client
+    then uploads missing scenes again and recomputes missing forward states.
 
-    Of several workers each scene has one that it belongs to, by the hash of its content, and all clients agree which.
-    While that one is away or about to stop, the next one has its calls.
+    With several workers, the hash of a scene's content determines its worker, in the same way for all clients. While
+    that worker is unavailable or about to stop, the next one in the scene's order serves its calls.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
 
         Args:
             target: "host:port" of a worker; several of them, in a sequence or with commas; "dns:///name:port" for all
-                that the name stands for, which is looked up again every few seconds; or a function without arguments
-                that tells them, and is asked as often. None: LUMIGRAD_TARGET, else localhost:50051.
-            timeout_s: default time-out of a call, its repetitions included, seconds.
-            retry_s: how long a call is repeated while no worker answers, seconds; 0: not at all. A worker that has no
-                room just now is waited for until the call's time-out, unless this is 0.
+                addresses of the name, which is resolved again every few seconds; or a function without arguments that
+                returns the addresses and is called as often. None: LUMIGRAD_TARGET, else localhost:50051.
+            timeout_s: default time-out of a call, including retries, seconds.
+            retry_s: how long a call is retried while no worker answers, seconds; 0: never. If a worker is full, the
+                call is retried until its time-out, unless this is 0.
             token: sent as a bearer token with each call; None: LUMIGRAD_TOKEN, else none.
             tls: True, or the path of a PEM file with the certificate authorities to trust; False: plain text; None:
                 LUMIGRAD_TLS, which is 1 or such a path, else plain text.
-            certificate: PEM files of the client's own certificate and of its key, for workers that ask for one.
-            priority: of all calls: "interactive" for somebody who waits, "batch" for what may wait; None: "normal".
-            lane: how large payloads travel. "auto": through shared memory, if the target is a loopback address and the
+            certificate: PEM files of the client's own certificate and of its key, for workers that require one.
+            priority: priority of all calls: "interactive", "batch", which yields to other calls, or None: "normal".
+            lane: transport of large payloads. "auto": shared memory, if the target is a loopback address and the
                 worker offers it; "shared": likewise at any address, with a warning where that is impossible; "stream":
-                with the calls.
+                the gRPC stream of the call.
         """
         access = Access.of(timeout_s, retry_s, token, tls, certificate, priority, lane)
         self._workers = Pool(Targets(target), access)
@@ -84,12 +84,12 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
 
     @property
     def target(self) -> str:
-        """The worker's address; of several workers what the client was given, addresses with commas between."""
+        """The worker's address; for several workers the target that was passed, addresses joined by commas."""
         return self._workers.target
 
     @property
     def lane(self) -> str:
-        """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
+        """The transport of large payloads, "shared" or "stream"; contacts a worker if it is not known yet."""
         call = Call(self._workers.timeout_of(None), cancellation=self._cancellation)
         attempts = RoutedAttempts(self._workers, None, call)
         while True:
@@ -97,11 +97,11 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                 return worker.connection.lane(attempts.call)
 
     def close(self) -> None:
-        """Ends the connections. Stored scenes stay on the workers."""
+        """Closes the connections. Stored scenes stay on the workers."""
         self._workers.close()
 
     def info(self, *, timeout_s: float | None = None) -> WorkerInfo:
-        """The worker's device, limits and load; of several workers, of one that is there."""
+        """Returns the worker's device, limits and load; with several workers, those of one that is available."""
         with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
             attempts = RoutedAttempts(self._workers, None, call)
             while True:
@@ -109,7 +109,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
                     return _info(worker, attempts.call)
 
     def infos(self, *, timeout_s: float | None = None) -> tuple[WorkerInfo, ...]:
-        """What each of the workers says of itself; those that are away are left out, unless all are."""
+        """Returns each worker's info; workers that are unavailable are left out, unless all are unavailable."""
         with self._workers.begin(timeout_s, f"{WORKER_SERVICE}/Info", None, self._cancellation) as call:
             return on_each(self._workers, lambda worker, _: _info(worker, call), call)
 
@@ -147,11 +147,11 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         spread: bool = False,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Renders a scene from one or many cameras. Settings of the kind that the scene is not are refused.
+        """Renders a scene from one or many cameras. Settings for the other kind of scene are refused.
 
         Args:
-            scene: a handle from `put`, or spheres or Gaussians, which then travel with the call and are not stored.
-            camera: one, or a sequence of one picture size; a sequence gives the results a first axis.
+            scene: a handle from `put`, or spheres or Gaussians, which are sent with the call and not stored.
+            camera: one camera, or a sequence with equal image sizes; a sequence adds a first axis to the results.
             background: [K] channels, or one number for all of them; for Gaussians also [C, K]. None: 1 for spheres, 0
                 for Gaussians.
             semantics: "exact" (None) for true derivatives; "compat" for Pulsar's behaviour; for Gaussians "gsplat",
@@ -160,20 +160,20 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             max_depth: of spheres: far end of the depth range, scene units; None: just behind the scene.
             min_depth: of spheres: near end; spheres that begin before it are not shown. None, 0: just behind a Pulsar
                 camera's film.
-            allowed_difference: of spheres, as what follows: share of the colour that stopping early may cost; None: 0
-                in exact, 0.01 in compat.
-            max_hits: spheres blended per pixel at the most; None, 0: no limit.
+            allowed_difference: of spheres, as the next three: relative colour error allowed for stopping early; None:
+                0 in exact, 0.01 in compat.
+            max_hits: maximum number of spheres blended per pixel; None, 0: no limit.
             n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
             background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
-            sh_degree: of Gaussians, as what follows: degree of the harmonics in use; None: all that is stored.
-            antialiased: scale opacities by what the blur took from the area.
+            sh_degree: of Gaussians, as those up to `transforms`: degree of the harmonics in use; None: the stored one.
+            antialiased: scale opacities to compensate for the area that the blur adds.
             eps2d: blur in the image, pixels squared; None: 0.3.
             near: least depth shown, scene units; None: 0.01.
             far: largest depth shown; None: 1e10.
             radius_clip: Gaussians with radii of at most this many pixels are not shown; None: 0.
-            alpha_min: shares below it are skipped; None: 1/255.
-            alpha_max: larger shares are cut to it; None: 0.99.
-            transmittance_min: a pixel is complete once what remains of the light falls to this; None: 1e-4.
+            alpha_min: contributions with a smaller alpha are skipped; None: 1/255.
+            alpha_max: larger alphas are clamped to it; None: 0.99.
+            transmittance_min: blending of a pixel stops when its transmittance falls to this; None: 1e-4.
             pixel_center: where the centre of the first pixel is, 0.5 or 0 pixels; None: 0.5, with Inria's cameras 0.
             scale_modifier: factor on all scales; None: 1.
             transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world.
@@ -181,13 +181,13 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "radii",
                 "means2d", "depths", "conics", "projected_opacities"; see `Frame`.
-            image_format: how outputs travel: one format for all of them, or some by name, e.g. {"color": "png",
-                "depth": "float16"}. "float16" and "bfloat16" for images of floats, which come back as float32; "uint8"
-                and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg" for
-                "color" of 3 channels, to be looked at. Files are in `Frame.encoded`. Gradients do not depend on it.
+            image_format: wire format of outputs: one for all of them, or some by name, e.g. {"color": "png",
+                "depth": "float16"}. "float16" and "bfloat16" for images of floats, which are converted back to float32;
+                "uint8" and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg"
+                for "color" of 3 channels, for display. Files are in `Frame.encoded`. Gradients do not depend on it.
             jpeg_quality: 1 to 100; None: 90.
             retain: keep the forward state on the worker, so that `Frame.backward` need not compute it again.
-            spread: have several workers share the cameras. Pictures are the same; gradients are sums of the parts'.
+            spread: divide the cameras among several workers. Images are the same; gradients are summed.
             timeout_s: instead of the client's time-out.
         """
         arguments = locals()
@@ -204,7 +204,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
     def render_request(
         self, request: RenderRequest, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Frame:
-        """As `render`, for those who hold a request already."""
+        """Renders a request; `render` makes one from its arguments."""
         with self._workers.begin(timeout_s, f"{RENDER_SERVICE}/Render", request.facts, self._cancellation) as call:
             return (render_spread if spread else render)(self._workers, request, retain, call)
 

@@ -1,4 +1,4 @@
-"""The client for programs that run an event loop: `AsyncClient` has the verbs of `Client`, to be awaited."""
+"""The client for asyncio programs: the methods of `AsyncClient` are those of `Client` as coroutines."""
 
 from lumigrad.client.aio.client import AsyncClient
 from lumigrad.client.aio.results import AsyncDistances, AsyncFrame

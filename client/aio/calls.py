@@ -1,4 +1,4 @@
-"""Awaitable calls: each runs in a thread and is cancelled on the worker when its task is."""
+"""Runs blocking methods in threads as coroutines; cancelling the task cancels the call on the worker."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ T = TypeVar("T")
 
 
 class Blocking(Protocol):
-    """What has blocking verbs that another thread can cancel."""
+    """An object with blocking methods that another thread can cancel."""
 
     def _cancelled_by(self: T, cancellation: Cancellation | None) -> T:
-        """The same thing, whose calls `cancellation` ends."""
+        """Returns this object, or a copy, with calls that `cancellation` cancels."""
 
 
 B = TypeVar("B", bound=Blocking)
 
 
 class Calls:
-    """Runs so many at a time; the others wait for their turn, in the order in which they came, without a thread."""
+    """Runs at most `limit` calls at a time; further ones wait in a queue, in order, without occupying a thread."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._is_closed = False
-        self._under_way: set[Cancellation] = set()
+        self._in_progress: set[Cancellation] = set()
         self._threads = ThreadPoolExecutor(limit, "lumigrad call")
         forks.follow(self)
 
     def after_fork(self, is_sound: bool) -> None:
-        """Begins with other threads, and with nothing under way."""
-        self._under_way.clear()
+        """Starts with new threads and no calls in progress, in a forked child."""
+        self._in_progress.clear()
         self._threads = ThreadPoolExecutor(self.limit, "lumigrad call")
 
     async def run(
-        self, verb: Callable[Concatenate[B, P], T], blocking: B, /, *arguments: P.args, **options: P.kwargs
+        self, method: Callable[Concatenate[B, P], T], blocking: B, /, *arguments: P.args, **options: P.kwargs
     ) -> T:
-        """What a verb of something returns or raises.
+        """Calls a method of `blocking` in a thread; returns its result or raises its error.
 
-        Who stops waiting, by a time-out or cancelled, is free at once; the call ends shortly after: what it has under
-        way at the worker is cancelled.
+        If the task is cancelled, or times out, this raises immediately; the thread's call is cancelled, also on the
+        worker, and ends shortly afterwards.
         """
         if self._is_closed:
             raise LumigradError("this client is closed; make a new one")
         cancellation = Cancellation()
         bound = blocking._cancelled_by(cancellation)
-        # In the context of whoever awaits it: the program's span, its locale and so on.
-        future = self._threads.submit(copy_context().run, partial(verb, bound, *arguments, **options))
-        self._under_way.add(cancellation)
+        # With the context variables of the awaiting task: its trace span, its locale and so on.
+        future = self._threads.submit(copy_context().run, partial(method, bound, *arguments, **options))
+        self._in_progress.add(cancellation)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             cancellation.cancel()
             raise
         finally:
-            self._under_way.discard(cancellation)
+            self._in_progress.discard(cancellation)
 
     async def close(self, finish: Callable[[], None]) -> None:
-        """Cancels all calls, and when none goes on any more calls `finish`."""
+        """Cancels all calls, waits until they have ended, and calls `finish`."""
         self._is_closed = True
-        for cancellation in self._under_way.copy():
+        for cancellation in self._in_progress.copy():
             cancellation.cancel()
 
         def wait() -> None:
@@ -83,7 +83,7 @@ U = TypeVar("U")
 
 
 class Asynchronous(Generic[B]):
-    """What awaits the verbs of something that blocks."""
+    """An object whose coroutines run the methods of a blocking one."""
 
     def __init__(self, blocking: B, calls: Calls) -> None:
         self._blocking = blocking
@@ -91,40 +91,40 @@ class Asynchronous(Generic[B]):
 
 
 def awaited(
-    verb: Callable[Concatenate[B, P], T],
+    method: Callable[Concatenate[B, P], T],
 ) -> Callable[Concatenate[Asynchronous[B], P], Coroutine[Any, Any, T]]:
-    """The same verb, with its arguments, result and errors."""
-    return awaited_as(lambda result, _: result, verb)
+    """Converts a blocking method to a coroutine with the same arguments, result and errors."""
+    return awaited_as(lambda result, _: result, method)
 
 
 def awaited_as(
-    wrap: Callable[[T, Calls], U], verb: Callable[Concatenate[B, P], T]
+    wrap: Callable[[T, Calls], U], method: Callable[Concatenate[B, P], T]
 ) -> Callable[Concatenate[Asynchronous[B], P], Coroutine[Any, Any, U]]:
-    """The same verb; `wrap` makes its result one that has verbs to be awaited itself."""
+    """Converts a blocking method to a coroutine; `wrap` converts its result to an asynchronous object."""
 
-    @wraps(verb)
+    @wraps(method)
     async def call(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> U:
-        return wrap(await self._calls.run(verb, self._blocking, *arguments, **options), self._calls)
+        return wrap(await self._calls.run(method, self._blocking, *arguments, **options), self._calls)
 
     return call
 
 
 def streamed(
-    verb: Callable[Concatenate[B, P], Iterator[T]],
+    method: Callable[Concatenate[B, P], Iterator[T]],
 ) -> Callable[Concatenate[Asynchronous[B], P], AsyncGenerator[T, None]]:
-    """The same verb, whose results are awaited one by one."""
-    return streamed_as(lambda result, _: result, verb)
+    """Converts a generator method to an asynchronous generator."""
+    return streamed_as(lambda result, _: result, method)
 
 
 def streamed_as(
-    wrap: Callable[[T, Calls], U], verb: Callable[Concatenate[B, P], Iterator[T]]
+    wrap: Callable[[T, Calls], U], method: Callable[Concatenate[B, P], Iterator[T]]
 ) -> Callable[Concatenate[Asynchronous[B], P], AsyncGenerator[U, None]]:
-    """The same verb; `wrap` makes its results ones that have verbs to be awaited themselves."""
+    """Converts a generator method to an asynchronous generator; `wrap` converts its items to asynchronous objects."""
 
-    @wraps(verb)
+    @wraps(method)
     async def stream(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[U, None]:
-        results = verb(self._blocking, *arguments, **options)
-        # A StopIteration does not pass through a future.
+        results = method(self._blocking, *arguments, **options)
+        # A future cannot raise StopIteration.
         while found := await self._calls.run(lambda _: tuple(islice(results, 1)), self._blocking):
             yield wrap(found[0], self._calls)
 

@@ -1,4 +1,4 @@
-"""The client's verbs for an event loop."""
+"""`AsyncClient`, the client for asyncio programs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MOST_CALLS = 1024
 
 
 class AsyncClient(Asynchronous[Client]):
-    """The way to one worker, or to several, for coroutines: what `Client` has, with its arguments and errors.
+    """A client of one worker or several for coroutines: the methods of `Client`, with its arguments and errors.
 
-    All verbs are awaited. They run in threads of the client's own, so packing and unpacking arrays do not hold up the
-    event loop. Whoever stops waiting for a call, cancelled or by a time-out of asyncio, ends it on the worker too.
+    All methods are awaited. They run in the client's own threads, so packing and unpacking arrays does not block the
+    event loop. Cancelling the task of a call, also by a time-out of asyncio, cancels the call on the worker too.
     Coroutines of several event loops may share a client.
     """
 
@@ -42,10 +42,10 @@ class AsyncClient(Asynchronous[Client]):
         priority: Priority | None = None,
         lane: LaneMode = "auto",
     ) -> None:
-        """Sets up, without connecting; takes what `Client` takes.
+        """Sets up, without connecting; the other arguments are those of `Client`.
 
-        So many `calls` are under way at a time, at the most; those beyond it wait here, in the order in which they were
-        made, and their time-out begins with their turn.
+        At most `calls` calls are in progress at a time. Further calls wait here, in the order in which they were made;
+        their time-out begins when they start.
         """
         limit = whole_number("calls", calls, 1, _MOST_CALLS)
         client = Client(
@@ -65,15 +65,15 @@ class AsyncClient(Asynchronous[Client]):
 
     @property
     def target(self) -> str:
-        """The worker's address; of several workers what the client was given."""
+        """The worker's address; for several workers the target that was passed."""
         return self._blocking.target
 
     async def lane(self) -> str:
-        """How large payloads travel, "shared" or "stream"; asks a worker if none has travelled yet."""
+        """The transport of large payloads, "shared" or "stream"; contacts a worker if it is not known yet."""
         return await self._calls.run(lambda client: client.lane, self._blocking)
 
     async def close(self) -> None:
-        """Ends the connection: calls under way are cancelled, and nothing goes on when this returns."""
+        """Cancels the calls in progress, waits until they have ended, and closes the connections."""
         await self._calls.close(self._blocking.close)
 
     info = awaited(Client.info)
@@ -99,17 +99,17 @@ class AsyncClient(Asynchronous[Client]):
         in_flight: int = 4,
         **options: Any,
     ) -> AsyncGenerator[AsyncFrame, None]:
-        """Renders a scene from one camera after the other, several of them on their way at a time.
+        """Renders a scene from a stream of cameras, with several calls in flight.
 
         Args:
-            scene: as for `render`; a handle, unless the scene is so small that it may travel each time.
-            cameras: may go on for ever; the next one is asked for when there is room for it.
-            in_flight: frames at the most that are on their way or wait for the loop; also `calls` at the most.
+            scene: as for `render`; use a handle, unless the scene is small enough to be sent with each call.
+            cameras: may be endless; the next one is taken when fewer than `in_flight` frames are pending.
+            in_flight: maximum number of frames in flight or not yet taken by the loop; `calls` limits it too.
             options: as for `render`.
 
         Yields:
-            A frame for each camera, in the order of the cameras. When a loop ends early, `contextlib.aclosing` cancels
-            at once what is on its way.
+            A frame for each camera, in the order of the cameras. Use `contextlib.aclosing` so that the calls in flight
+            are cancelled immediately when a loop ends early.
         """
         limit = min(whole_number("in_flight", in_flight, 1, _MOST_CALLS), self._calls.limit)
         return in_order(lambda camera: self.render(scene, camera, **options), cameras, limit)

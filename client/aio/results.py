@@ -21,9 +21,10 @@ T = TypeVar("T")
 async def in_order(
     call: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S] | AsyncIterable[S], limit: int
 ) -> AsyncGenerator[T, None]:
-    """Yields what `call` makes of each item; so many are begun and not yet taken, at the most.
+    """Yields the results of `call` for each item, in order; at most `limit` are in flight or not yet taken.
 
-    An error is raised when its turn has come. What is under way then, or when nobody takes any more, is cancelled.
+    An error is raised in the place of its result. The remaining calls are then cancelled, as they are when the
+    generator is closed.
     """
     begun: deque[asyncio.Task[T]] = deque()
     try:
@@ -58,7 +59,7 @@ class _AsyncResult(NamedArrays, Asynchronous[R]):
     """The arrays of a result, as items and as attributes.
 
     Attributes:
-        timings: of the call.
+        timings: the timings of the call.
     """
 
     def __init__(self, result: R, calls: Calls) -> None:
@@ -89,7 +90,7 @@ class AsyncFrame(_AsyncResult[Frame]):
     differentiated = awaited(Frame.differentiated)
 
     def decoded(self, name: str) -> Array:
-        """The pixels of files in `encoded`, uint8, shaped as the output; takes the time of decoding them, here."""
+        """Decodes the files in `encoded`, in the calling thread: uint8 pixels with the shape of the output."""
         return self._blocking.decoded(name)
 
 
@@ -97,7 +98,7 @@ class AsyncDistances(_AsyncResult[Distances]):
     """`Distances`, with the same arrays as items and as attributes, whose gradients are awaited.
 
     Attributes:
-        query: what was asked.
+        query: the query.
     """
 
     def __init__(self, distances: Distances, calls: Calls) -> None:

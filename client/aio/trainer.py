@@ -1,4 +1,4 @@
-"""Awaitable trainings on the worker."""
+"""`AsyncTrainer`, trainings for asyncio programs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lumigrad.client.training.trainer import Batch, LateResult, Trainer
 
 
 class AsyncLateResult(Asynchronous[LateResult]):
-    """What a step did, once the worker has told.
+    """The pending result of a step.
 
     Attributes:
-        number: of the step.
+        number: the number of the step.
     """
 
     def __init__(self, late: LateResult, calls: Calls) -> None:
@@ -29,16 +29,16 @@ class AsyncLateResult(Asynchronous[LateResult]):
 
     @property
     def is_known(self) -> bool:
-        """Whether `result` need not wait."""
+        """Whether `result` returns without waiting."""
         return self._blocking.is_known
 
 
 class AsyncBatch(Asynchronous[Batch]):
-    """The pictures of one step, which waits for the gradient of a loss.
+    """The images of one step, which is completed by the gradients of a loss.
 
     Attributes:
-        images: what was asked for; also as attributes of the batch: `batch.color` [C, H, W, K].
-        views: which were rendered.
+        images: the requested images; also attributes of the batch: `batch.color` [C, H, W, K].
+        views: the views that were rendered.
     """
 
     def __init__(self, batch: Batch, calls: Calls) -> None:
@@ -52,33 +52,33 @@ class AsyncBatch(Asynchronous[Batch]):
     apply = awaited_as(AsyncLateResult, Batch.apply)
 
 
-def _shown(name: str) -> Any:
-    """A property of the trainer, which is known without waiting."""
+def _forwarded(name: str) -> Any:
+    """A property that returns an attribute of the blocking trainer, which does not wait."""
     return property(lambda self: getattr(self._blocking, name))
 
 
 class AsyncTrainer(Asynchronous[Trainer]):
-    """What `Trainer` has, to be awaited. For one task at a time; its calls follow each other.
+    """The methods of `Trainer` as coroutines. For one task at a time; its calls run one after the other.
 
-    When a task that waits for it is cancelled, the worker stops; whatever is asked next goes on from there, and begins
-    with the steps that were on their way, as far as they have all that they need.
+    If the awaiting task is cancelled, the worker stops. The next call resumes the training from there; it first repeats
+    the steps that were in flight, except those that lack their gradients.
 
     Attributes:
-        training_id: names the training on the worker.
-        lease: with it `AsyncClient.resume_trainer` takes the training up; whoever has it can.
-        step_number: of the next step.
-        snapshot_step: the step of the newest snapshot when the training was begun or taken up; None: there is none.
-        resumed: how often the training was taken up again after a connection, a worker or a waiting task was lost.
+        training_id: the id of the training on the worker.
+        lease: the secret with which `AsyncClient.resume_trainer` resumes the training; keep it private.
+        step_number: the number of the next step.
+        snapshot_step: the step of the newest snapshot when the training began or was last resumed; None: no snapshot.
+        resumed: how often the training was resumed after a lost connection, a lost worker or a cancelled task.
     """
 
-    training_id: str = _shown("training_id")
-    lease: str = _shown("lease")
-    step_number: int = _shown("step_number")
-    snapshot_step: int | None = _shown("snapshot_step")
-    resumed: int = _shown("resumed")
+    training_id: str = _forwarded("training_id")
+    lease: str = _forwarded("lease")
+    step_number: int = _forwarded("step_number")
+    snapshot_step: int | None = _forwarded("snapshot_step")
+    resumed: int = _forwarded("resumed")
 
     def __init__(self, trainer: Trainer) -> None:
-        """`AsyncClient.trainer` makes one."""
+        """Use `AsyncClient.trainer` to create one."""
         super().__init__(trainer, Calls(1))
 
     async def __aenter__(self) -> AsyncTrainer:
@@ -98,10 +98,10 @@ class AsyncTrainer(Asynchronous[Trainer]):
     views = awaited(Trainer.views)
 
     async def close(self, *, finish: bool = True) -> None:
-        """Ends the training; what is under way is cancelled.
+        """Ends the training; calls in progress are cancelled.
 
         Args:
-            finish: let the worker forget it; what was not published is lost. False: it waits there for a while.
+            finish: remove it from the worker; unpublished changes are lost. False: the worker keeps it for a while.
         """
         await self._calls.close(lambda: self._blocking._cancelled_by(None).close(finish=finish))
 
@@ -110,16 +110,16 @@ P = ParamSpec("P")
 
 
 class Beginning(Generic[B]):
-    """Begins a training when it is awaited or entered; once."""
+    """Begins or resumes a training when it is awaited, or entered by `async with`; once."""
 
     def __init__(self, begin: Callable[[B], Trainer], blocking: B, calls: Calls, is_new: bool) -> None:
-        """`is_new`: nobody can want the training if nobody waits for it any more."""
+        """`is_new`: whether the training is new, so that it is removed if the awaiting task is cancelled."""
         self._begin = begin
         self._blocking = blocking
         self._is_new = is_new
         self._calls = calls
         self._lock = threading.Lock()
-        self._is_left = False
+        self._is_abandoned = False
         self._made: Trainer | None = None
         self._trainer: AsyncTrainer | None = None
 
@@ -141,30 +141,30 @@ class Beginning(Generic[B]):
             return AsyncTrainer(await self._calls.run(self._made_here, self._blocking))
         except asyncio.CancelledError:
             with self._lock:
-                self._is_left, made = True, self._made
+                self._is_abandoned, made = True, self._made
             if made is not None:
                 await asyncio.to_thread(made.close, finish=self._is_new)
             raise
 
     def _made_here(self, blocking: B) -> Trainer:
-        """In a thread: nobody may wait any more when the training has begun, and then nobody else would end it."""
+        """Begins the training, in a thread; ends it if the awaiting task was cancelled meanwhile."""
         trainer = self._begin(blocking)
-        # From here on each of its calls is cancelled by itself.
+        # From here on each of its calls has its own cancellation.
         trainer._cancelled_by(None)
         with self._lock:
-            self._made, is_left = trainer, self._is_left
-        if is_left:
+            self._made, is_abandoned = trainer, self._is_abandoned
+        if is_abandoned:
             trainer.close(finish=self._is_new)
         return trainer
 
 
 def begun(
-    verb: Callable[Concatenate[B, P], Trainer], *, is_new: bool
+    method: Callable[Concatenate[B, P], Trainer], *, is_new: bool
 ) -> Callable[Concatenate[Asynchronous[B], P], Beginning[B]]:
-    """The same verb, for `await` and for `async with`; `is_new` as for `Beginning`."""
+    """Converts a blocking method for use with `await` and `async with`; `is_new` as for `Beginning`."""
 
-    @wraps(verb)
+    @wraps(method)
     def begin(self: Asynchronous[B], /, *arguments: P.args, **options: P.kwargs) -> Beginning[B]:
-        return Beginning(lambda blocking: verb(blocking, *arguments, **options), self._blocking, self._calls, is_new)
+        return Beginning(lambda blocking: method(blocking, *arguments, **options), self._blocking, self._calls, is_new)
 
     return begin

@@ -1,4 +1,4 @@
-"""Imports optional packages where they are needed; the error for a missing one says what to install."""
+"""Imports optional packages where they are needed; the error for a missing one names the extra to install."""
 
 from __future__ import annotations
 

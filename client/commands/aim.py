@@ -267,8 +267,10 @@ def add_camera(group: argparse._ActionsContainer) -> None:
 def add_field(group: argparse._ActionsContainer, fov: str, up: str) -> None:
     """Declares --fov and --up, with what they are."""
     option(group, "--fov", f"{fov} (default: 40)", type=positive_number, metavar="DEGREES")
-    told = f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, or up in the "
-    option(group, "--up", f"{told}photographs of a data set)", type=direction, metavar="AXIS")
+    help_text = (
+        f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, or up in the "
+    )
+    option(group, "--up", f"{help_text}photographs of a data set)", type=direction, metavar="AXIS")
 
 
 def parse(text: str) -> Aim:

@@ -35,8 +35,8 @@ _COLUMNS = ("median ms", "p90 ms", "kernel ms", "rest ms", "MiB/s")
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
-    told = "a scene file (default: a generated one)"
-    parser.add_argument("scene", metavar="SCENE", type=Path, nargs="?", help=told)
+    help_text = "a scene file (default: a generated one)"
+    parser.add_argument("scene", metavar="SCENE", type=Path, nargs="?", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     what = parser.add_argument_group("what is measured")
     option(what, "--size", "may be repeated (default: both 512x512 and 1920x1080)", action="append", **SIZE)
@@ -54,10 +54,10 @@ def _run(arguments: argparse.Namespace) -> int:
         info = client.info()
         if arguments.json:
             kind = "gaussians" if isinstance(scene, Gaussians) else "spheres"
-            told = {"target": info.target, "device": info.device, "device_name": info.device_name}
-            told |= {"lane": client.lane, "kind": kind}
+            summary = {"target": info.target, "device": info.device, "device_name": info.device_name}
+            summary |= {"lane": client.lane, "kind": kind}
             rows = [asdict(line) for line in lines]
-            print(json_text({**told, "count": len(scene), "measurements": rows}))
+            print(json_text({**summary, "count": len(scene), "measurements": rows}))
             return 0
         print(f"{info.target}, {info.device}: {info.device_name}; {len(scene):,} {type(scene).__name__}")
         print(_row("", _COLUMNS))

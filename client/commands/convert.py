@@ -20,8 +20,8 @@ examples:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     add_scene(parser)
-    told = "the file to write: .ply keeps everything, .spz and .splat round"
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help=told)
+    help_text = "the file to write: .ply keeps everything, .spz and .splat round"
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help=help_text)
 
 
 def _run(arguments: argparse.Namespace) -> int:

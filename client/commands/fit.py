@@ -49,8 +49,8 @@ examples:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
-    told = "the scene: a .ply"
-    parser.add_argument("-o", "--output", required=True, type=ending(".ply"), metavar="FILE", help=told)
+    help_text = "the scene: a .ply"
+    parser.add_argument("-o", "--output", required=True, type=ending(".ply"), metavar="FILE", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--resume", action="store_true", help="go on with a fit that was stopped")
     _add_recipe(parser.add_argument_group("fit"))
@@ -63,7 +63,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Fits, evaluates, and writes the scene and images."""
-    told = sys.stderr if arguments.json else sys.stdout
+    output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
     data = arguments if checkpoint is None else checkpoint
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         lease = trainer.training_id, trainer.lease
         Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
-        print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=told)
+        print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=output)
         began, first = time.perf_counter(), trainer.step_number
         every = arguments.every or max(recipe.steps // 10, 1)
         with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
@@ -100,13 +100,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text({"output": str(arguments.output), **report}))
     rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
-    print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=told)
-    print(f"held-out photographs: {before}, now {after}", file=told)
+    print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=output)
+    print(f"held-out photographs: {before}, now {after}", file=output)
     exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours"
-    print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=told)
-    print(f"pictures and report in {folder}/", file=told)
+    print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=output)
+    print(f"pictures and report in {folder}/", file=output)
     if done < recipe.steps:
-        print("stopped; --resume goes on with it while the worker keeps the training", file=sys.stderr)
+        print("stopped; --resume continues it while the worker keeps the training", file=sys.stderr)
     return 0
 
 
@@ -120,7 +120,7 @@ def _begin(
     try:
         return client.trainer(begin, cameras, targets, **recipe.trainer_options()), recipe, before
     except TrainingHeld as error:
-        advice = "a fit of the same photographs is under way, or was ended without a word: --resume goes on with it"
+        advice = "a fit of the same photographs is in progress or was killed: --resume continues it"
         raise InvalidArgument.of("dataset", f"{advice}; {error}") from error
 
 
@@ -180,13 +180,15 @@ def _add_recipe(group: argparse._ArgumentGroup) -> None:
     option(group, "--cap", f"Gaussians at the most (default: {_GROWTH} for each initial point)", **COUNT)
     option(group, "--sh-degree", "of their colours", 3, type=int, choices=range(5))
     group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
-    told = "fit an affine map of each photograph's colours, for cameras that expose by themselves (default: yes)"
-    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=True, help=told)
+    help_text = "fit an affine map of each photograph's colours, for cameras that expose by themselves (default: yes)"
+    group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=True, help=help_text)
     option(group, "--begin", "a scene to begin with, instead of the points", **FILE)
     option(group, "--seed", "of everything random", 0, type=int)
     option(group, "--every", "steps from preview to preview (default: a tenth)", **COUNT)
-    told = "steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)"
-    option(group, "--snapshot-every", told, **COUNT)
+    help_text = (
+        "steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)"
+    )
+    option(group, "--snapshot-every", help_text, **COUNT)
     option(group, "--logdir", "write metrics for TensorBoard there", **FOLDER)
 
 

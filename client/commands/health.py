@@ -46,8 +46,8 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
             codes.append(exits.exit_code(exception_of(error, address.target, arguments.timeout)))
         else:
-            told = _STATUS.get(status, str(status))
-            print(told if targets.is_lone else f"{address.target} {told}")
+            name = _STATUS.get(status, str(status))
+            print(name if targets.is_lone else f"{address.target} {name}")
             codes.append(exits.OK if status == _SERVING else exits.NOT_SO)
     return next((code for code in codes if code != exits.OK), exits.OK)
 

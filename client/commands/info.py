@@ -32,8 +32,8 @@ def _run(arguments: argparse.Namespace) -> int:
         infos, lane = client.infos(), client.lane
     targets = Targets(arguments.target)
     if arguments.json:
-        told = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
-        print(json_text(told[0] if targets.is_lone else told))
+        summaries = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
+        print(json_text(summaries[0] if targets.is_lone else summaries))
     else:
         print("\n\n".join(_text(info, lane) for info in infos))
     answered = {info.target for info in infos}

@@ -27,12 +27,12 @@ AXES = {
 }
 
 
-def option(group: argparse._ActionsContainer, flag: str, told: str, default: Any = None, **settings: Any) -> None:
+def option(group: argparse._ActionsContainer, flag: str, help_text: str, default: Any = None, **settings: Any) -> None:
     """Declares an option. Its help ends with its default, if it has one."""
     if default is not None:
         shown = default if isinstance(default, str) else f"{default:g}"
-        told = f"{told} (default: {shown})".lstrip()
-    group.add_argument(flag, help=told, default=default, **settings)
+        help_text = f"{help_text} (default: {shown})".lstrip()
+    group.add_argument(flag, help=help_text, default=default, **settings)
 
 
 def add_connection(parser: argparse.ArgumentParser, timeout_s: float = 60.0) -> None:
@@ -41,11 +41,11 @@ def add_connection(parser: argparse.ArgumentParser, timeout_s: float = 60.0) -> 
     The token itself is not an option, because other users of the machine can read command lines.
     """
     group = parser.add_argument_group("worker")
-    told = "the worker, or several: with commas between them, or all behind dns:///NAME:PORT "
-    option(group, "--target", f"{told}(default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})", metavar="HOST:PORT")
+    help_text = "the worker, or several: with commas between them, or all behind dns:///NAME:PORT "
+    option(group, "--target", f"{help_text}(default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})", metavar="HOST:PORT")
     option(group, "--timeout", "time-out of a call", timeout_s, **SECONDS)
-    told = "encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else not)"
-    option(group, "--tls", told, action=argparse.BooleanOptionalAction)
+    help_text = "encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else not)"
+    option(group, "--tls", help_text, action=argparse.BooleanOptionalAction)
     option(group, "--tls-ca", "encrypt calls, and trust the authorities in this PEM file", metavar="FILE")
     option(group, "--certificate", "show this client's certificate, PEM files", nargs=2, metavar=("FILE", "KEY"))
     option(group, "--token-file", f"has the token to send (default: {TOKEN_VARIABLE}, else none)", **FILE)

@@ -95,12 +95,12 @@ def _named(paths: list[Path]) -> str:
 def _add_obstacles(group: argparse._ArgumentGroup) -> None:
     group.add_argument("meshes", nargs="+", type=Path, metavar="MESH", help=f"files of obstacles: {MESHES}")
     add_placement(group, f"{', '.join(UNITS)}, or metres per unit (default: m)")
-    option(group, "--sign", "how inside of a mesh is told", "auto", choices=get_args(Sign))
+    option(group, "--sign", "how inside of a mesh is help_text", "auto", choices=get_args(Sign))
 
 
 def _add_spheres(group: argparse._ArgumentGroup) -> None:
-    told = "points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
-    option(group, "--spheres", f"{told}or a robot's in cuRobo's .yml", required=True, **FILE)
+    help_text = "points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
+    option(group, "--spheres", f"{help_text}or a robot's in cuRobo's .yml", required=True, **FILE)
     add_robot(group)
     option(group, "--radius", "of points", 0.0, **_LENGTH)
     group.add_argument("--spheres-scale", default=1.0, help="of points and spheres (default: m)", **UNIT)
@@ -111,18 +111,18 @@ def _add_question(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--sweep", action="store_true", help="look between time steps as well, along straight lines")
     group.add_argument("--costs", action="store_true", help="also collision costs and their gradients")
     option(group, "--activation-distance", "clearance at which costs begin; says --costs too", 0.0, **_LENGTH)
-    told = "how far to look from centres (default: any)"
-    option(group, "--max-distance", told, type=positive_number, metavar="METRES")
+    help_text = "how far to look from centres (default: any)"
+    option(group, "--max-distance", help_text, type=positive_number, metavar="METRES")
 
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
     option(group, "--rows", "of the table at most; 0: all", 20, type=whole("a whole number >= 0", 0), metavar="N")
-    told = "print JSON instead: a summary, and a record for each sphere"
-    group.add_argument("--json", action="store_true", help=told)
-    told = "also write all arrays: .npz"
-    group.add_argument("-o", "--output", type=ending(".npz"), metavar="FILE", help=told)
-    told = "also draw the clearance over time: .png, .svg or .pdf"
-    option(group, "--plot", told, type=ending(", ".join(CHART_SUFFIXES)), metavar="FILE")
+    help_text = "print JSON instead: a summary, and a record for each sphere"
+    group.add_argument("--json", action="store_true", help=help_text)
+    help_text = "also write all arrays: .npz"
+    group.add_argument("-o", "--output", type=ending(".npz"), metavar="FILE", help=help_text)
+    help_text = "also draw the clearance over time: .png, .svg or .pdf"
+    option(group, "--plot", help_text, type=ending(", ".join(CHART_SUFFIXES)), metavar="FILE")
     group.add_argument("--check", action="store_true", help=f"exit with status {exits.NOT_SO} unless all is free")
 
 

@@ -35,8 +35,8 @@ examples:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     scene_file.add_scene(parser)
-    told = "where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)"
-    parser.add_argument("-o", "--output", dest="path", type=output_path, required=True, metavar="FILE", help=told)
+    help_text = "where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)"
+    parser.add_argument("-o", "--output", dest="path", type=output_path, required=True, metavar="FILE", help=help_text)
     option(parser, "--show", "what the pictures show", "color", choices=NAMES)
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     scene_file.add_kind(parser)
@@ -82,8 +82,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures: int, mean_ms: float) -> None:
     kind = "Gaussians" if isinstance(scene, Gaussians) else "spheres"
     if arguments.json:
-        told = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": len(scene)}
-        print(json_text({**told, "pictures": pictures, "round_trip_ms": mean_ms}))
+        summary = {"output": str(arguments.path), "show": arguments.show, "kind": kind.lower(), "count": len(scene)}
+        print(json_text({**summary, "pictures": pictures, "round_trip_ms": mean_ms}))
         return
     counted = f"{pictures} pictures, " if pictures > 1 else ""
     print(f"{arguments.path}: {len(scene):,} {kind}, {counted}{mean_ms:.0f} ms")
@@ -93,8 +93,8 @@ def _add_views(group: argparse._ArgumentGroup) -> None:
     aim.add_camera(group)
     option(group, "--orbit", "N pictures of a whole turn around the scene, from the camera on", **COUNT)
     option(group, "--view", "one camera of a data set (default: all)", metavar="NAME | INDEX")
-    told = "(default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)"
-    option(group, "--size", told, **SIZE)
+    help_text = "(default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)"
+    option(group, "--size", help_text, **SIZE)
     aim.add_field(group, "vertical field of view", "which way is up")
     option(group, "--fps", "pictures per second of an .mp4", 30.0, type=positive_number)
 

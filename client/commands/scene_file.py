@@ -19,8 +19,8 @@ _SPHERES_GAMMA = 1e-4
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
     """Declares SCENE."""
-    told = "the file, or the folder of an unbundled .sog"
-    parser.add_argument("scene", metavar="SCENE", type=Path, help=told, **options)
+    help_text = "the file, or the folder of an unbundled .sog"
+    parser.add_argument("scene", metavar="SCENE", type=Path, help=help_text, **options)
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:
@@ -30,14 +30,14 @@ def add_kind(parser: argparse._ActionsContainer) -> None:
 
 def add_looks(group: argparse._ActionsContainer) -> None:
     """Declares the options of rendering."""
-    told = "0 to 1 (default: white for spheres, black for Gaussians)"
-    option(group, "--background", told, type=numbers, metavar="R,G,B")
+    help_text = "0 to 1 (default: white for spheres, black for Gaussians)"
+    option(group, "--background", help_text, type=numbers, metavar="R,G,B")
     option(group, "--radius", "of every sphere (default: the file's, else they touch)", type=positive_number)
-    told = "softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
-    option(group, "--gamma", told, type=positive_number)
+    help_text = "softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
+    option(group, "--gamma", help_text, type=positive_number)
     option(group, "--sh-degree", "harmonics of Gaussians to use (default: all)", type=int, metavar="D")
-    told = "Gaussians smaller than a pixel fade (default: what the file says)"
-    option(group, "--antialiased", told, action=argparse.BooleanOptionalAction)
+    help_text = "Gaussians smaller than a pixel fade (default: what the file says)"
+    option(group, "--antialiased", help_text, action=argparse.BooleanOptionalAction)
     option(group, "--near", "least depth of Gaussians shown (default: 0.01)", type=positive_number)
     option(group, "--far", "largest depth of Gaussians shown (default: 1e10)", type=positive_number)
 

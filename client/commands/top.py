@@ -34,8 +34,8 @@ examples:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    told = "HOST:PORT, or the URL of its metrics (default: --target)"
-    parser.add_argument("targets", nargs="*", metavar="WORKER", help=told)
+    help_text = "HOST:PORT, or the URL of its metrics (default: --target)"
+    parser.add_argument("targets", nargs="*", metavar="WORKER", help=help_text)
     option(parser, "--interval", "between looks", 2.0, **SECONDS)
     parser.add_argument("--once", action="store_true", help="look once, over one interval, and end")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each look")

@@ -35,14 +35,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     option(cell, "--world", f"obstacles: {MESHES}; with or without SCENE", dest="meshes", nargs="+", **FILE)
     add_placement(cell, "mm, in, .., or metres per unit")
     cell.set_defaults(sign="auto")
-    told = "of the robot's links, in cuRobo's .yml; coloured by distance"
-    option(cell, "--spheres", told, **FILE)
+    help_text = "of the robot's links, in cuRobo's .yml; coloured by distance"
+    option(cell, "--spheres", help_text, **FILE)
     add_robot(cell)
     page = parser.add_argument_group("page")
-    told = "address to listen on; who reaches it sees the scene (default: this machine's own, 127.0.0.1)"
-    page.add_argument("--host", default="127.0.0.1", help=told)
-    told = "0: any (default: 8080, or the next free one)"
-    page.add_argument("--port", type=whole("a port, 0 to 65535", 0, 65535), default=8080, help=told)
+    help_text = "address to listen on; who reaches it sees the scene (default: this machine's own, 127.0.0.1)"
+    page.add_argument("--host", default="127.0.0.1", help=help_text)
+    help_text = "0: any (default: 8080, or the next free one)"
+    page.add_argument("--port", type=whole("a port, 0 to 65535", 0, 65535), default=8080, help=help_text)
     option(page, "--fps", "pictures per second while the camera moves", 30.0, type=positive_number)
     add_connection(parser)
 

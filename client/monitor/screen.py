@@ -29,7 +29,7 @@ def page(reports: Sequence[Report], height: int = 1000) -> RenderableType:
     (it,) = reports
     counts = {name: it[key] for key, name in _COUNTS.items()} | {"states": {"lost": it["contexts_lost_per_s"]}}
     rates = {name: [f"{key} {_number(rate)}/s" for key, rate in of.items() if rate] for name, of in counts.items()}
-    footer = [_line(f"{name:<12}{', '.join(told)}") for name, told in rates.items() if told]
+    footer = [_line(f"{name:<12}{', '.join(parts)}") for name, parts in rates.items() if parts]
     room = max(6, height - _LINES - len(notes) - len(footer))
     rows = [_calls(each["method"], each) for each in it["methods"]]
     cut = min(len(rows), room // 2)
@@ -76,11 +76,11 @@ def _calls(name: str, it: Report) -> list[str]:
 
 
 def _worker(it: Report) -> list[str]:
-    load, told = it["load"], [it["target"].rpartition("://")[2], it["state"]]
+    load, first = it["load"], [it["target"].rpartition("://")[2], it["state"]]
     calls, failed, _, p95, *_ = _calls("all", load)[1:]
     queue, busy = f"{load['queue_depth']}/{load['queue_limit']}", f"{load['device_busy']:.0%}"
     rest = [_age(it["identity"]["uptime_s"]), calls, failed, p95, queue, busy]
-    return told if it["state"] == UNREACHABLE else told + rest
+    return first if it["state"] == UNREACHABLE else first + rest
 
 
 def _times(title: str, times: Sequence[Report]) -> Table:

@@ -62,7 +62,7 @@ class Targets:
             try:
                 return [store.get(digest, True, call, by_content=True).scene]
             except SceneNotFound:
-                # The training has a hold of its own on it.
+                # The target was evicted from the store, but the training keeps it in memory.
                 return []
 
         return Targets([target for found in _each(get, dict.fromkeys(hashes)) for target in found])
@@ -158,34 +158,35 @@ class TrainingCalls(Cancellable):
         timeout_s: float = 60.0,
         **settings: Any,
     ) -> Trainer:
-        """Begins to train a scene on the worker, where its parameters, optimiser and, with targets, loss stay.
+        """Begins to train a scene on the worker, which keeps the parameters, the optimiser and, with targets, the loss.
 
         Args:
-            scene: where to begin; a handle, or spheres or Gaussians, which are put. One client at a time may train it.
+            scene: the initial scene: a handle, or spheres or Gaussians, which are stored. Only one client at a time may
+                train a scene.
             cameras: the views, numbered from 0.
-            targets: what each view should show: `Target`s, their handles, or images [H, W, K], uint8 or float32; None:
-                there are none, and `Trainer.batches` brings the pictures for a loss of one's own.
-            loss: how they are compared; None: 0.8 L1 + 0.2 (1 - SSIM).
-            total_steps: over which the default rates of positions fall to a hundredth.
+            targets: the target of each view: `Target`s, their handles, or images [H, W, K], uint8 or float32; None:
+                no targets; `Trainer.batches` then returns the images for the client's own loss.
+            loss: the loss between renderings and targets; None: 0.8 L1 + 0.2 (1 - SSIM).
+            total_steps: the number of steps over which the default rates of positions fall to a hundredth.
             rates: learning rates by parameter: of Gaussians "means", "quats", "scales" (of their logarithms),
                 "opacities" (of their logits) and "sh0", "sh_rest" or "colors"; of spheres "positions", "colors",
-                "radii" (logarithms), "opacities" (logits). Those left out stay as they are. None: rates that work.
-            refine_poses: rate for the poses of OpenCV cameras; None: they stay.
-            refine_exposures: rate for an affine transform of the colours of each view; None: none.
-            density: which Gaussians come and go; None: none.
-            extent: the radius of what the cameras see, scene units, for default rates and density; None: from the
-                cameras' positions.
-            betas: of Adam.
-            epsilon: of Adam.
-            visible_only: leave what a step did not see, and its moments, as they are.
+                "radii" (logarithms), "opacities" (logits). Other parameters are not optimised. None: default rates.
+            refine_poses: rate for the poses of OpenCV cameras; None: they are fixed.
+            refine_exposures: rate for an affine transform of the colours of each view; None: there is none.
+            density: density control, which adds and removes Gaussians; None: there is none.
+            extent: the radius of the region around the cameras, scene units, for default rates and density control;
+                None: computed from the cameras' positions.
+            betas: betas of Adam.
+            epsilon: epsilon of Adam.
+            visible_only: leave primitives that are not visible in a step, and their moments, unchanged.
             sh_degree_every: begin with spherical harmonics of degree 0, and add one every so many steps; 0: all.
-            seed: of everything random.
-            snapshot_every: steps between snapshots into the worker's spool; 0: only when `Trainer.snapshot` asks.
-            timeout_s: how long one reply may take.
-            settings: of the rendering, as `render` takes them.
+            seed: the seed of all random numbers.
+            snapshot_every: steps between snapshots into the worker's spool; 0: only those of `Trainer.snapshot`.
+            timeout_s: time-out of each reply, seconds.
+            settings: settings of the rendering, as for `render`.
 
         Raises:
-            TrainingHeld: another client trains the scene.
+            TrainingHeld: another client is training the scene.
         """
         method, facts = f"{TRAINING_SERVICE}/Train", partial(scene_facts, scene)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:
@@ -221,19 +222,19 @@ class TrainingCalls(Cancellable):
     def resume_trainer(
         self, training_id: str, lease: str, *, targets: Sequence[Any] | None = None, timeout_s: float = 60.0
     ) -> Trainer:
-        """Takes up a training that another client, or process, left with `close(finish=False)`, by an error, or lost.
+        """Resumes a training that was left by `close(finish=False)` or an error, or whose client was lost.
 
-        `TrainingHeld` is raised in a client that still has the training.
+        A client that still used the training gets `TrainingHeld`.
 
         Args:
             training_id: its `Trainer.training_id`.
             lease: its `Trainer.lease`.
-            targets: what the views show, as for `trainer`, for a worker that has lost them; None: they are downloaded
-                from the worker if the training has snapshots, which go on as they were asked for.
-            timeout_s: how long one reply may take.
+            targets: the targets of the views, as for `trainer`, for a worker that has lost them; None: they are
+                downloaded from the worker if the training has snapshots, which continue at their interval.
+            timeout_s: time-out of each reply, seconds.
 
         Raises:
-            TrainingLost: it has ended, nobody came back in time, or the lease is another's.
+            TrainingLost: the training has ended or expired, or the lease is wrong.
         """
         with self._workers.begin(timeout_s, f"{TRAINING_SERVICE}/Train", None, self._cancellation) as call:
             start = training_pb2.TrainingStart(training_id=training_id, lease=lease)
@@ -258,7 +259,7 @@ class TrainingCalls(Cancellable):
         try:
             stream.start(start, call)
         except SceneNotFound:
-            # Of a worker that has the snapshot, but not what its views show.
+            # The worker has the snapshot, but not the targets of its views.
             if targets is None:
                 raise
             stream.put_again()
@@ -279,7 +280,7 @@ class TrainingCalls(Cancellable):
         attempts = RoutedAttempts(self._workers, handle, call.to(handle.affinity_key))
         while True:
             with attempts as worker:
-                # From here on it stays where it has begun.
+                # From here on the training stays on this worker.
                 put_targets = partial(views.put, worker.store)
                 stream = self._stream(worker, attempts.call, put_targets)
                 put_targets(attempts.call.renewed(call.timeout_s))

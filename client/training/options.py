@@ -22,21 +22,22 @@ class AdaptiveDensity:
     """Adaptive density control (Kerbl et al. 2023): blurred Gaussians are cloned or split, faint ones pruned.
 
     Attributes:
-        start: first step at which Gaussians grow and are pruned.
-        stop: last one.
-        every: how often, steps.
-        reset_every: opacities are cut to twice `prune_opacity` every so many steps; 0: never.
-        pause_after_reset: no growth for so many steps after that.
-        grow_gradient: mean norm of the gradient of a projected centre, in normalised device coordinates.
-        grow_scale: share of the scene's extent, above which Gaussians are split, not cloned.
-        prune_scale: share above which they are pruned after the first reset.
-        prune_opacity: less opaque ones are pruned.
-        grow_screen: Gaussians with a larger radius, as a share of the picture, are split before `screen_stop`.
-        prune_screen: those with a larger one are pruned before it.
-        screen_stop: step; 0: sizes on the screen do not matter.
+        start: first step at which Gaussians are added and pruned.
+        stop: last such step.
+        every: interval, steps.
+        reset_every: opacities are clamped to twice `prune_opacity` every so many steps; 0: never.
+        pause_after_reset: number of steps after a reset in which no Gaussians are added.
+        grow_gradient: threshold for the mean norm of the gradient of a projected centre, in normalised device
+            coordinates.
+        grow_scale: Gaussians larger than this fraction of the scene's extent are split, smaller ones cloned.
+        prune_scale: Gaussians larger than this fraction of the extent are pruned after the first reset.
+        prune_opacity: less opaque Gaussians are pruned.
+        grow_screen: Gaussians with a larger radius, as a fraction of the image, are split before `screen_stop`.
+        prune_screen: Gaussians with a larger radius, as a fraction of the image, are pruned before `screen_stop`.
+        screen_stop: step; 0: sizes in the image are ignored.
         absolute_gradients: sum absolute values over the pixels (Ye et al. 2024); use a larger `grow_gradient`, 8e-4.
-        revised_opacity: opacities of split Gaussians as Bulo et al. (2024) have them.
-        max_count: Gaussians at the most; 0: the worker's limit.
+        revised_opacity: compute opacities of split Gaussians as in Bulo et al. (2024).
+        max_count: maximum number of Gaussians; 0: the worker's limit.
     """
 
     start: int = 500
@@ -56,7 +57,7 @@ class AdaptiveDensity:
     max_count: int = 0
 
     def message(self, extent: float) -> density_pb2.DensityControl:
-        """The protobuf message; `extent` is the radius of what the cameras see, scene units."""
+        """The protobuf message; `extent` is the radius of the region around the cameras, scene units."""
         values = _checked(self)
         most = values.pop("max_count")
         return density_pb2.DensityControl(adaptive=density_pb2.DefaultStrategy(**values), extent=extent, max_count=most)
@@ -69,13 +70,13 @@ class Mcmc:
     Use it with `Loss(opacity=0.01, scale=0.01)`.
 
     Attributes:
-        cap: Gaussians at the most.
-        start: first step at which they move and grow.
-        stop: last one.
-        every: how often, steps.
-        noise: factor on the learning rate of the means, of the noise that each step adds to them.
-        min_opacity: less opaque ones are dead.
-        growth: how much their number grows each time, a share.
+        cap: maximum number of Gaussians.
+        start: first step at which Gaussians are moved and added.
+        stop: last such step.
+        every: interval, steps.
+        noise: scale of the noise that each step adds to the means, relative to their learning rate.
+        min_opacity: less opaque Gaussians are dead.
+        growth: relative growth of their number each time.
     """
 
     cap: int
@@ -87,7 +88,7 @@ class Mcmc:
     growth: float = 0.05
 
     def message(self, extent: float) -> density_pb2.DensityControl:
-        """The protobuf message; `extent` is the radius of what the cameras see, scene units."""
+        """The protobuf message; `extent` is the radius of the region around the cameras, scene units."""
         return density_pb2.DensityControl(mcmc=density_pb2.McmcStrategy(**_checked(self)), extent=extent)
 
 
@@ -116,9 +117,9 @@ class Rate:
     """A learning rate that changes log-linearly, step by step.
 
     Attributes:
-        initial: of step 0.
-        final: of step `steps` and all later ones; None: it stays as it is.
-        steps: how long that takes.
+        initial: the rate of step 0.
+        final: the rate of step `steps` and all later ones; None: the rate is constant.
+        steps: the number of steps of the change.
     """
 
     initial: float
@@ -145,14 +146,14 @@ class Loss:
     """Weights of the terms of the loss, each a mean over pixels, channels and the views of a step.
 
     Attributes:
-        l1: of |color - target|.
-        l2: of its square.
-        dssim: of 1 - SSIM (Wang et al. 2004; window 11, sigma 1.5).
-        padding: "same": SSIM of every pixel, with zeros around the picture; "valid": where the window fits.
-        depth: of |expected depth - target's depth|, scene units, where that is known; Gaussians only.
-        alpha: of |alpha - mask|.
-        opacity: of the mean opacity of all primitives.
-        scale: of the mean scale of Gaussians, or radius of spheres, scene units.
+        l1: weight of |color - target|.
+        l2: weight of its square.
+        dssim: weight of 1 - SSIM (Wang et al. 2004; window 11, sigma 1.5).
+        padding: "same": SSIM of every pixel, with zeros around the image; "valid": only where the window fits.
+        depth: weight of |expected depth - target depth|, scene units, where the latter is known; Gaussians only.
+        alpha: weight of |alpha - mask|.
+        opacity: weight of the mean opacity of all primitives.
+        scale: weight of the mean scale of Gaussians, or radius of spheres, scene units.
     """
 
     l1: float = 0.8
@@ -184,9 +185,9 @@ def rates_message(rates: Rates) -> dict[str, training_pb2.Rate]:
 
 
 def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) -> dict[str, Rate | float]:
-    """Rates that work for most scenes: Kerbl et al.'s (2023) for Gaussians, and for spheres by analogy.
+    """Default rates: those of Kerbl et al. (2023) for Gaussians, and by analogy for spheres.
 
-    `kind` is "gaussians" or "spheres"; `extent` the radius of what the cameras see, scene units.
+    `kind` is "gaussians" or "spheres"; `extent` the radius of the region around the cameras, scene units.
     """
     means = Rate(1.6e-4 * extent, 1.6e-6 * extent, steps)
     of_gaussians: dict[str, Rate | float] = {
@@ -201,7 +202,7 @@ def default_rates(kind: str, tensors: Sequence[str], extent: float, steps: int) 
 
 
 def extent_of(cameras: Sequence[Camera]) -> float:
-    """The radius of what cameras see, scene units: 1.1 times the largest distance from their mean position.
+    """The radius of the region around cameras, scene units: 1.1 times the largest distance from their mean position.
 
     For a single camera, 1.
     """

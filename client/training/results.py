@@ -74,8 +74,8 @@ class StepResult:
         views: the views that were rendered.
         loss: the weighted sum; NaN for a step with the client's own loss.
         terms: unweighted, and "psnr" in dB.
-        count: primitives after the step.
-        visible: primitives that the step's views touched.
+        count: the number of primitives after the step.
+        visible: the number of primitives with gradients in the step.
         statistics: by tensor of the scene.
         density: what density control did; None: it was not due.
         discarded: whether the gradients were discarded because their primitives had changed meanwhile.

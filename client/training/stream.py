@@ -66,7 +66,7 @@ class TrainReply:
 
     @property
     def kind(self) -> str:
-        """The field that says what it is."""
+        """The name of the field that is set."""
         return str(self.message.WhichOneof("kind"))
 
 
@@ -88,7 +88,7 @@ class Exchange:
         self._outgoing.put((message, payload))
 
     def receive(self, cancellation: Cancellation | None = None) -> TrainReply:
-        """The next reply; waits for it."""
+        """Waits for the next reply and returns it."""
         try:
             # Cancelling the wait ends the RPC; its reader then puts an error into the queue.
             with nullcontext() if cancellation is None else cancellation.watch(self._call):
@@ -158,12 +158,12 @@ _LEFT: list[Exchange | None] = []
 
 @dataclass(eq=False)
 class _Request:
-    """What was asked, until nobody can need it again.
+    """A request, kept as long as it may have to be sent again.
 
     Attributes:
-        number: of the step that it belongs to; None: of none.
-        replies: how many there will be.
-        delivered: how many the caller has.
+        number: the step that it belongs to; None: it belongs to no step.
+        replies: the number of expected replies.
+        delivered: the number of replies that were delivered.
     """
 
     message: training_pb2.TrainRequest
@@ -174,21 +174,21 @@ class _Request:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the caller has every reply."""
+        """Whether every reply was delivered."""
         return self.delivered == self.replies
 
 
 class TrainingStream:
     """Sends requests and delivers each reply once, in order.
 
-    Its calls are routed by `affinity`, and what is waited for is ended by `cancellation`; `resumed` counts how often
-    the training was taken up again.
+    Its calls are routed by `affinity`, and `cancellation` ends waiting; `resumed` counts how often the training was
+    resumed.
     """
 
     def __init__(
         self, connection: Connection, affinity: str, timeout_s: float, retry_s: float, restore: Restore
     ) -> None:
-        """`restore` puts on the worker again what the start of a training needs, if a new worker lacks it."""
+        """`restore` uploads what the start of a training needs, if a new worker lacks it."""
         self._connection = connection
         self.affinity = affinity
         self.cancellation: Cancellation | None = None
@@ -197,28 +197,28 @@ class TrainingStream:
         self._restore = restore
         self._exchange: Exchange | None = None
         self._requests: deque[_Request] = deque()
-        # The requests that a reply is expected to, once for each, and the number of that reply.
+        # Each expected reply, as its request and its number among the replies of that request.
         self._expected: deque[tuple[_Request, int]] = deque()
-        # Replies that came in another way than as answers.
+        # Replies that were received with the reply to a resumption.
         self._ready: deque[TrainReply] = deque()
         self._started = training_pb2.TrainingStarted()
-        # Steps before it need not be repeated: there is a snapshot.
+        # Earlier steps need not be repeated, because a snapshot includes them.
         self._kept_from = 0
         self.resumed = 0
         forks.follow(self)
 
     def after_fork(self, is_sound: bool) -> None:
-        """Leaves the call to the parent: gRPC must not even take it apart here."""
+        """Leaves the call to the parent process; gRPC must not even destroy it in the child."""
         _LEFT.append(self._exchange)
 
     @property
     def started(self) -> training_pb2.TrainingStarted:
-        """What the worker said when the training began, or was taken up last."""
+        """The worker's reply when the training began or was last resumed."""
         return self._started
 
     @property
     def history_bytes(self) -> int:
-        """Payloads that are kept, so that they can be sent again."""
+        """The size of the payloads that are kept to be sent again."""
         return sum(request.payload.length for request in self._requests)
 
     def call(self) -> Call:
@@ -230,9 +230,9 @@ class TrainingStream:
         return Attempts(call, self._retry_s)
 
     def start(self, start: training_pb2.TrainingStart, call: Call | None = None) -> None:
-        """Begins a training, or takes one up; a new one has a `start_id`, for it is repeated if need be.
+        """Begins or resumes a training, with retries; a new one needs a `start_id`, so that it is begun only once.
 
-        `call`, on whose behalf, must be routed as the stream; None: one of its own.
+        `call`, within which this is done, must be routed as the stream; None: a new call.
         """
         self._connection.check_own()
         call = call or self.call()
@@ -243,7 +243,7 @@ class TrainingStream:
                 return
 
     def restart(self) -> None:
-        """Takes the training up; requests that were on their way are forgotten."""
+        """Resumes the training; requests in flight are discarded."""
         self.close()
         for waiting in (self._requests, self._expected, self._ready):
             waiting.clear()
@@ -251,7 +251,7 @@ class TrainingStream:
         self.start(self._again())
 
     def retake(self, number: int) -> training_pb2.TrainingStarted:
-        """Takes the training up without the requests of steps from `number` on, as far as they were not made."""
+        """Resumes the training and discards requests of steps from `number` on that were not done."""
         is_before = (request for request in self._requests if request.number is None or request.number < number)
         self._requests = deque(is_before)
         self._ready.clear()
@@ -270,7 +270,7 @@ class TrainingStream:
             self._exchange.send(message, payload)
 
     def receive(self) -> TrainReply:
-        """The next reply that was not delivered yet; a worker without room for it is waited for."""
+        """Returns the next undelivered reply; resumes the training if its call breaks or the worker is full."""
         self._connection.check_own()
         backoff, broken = Backoff(self.call(), self._retry_s), 0
         while True:
@@ -293,11 +293,11 @@ class TrainingStream:
                 continue
             return self._delivered(request, reply)
 
-    def tell_how_to_resume(self) -> None:
-        """Logs how to go on with the training, which an error has interrupted."""
+    def log_how_to_resume(self) -> None:
+        """Logs how to resume the training, which an error has interrupted."""
         _log.warning(
             "an error left the training's block; the worker keeps training %s for a while: "
-            "client.resume_trainer(%r, %r) goes on with it, and ends it when it is closed; until then, or for a "
+            "client.resume_trainer(%r, %r) resumes it, and closing that trainer ends it; until then, or for a "
             "minute, its scene cannot be trained anew",
             *(self._started.training_id, self._started.training_id, self._started.lease),
         )
@@ -324,7 +324,7 @@ class TrainingStream:
         return reply
 
     def _forget(self) -> None:
-        """Forget what can never be asked for again."""
+        """Removes the requests that cannot be needed again."""
         is_spooled = self._started.HasField("snapshot_step") or self._kept_from
         while self._requests:
             request = self._requests[0]
@@ -347,13 +347,13 @@ class TrainingStream:
         self._repeat()
 
     def _again(self) -> training_pb2.TrainingStart:
-        """Takes the training up, unless another client has done so since."""
+        """The message that resumes the training, unless another client has done so since."""
         return training_pb2.TrainingStart(
             training_id=self._started.training_id, lease=self._started.lease, holder=self._started.holder
         )
 
     def put_again(self) -> None:
-        """Puts on the worker what the start of the training needs."""
+        """Uploads what the start of the training needs."""
         call = self.call()
         attempts = self.attempts(call)
         while True:
@@ -365,8 +365,8 @@ class TrainingStream:
         exchange = Exchange(self._connection, call, self._timeout_s)
         exchange.send(training_pb2.TrainRequest(start=start), PayloadWriter())
         try:
-            # Is not cancelled: a training that has begun, and whose name nobody has heard, would keep others from its
-            # scene.
+            # Waits without cancellation: a training that has begun, but whose id this client has not received, would
+            # block its scene for other trainings.
             reply = exchange.receive()
         except BaseException:
             exchange.close()
@@ -375,7 +375,7 @@ class TrainingStream:
         self._exchange = exchange
 
     def _repeat(self) -> None:
-        """Send again what the worker has not done, and deliver what it has done unheard."""
+        """Sends the requests of steps that are not done again, and delivers lost replies of steps that are."""
         done = {message.number: message for message in self._started.done}
         self._expected.clear()
         for request in list(self._requests):
@@ -388,7 +388,7 @@ class TrainingStream:
         self._forget()
 
     def _take_over(self, request: _Request, done: dict[int, training_pb2.StepDone]) -> None:
-        """A step was made, and its reply was lost: the worker has told it again. Its images are gone."""
+        """Delivers the repeated reply of a step that was done, but whose reply was lost; its images are lost."""
         assert request.number is not None
         if request.is_answered:
             return

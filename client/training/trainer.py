@@ -1,4 +1,4 @@
-"""A training on a worker, as a loop sees it."""
+"""`Trainer`: runs the steps of a training on a worker."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from lumigrad.v1 import tensor_pb2, training_pb2
 
 # Enough for a step of a few milliseconds over a link of 50 ms.
 _IN_FLIGHT = 32
-# Gradients that are kept for a worker that dies: beyond it a snapshot is asked for.
+# Limit of the gradients kept for a worker that dies; a snapshot is requested when it is reached.
 _HISTORY_BYTES = 512 << 20
 
 
 class Trainer:
-    """Optimises a scene where it is stored. Not to be shared between threads.
+    """Optimises a scene where it is stored. Not thread-safe.
 
-    It survives broken connections, and, where the worker has a spool, workers that die: it goes on from the last
-    snapshot, and the steps since then are made again.
+    A training survives broken connections and, if the worker has a spool, the death of the worker: it resumes from the
+    last snapshot, and the steps since then are repeated.
     """
 
     def __init__(self, stream: TrainingStream, store: SceneStore, has_loss: bool, snapshot_every: int = 0) -> None:
-        """`Client.trainer` makes one."""
+        """Use `Client.trainer` to create one."""
         self._stream = stream
         self._store = store
         self._has_loss = has_loss
         self._next = int(stream.started.step)
-        # The step after those that were sent, and whether these wait for gradients.
+        # The step after those that were sent, and whether those need gradients from the client.
         self._sent, self._is_own = self._next, False
         self._has_ended = False
-        # Images that came before the result that somebody waited for.
+        # Images that arrived before an awaited result.
         self._early: deque[Images] = deque()
-        # Results of steps whose gradients are sent, until the worker tells them.
+        # Pending results of steps whose gradients were sent.
         self._late: deque[LateResult] = deque()
         self._snapshot_every = snapshot_every
-        # Batches that may be on their way, and the step that gradients were sent for last.
+        # The limit of batches in flight, and the last step whose gradients were sent.
         self._ahead, self._applied = 1, -1
 
     def __enter__(self) -> Trainer:
@@ -58,40 +58,40 @@ class Trainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ends the training, but keeps it on the worker, and tells how to go on, when an error leaves the block."""
+        """Ends the training; after an error the worker keeps it, and a log message explains how to resume it."""
         if error is not None and not self._has_ended and not isinstance(error, TrainingHeld | TrainingLost):
-            self._stream.tell_how_to_resume()
+            self._stream.log_how_to_resume()
         self.close(finish=error is None)
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> Trainer:
-        """The same trainer, whose calls `cancellation` ends from now on; None: nobody does."""
+        """Returns this trainer, whose calls `cancellation` cancels from now on; None: they cannot be cancelled."""
         self._stream.cancellation = cancellation
         return self
 
     @property
     def training_id(self) -> str:
-        """Names the training on the worker."""
+        """The id of the training on the worker."""
         return self._stream.started.training_id
 
     @property
     def lease(self) -> str:
-        """With it `Client.resume_trainer` takes the training up; whoever has it can."""
+        """The secret with which `Client.resume_trainer` resumes the training; keep it private."""
         return self._stream.started.lease
 
     @property
     def step_number(self) -> int:
-        """Of the next step."""
+        """The number of the next step."""
         return self._next
 
     @property
     def snapshot_step(self) -> int | None:
-        """The step of the newest snapshot when the training was begun or taken up; None: there is none."""
+        """The step of the newest snapshot when the training began or was last resumed; None: no snapshot."""
         started = self._stream.started
         return int(started.snapshot_step) if started.HasField("snapshot_step") else None
 
     @property
     def resumed(self) -> int:
-        """How often the training was taken up again after a connection, or a worker, was lost."""
+        """How often the training was resumed after a connection or a worker was lost."""
         return self._stream.resumed
 
     def steps(
@@ -104,15 +104,15 @@ class Trainer:
         image_format: ImageFormat = "float32",
         in_flight: int = _IN_FLIGHT,
     ) -> Iterator[StepResult]:
-        """Makes steps with the training's own loss, several on their way at a time.
+        """Runs steps with the training's own loss, several in flight at a time.
 
         Args:
-            count: how many.
-            batch: views of a step, chosen by the worker: each once before any comes again.
-            views: instead, the views of each step.
-            outputs: images to bring along: "color", "alpha", "depth", "expected_depth".
-            image_format: how they travel.
-            in_flight: steps on their way at the most. Those already sent are made even if the loop ends early.
+            count: the number of steps.
+            batch: the number of views of a step; the worker chooses them, each once before any is repeated.
+            views: the views of each step, instead of `batch`.
+            outputs: images to return: "color", "alpha", "depth", "expected_depth".
+            image_format: wire format of the images.
+            in_flight: maximum number of steps in flight. Steps already sent are done even if the loop ends early.
         """
         if not self._has_loss:
             raise InvalidArgument.of("loss", "expected a training with targets and a loss; use `batches` without them")
@@ -127,7 +127,7 @@ class Trainer:
             yield self.receive_step(self._images() if outputs else None)
 
     def step(self, /, views: Sequence[int] = (), **options: Any) -> StepResult:
-        """One step; `options` as those of `steps`."""
+        """Runs one step; `options` are those of `steps`."""
         return next(self.steps(1, views=[views] if views else None, **options))
 
     def batches(
@@ -140,16 +140,16 @@ class Trainer:
         image_format: ImageFormat = "float32",
         in_flight: int = 1,
     ) -> Iterator[Batch]:
-        """Renders the views of each step, for whoever computes the loss here: call `apply` of each batch.
+        """Renders the views of each step, for a loss that the client computes: call `apply` of each batch.
 
         Args:
-            count: steps.
-            batch: views of a step, chosen by the worker.
-            views: instead, the views of each step.
+            count: the number of steps.
+            batch: the number of views of a step, which the worker chooses.
+            views: the views of each step, instead of `batch`.
             outputs: images: "color", "alpha", "depth", "expected_depth".
-            image_format: how they travel.
-            in_flight: 1: each picture shows what all steps before have made, and `apply` returns when the step is
-                made. 2 to 4: the next ones are rendered, and travel, meanwhile, and lag behind by a step less.
+            image_format: wire format of the images.
+            in_flight: 1: each image includes all earlier steps, and `apply` returns when the step is done. 2 to 4: the
+                next images are rendered and transferred meanwhile, and miss up to `in_flight` - 1 earlier steps.
         """
         self._ahead = limit = whole_number("in_flight", in_flight, 1, 4)
         self._clear_up()
@@ -169,23 +169,23 @@ class Trainer:
         self.settle()
 
     def _rests_before(self, number: int) -> bool:
-        """Whether a step is only sent when no other waits for gradients: a snapshot is between two steps."""
+        """Whether a step is sent only once no other step lacks gradients, because a snapshot comes before it."""
         is_due = self._snapshot_every > 0 and number % self._snapshot_every == 0
         return is_due or self._stream.history_bytes > _HISTORY_BYTES
 
     def publish(self) -> SceneHandle:
-        """Makes the parameters as they are now the next version of the scene; returns its handle.
+        """Stores the current parameters as the next version of the scene; returns its handle.
 
         Raises:
-            SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` goes on with the steps.
-            VersionMismatch: somebody has updated it.
+            SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` resumes the training.
+            VersionMismatch: the scene was updated by another call.
         """
         self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
         published = self._received("published").message.published
         return self._store.handle(published.scene, self._stream.call())
 
     def scene(self) -> Scene:
-        """The scene as it is now, downloaded."""
+        """Downloads the current scene."""
         handle = self.publish()
         call = self._stream.call()
         attempts = self._stream.attempts(call)
@@ -196,12 +196,12 @@ class Trainer:
                 return found
 
     def snapshot(self) -> int:
-        """Has the worker write everything into its spool; returns the number of the next step."""
+        """Writes a snapshot into the worker's spool; returns the number of the next step."""
         self._stream.send(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot()), PayloadWriter())
         return int(self._received("snapshotted").message.snapshotted.step)
 
     def views(self) -> tuple[tuple[training_pb2.TrainingView, ...], Array | None]:
-        """The views as they are now, with refined poses, and the exposures [V, 3, 4] if they are optimised."""
+        """Downloads the current views, with refined poses, and the exposures [V, 3, 4] if they are optimised."""
         self._stream.send(training_pb2.TrainRequest(get_views=training_pb2.GetViews()), PayloadWriter())
         reply = self._received("views")
         found = reply.message.views
@@ -209,10 +209,10 @@ class Trainer:
         return tuple(found.views), exposures
 
     def close(self, *, finish: bool = True) -> None:
-        """Ends the training; no harm if it has ended.
+        """Ends the training; does nothing if it has ended.
 
         Args:
-            finish: let the worker forget it; what was not published is lost. False: it waits there for a while.
+            finish: remove it from the worker; unpublished changes are lost. False: the worker keeps it for a while.
         """
         has_ended, self._has_ended = self._has_ended, True
         if not has_ended and finish:
@@ -221,7 +221,7 @@ class Trainer:
                 try:
                     self._finish()
                 except (TrainingHeld, TrainingLost):
-                    # It is another client's to end.
+                    # Another client has resumed it and will end it.
                     raise
                 except LumigradError:
                     # An error ended the call, not the training.
@@ -234,7 +234,7 @@ class Trainer:
         self._received("finished")
 
     def apply(self, gradients: training_pb2.StepGradients, payload: PayloadWriter) -> LateResult:
-        """Sends what a batch's loss gives; `Batch.apply` does it."""
+        """Sends the gradients of a batch; `Batch.apply` calls this."""
         result = LateResult(int(gradients.number), self)
         self._stream.send(training_pb2.TrainRequest(gradients=gradients), payload, number=result.number)
         self._late.append(result)
@@ -244,12 +244,12 @@ class Trainer:
         return result
 
     def settle(self, awaited: LateResult | None = None) -> None:
-        """Wait for the results of gradients that were sent, up to the one that is awaited; None: all."""
+        """Waits for the results of gradients that were sent, up to `awaited`; None: all."""
         while self._late and not (awaited is not None and awaited.is_known):
             self.receive_step()
 
     def _clear_up(self) -> None:
-        """Ends what a loop has left that ended early: steps are made, pictures without gradients are forgotten."""
+        """Cleans up after a loop that ended early: completes steps, and discards images without gradients."""
         if self._is_own:
             self.settle()
             if self._next < self._sent:
@@ -267,7 +267,7 @@ class Trainer:
         image_format: str = "float32",
         own_loss: bool = False,
     ) -> None:
-        """Sends a step ahead; `receive_step` gives its result. Loops are easier: see `steps`."""
+        """Sends a step without waiting; `receive_step` returns its result. `steps` is simpler to use."""
         step = step_message(number, views, batch, outputs, image_format, own_loss)
         replies = 1 if own_loss or not outputs else 2
         self._stream.send(training_pb2.TrainRequest(step=step), PayloadWriter(), number=number, replies=replies)
@@ -280,36 +280,36 @@ class Trainer:
         return Images(reply.message.images, reply.reader)
 
     def receive_step(self, images: Images | None = None) -> StepResult:
-        """What the step did that was sent first of those whose results are to come."""
-        return self._told(self._received("done"), images)
+        """Waits for the result of the oldest step in flight and returns it."""
+        return self._record(self._received("done"), images)
 
-    def _told(self, reply: TrainReply, images: Images | None) -> StepResult:
+    def _record(self, reply: TrainReply, images: Images | None) -> StepResult:
         message = reply.message
         self._next = int(message.done.number) + 1
         result = StepResult.of(message.done, images, Timings.of(message.timings, 0.0))
         if self._late:
-            self._late.popleft().tell(result)
+            self._late.popleft().set_result(result)
         return result
 
     def _received(self, kind: str) -> TrainReply:
         while (reply := self._stream.receive()).kind != kind:
             if reply.kind == "done":
-                # Of a step that a loop sent ahead and did not wait for.
-                self._told(reply, None)
+                # The result of a step of an earlier loop, which did not wait for it.
+                self._record(reply, None)
             elif reply.kind == "images":
                 self._early.append(Images(reply.message.images, reply.reader))
         return reply
 
 
 class LateResult:
-    """What a step did, `StepResult`, once the worker has told: whoever looks at an attribute waits for it.
+    """The pending result of a step; its attributes are those of `StepResult`, and reading one waits for the result.
 
     Attributes:
-        number: of the step; known at once.
+        number: the number of the step; available immediately.
     """
 
     def __init__(self, number: int, trainer: Trainer) -> None:
-        """`trainer` gives the result to `tell`."""
+        """`trainer` passes the result to `set_result`."""
         self.number = number
         self._trainer = trainer
         self._result: StepResult | None = None
@@ -318,7 +318,7 @@ class LateResult:
         return getattr(self.result(), name)
 
     def result(self) -> StepResult:
-        """The result itself; waits for it."""
+        """Waits for the result and returns it."""
         if self._result is None:
             self._trainer.settle(self)
         assert self._result is not None
@@ -326,25 +326,25 @@ class LateResult:
 
     @property
     def is_known(self) -> bool:
-        """Whether `result` returns at once."""
+        """Whether `result` returns without waiting."""
         return self._result is not None
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> LateResult:
-        """The same result; whoever waits for it is ended by `cancellation`."""
+        """Returns this result, waiting for which `cancellation` can end."""
         self._trainer._cancelled_by(cancellation)
         return self
 
-    def tell(self, result: StepResult) -> None:
-        """Give the result."""
+    def set_result(self, result: StepResult) -> None:
+        """Sets the result."""
         self._result = result
 
 
 class Batch:
-    """The pictures of one step, which waits for the gradient of a loss.
+    """The images of one step, which is completed by the gradients of a loss.
 
     Attributes:
-        images: what was asked for; also as attributes of the batch: `batch.color` [C, H, W, K].
-        views: which were rendered.
+        images: the requested images; also attributes of the batch: `batch.color` [C, H, W, K].
+        views: the views that were rendered.
     """
 
     def __init__(self, trainer: Trainer, images: Images) -> None:
@@ -356,18 +356,18 @@ class Batch:
         return getattr(self.__dict__["images"], name)  # type: ignore[no-any-return]
 
     def apply(self, /, *, gradient_format: WireFormat = "float32", **gradients: Any) -> LateResult:
-        """Makes the step. With more than one in flight it does not wait for the worker: that is for the result to do.
+        """Completes the step. With more than one step in flight this does not wait; reading the result does.
 
         Args:
-            gradient_format: how the gradients travel.
-            gradients: dL/d output by its name, shaped as the output.
+            gradient_format: wire format of the gradients.
+            gradients: dL/d output by its name, with the shape of the output.
         """
         payload = PayloadWriter()
         message = _gradients_message(self.images.number, gradients, gradient_format, payload)
         return self._trainer.apply(message, payload)
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> Batch:
-        """The same batch, whose calls `cancellation` ends."""
+        """Returns this batch, whose calls `cancellation` cancels."""
         self._trainer._cancelled_by(cancellation)
         return self
 

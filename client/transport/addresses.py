@@ -106,7 +106,7 @@ class Targets:
             except OSError as error:
                 failures.append(f"{entry} is not known here ({error})")
         if not found:
-            why = "; ".join(failures) or "no address was told"
+            why = "; ".join(failures) or "the look-up returned no address"
             raise Unavailable(f"no worker at {self.text}: {why}; {TARGETS}")
         return tuple(found)
 
@@ -140,7 +140,7 @@ def _entries(targets: str | Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(named, str):
         scheme = next((scheme for scheme in _NUMERIC if named.startswith(scheme)), "")
         parts = named.removeprefix(scheme).split(",")
-        # One address stays as it is: gRPC knows what it means.
+        # A single address is passed to gRPC unchanged.
         named = [named] if len(parts) == 1 else parts
     return tuple(dict.fromkeys(_checked(named)))
 

@@ -75,7 +75,7 @@ class Call:
     Attributes:
         timeout_s: of all of it, seconds.
         affinity: the key that its RPCs are routed by; empty: none, any worker may answer them.
-        cancellation: ends it from another thread; None: nobody does.
+        cancellation: cancels it from another thread; None: it cannot be cancelled.
         trace: what is noted of it.
     """
 
@@ -132,20 +132,20 @@ class Call:
     def check(self) -> None:
         """Raises Cancelled if the call was cancelled."""
         if self.cancellation is not None and self.cancellation.wait(0.0):
-            raise nobody_waits()
+            raise cancelled_here()
 
     def pause(self, seconds: float) -> None:
         """Sleeps; raises Cancelled as soon as the call is cancelled."""
         if self.cancellation is None:
             time.sleep(seconds)
         elif self.cancellation.wait(seconds):
-            raise nobody_waits()
+            raise cancelled_here()
 
     def watching(self, rpc: Any) -> AbstractContextManager[None]:
         """Within the `with` block, cancelling the call cancels the RPC."""
         return nullcontext() if self.cancellation is None else self.cancellation.watch(rpc)
 
 
-def nobody_waits() -> Cancelled:
+def cancelled_here() -> Cancelled:
     """The exception of a call that was cancelled in this process."""
-    return Cancelled("nobody waits for the call any more")
+    return Cancelled("this program cancelled the call")

@@ -32,7 +32,7 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Whoever waits for a reply receives it, without other threads in between.
+    # The waiting thread receives the reply itself, without a hand-over between threads.
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
@@ -106,7 +106,7 @@ class Access:
         metadata: goes with each call.
         credentials: of encrypted channels; None: plain text.
         lane: how large payloads travel.
-        keepalive_s: of a connection that says nothing for so long it is found out whether it still leads anywhere.
+        keepalive_s: a connection without traffic is probed after so many seconds.
     """
 
     timeout_s: float

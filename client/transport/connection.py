@@ -1,4 +1,4 @@
-"""RPCs to one worker: deadlines, payload streams and typed exceptions. Repeats nothing; knows no scene or camera."""
+"""RPCs to one worker: deadlines, payload streams and typed exceptions, without retries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import Cancelled, Internal, LumigradError
 from lumigrad.client.transport.addresses import Address
-from lumigrad.client.transport.call import AFFINITY_METADATA, Call, nobody_waits
+from lumigrad.client.transport.call import AFFINITY_METADATA, Call, cancelled_here
 from lumigrad.client.transport.channel import Access, open_channel
 from lumigrad.client.transport.lanes import Lanes, StreamTrip, Trips
 from lumigrad.client.transport.status import exception_of
@@ -39,13 +39,13 @@ M = TypeVar("M", bound=Message)
 # Makes the header of a request and appends the tensors to the payload; called anew for each attempt.
 Build = Callable[[PayloadWriter], Message]
 
-# No reply can be as long; a header that says so is broken.
+# The largest payload of a reply; a header that announces more is invalid.
 REPLY_LIMIT_BYTES = 1 << 36
 # Memory of replies that is kept for the next ones. What is smaller the C library keeps by itself.
 _LEAST_KEPT_BYTES = 32 << 20
 _MOST_KEPT_BYTES = 512 << 20
 
-# Of a call whose answer nobody waits for.
+# The time-out of calls whose replies are not used.
 _TELL_S = 5.0
 _FORKED = (
     "this process was forked from one that had calls under way, as a client of several workers always has, or a "
@@ -178,7 +178,7 @@ class Connection:
         try:
             yield left
         except grpc.RpcError as error:
-            # Whoever stops waiting, or closes the client, has cancelled the call.
+            # The call may have failed because it was cancelled or the client was closed.
             call.check()
             if self._closed:
                 raise Cancelled(f"the client was closed during a call to {self.target}") from error
@@ -197,7 +197,7 @@ class Connection:
             with call.watching(rpc):
                 return rpc.result()
         except grpc.FutureCancelledError:
-            raise nobody_waits() from None
+            raise cancelled_here() from None
 
     def _sent(self, method: Any, header: Message, trip: StreamTrip, call: Call) -> tuple[Any, Any, _Metadata]:
         """Returns the method to call, its request and its metadata."""

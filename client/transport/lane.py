@@ -27,7 +27,7 @@ PATIENCE_S = 2.0
 
 
 class LaneFailed(Exception):
-    """The lane cannot be used; the text says why."""
+    """The lane cannot be used; the text is the reason."""
 
 
 class Lane:
@@ -198,5 +198,5 @@ class Lane:
                     self._unsent.appendleft(packet)
                     return
                 except OSError:
-                    # Nobody is left to hear it.
+                    # The worker has closed the socket.
                     return

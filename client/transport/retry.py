@@ -13,9 +13,9 @@ from lumigrad.client.transport.call import Call
 
 _FIRST_DELAY_S = 0.05
 _LARGEST_DELAY_S = 2.0
-# A call that takes its worker down must not take down all that come after it.
+# Limit of the workers that may die during one call, which may be the cause.
 _MOST_LOST = 3
-# What a call needs may be lost again while it is put again, with each worker that dies then.
+# Limit of uploads of a call's missing scenes: each worker that dies meanwhile loses them again.
 MOST_REPAIRS = 3
 
 Passing = Unavailable | Cancelled | ResourceExhausted
@@ -24,17 +24,17 @@ Passing = Unavailable | Cancelled | ResourceExhausted
 class Backoff:
     """The pauses between the attempts of one call.
 
-    What may pass is Unavailable, unless it is lasting; ResourceExhausted, if the worker says when to come back; and
-    Cancelled, if neither the caller nor the worker asked for it.
+    Temporary errors are Unavailable, unless it is lasting; ResourceExhausted, if the worker suggests a delay; and
+    Cancelled, if neither the caller nor the worker cancelled the call.
     """
 
     def __init__(self, call: Call, retry_s: float) -> None:
-        """Before the first attempt.
+        """Starts before the first attempt.
 
         Args:
-            call: a worker without room is waited for as long as it lasts.
-            retry_s: while no worker answers, no attempt starts later than this after the first one that failed; 0:
-                nothing is repeated.
+            call: the call; attempts with a worker that is full continue until its time-out.
+            retry_s: while no worker answers, no attempt starts later than this after the first failure; 0: there are
+                no retries.
         """
         self._call = call
         self._retry_s = retry_s
@@ -43,9 +43,9 @@ class Backoff:
         self._lost = 0
 
     def after(self, error: Passing, has_others: Callable[[], bool] = lambda: False) -> None:
-        """Waits until the next attempt; raises `error`, which ended the last one, if there is none.
+        """Waits until the next attempt; raises `error`, which ended the last one, if there is no further attempt.
 
-        If the next one is made elsewhere, where nobody has failed yet (`has_others`), it is made at once.
+        Does not wait if the next attempt goes to a worker that has not failed yet (`has_others`).
         """
         if isinstance(error, ResourceExhausted):
             self._wait_for_room(error)
@@ -100,7 +100,7 @@ class Attempts:
     """
 
     def __init__(self, call: Call, retry_s: float, *, waits_for_room_only: bool = False) -> None:
-        """Before the first attempt; see `Backoff`. With `waits_for_room_only` a worker that is away is given up."""
+        """Starts before the first attempt; see `Backoff`. `waits_for_room_only`: retry only if the worker is full."""
         self.number = 0
         self._backoff = Backoff(call, retry_s)
         self._waits_for_room_only = waits_for_room_only

@@ -41,7 +41,7 @@ from lumigrad.client.transport.addresses import (
 from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2
 
-# What TLS and gRPC say of a connection that cannot be, and what that usually means.
+# Parts of the messages of TLS and gRPC for a failed handshake, and their usual cause.
 _HANDSHAKES = {
     "WRONG_VERSION_NUMBER": f"it seems to serve plain text; {PLAIN_TEXT}, or start it with --tls-cert and --tls-key",
     "certificate has expired": "its certificate has expired; renew the file of --tls-cert",
@@ -49,13 +49,13 @@ _HANDSHAKES = {
     "Hostname Verification Check failed": "its certificate is for another name; use a name that it was made for",
     "Peer name": "its certificate is for another name; use a name that it was made for",
 }
-# What is heard of somebody who accepts the connection and then does not like its first bytes.
+# Messages if the server accepts a connection and then rejects its first bytes.
 _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
-# In which somebody at this machine accepts a connection.
+# The time-out for connecting to a port of this machine.
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
 
-# The way to a tensor in a message, which callers know by its name alone.
+# The path of a tensor in a message, without which its name is the name of the caller's argument.
 _TO_TENSOR = re.compile(r"^(?:\w+\.)*scene\.(?:spheres|gaussians|mesh)\.")
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
@@ -77,11 +77,12 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     about = {"target": target, "text": text, "timeout_s": timeout_s, "code": call.code().name}
     for detail in details.unpack(metadata):
         if type(detail) in _DETAILS:
-            kind, told = _DETAILS[type(detail)]
+            kind, template = _DETAILS[type(detail)]
             facts = {field.name: getattr(detail, field.name) for field in detail.DESCRIPTOR.fields}
-            return kind(told.format(**about, **facts), **{name: facts[name] for name in facts if hasattr(kind, name)})
-    kind, told = _CODES.get(call.code(), (Internal, "the worker at {target} answered {code}: {text}"))
-    return kind(told.format(**about))
+            attributes = {name: facts[name] for name in facts if hasattr(kind, name)}
+            return kind(template.format(**about, **facts), **attributes)
+    kind, template = _CODES.get(call.code(), (Internal, "the worker at {target} answered {code}: {text}"))
+    return kind(template.format(**about))
 
 
 def _was_lost(call: Any) -> bool:
@@ -93,7 +94,7 @@ def _was_lost(call: Any) -> bool:
 
 
 def _was_begun(call: Any) -> bool:
-    """Whether a worker took the call, and did not end it itself: one that refuses it says so with RetryInfo."""
+    """Whether a worker began the call and did not end it itself: a worker that refuses a call sends RetryInfo."""
     refused = details.find(call.trailing_metadata(), error_details_pb2.RetryInfo)
     return bool(call.initial_metadata()) and refused is None
 

@@ -92,7 +92,7 @@ class RoutedAttempts:
         """Before the first attempt of a call about `subject`, which `route` leads to a worker; None: the subject's own.
 
         The forward state of `context` is used for as long as its worker has it; with `to_release` the worker forgets it
-        then. With `any_version` a copy is put again also where somebody updated the scene meanwhile.
+        then. With `any_version` a copy is also stored again if the scene was updated meanwhile.
         """
         self._route = route = route or pool.route(subject)
         self.kept: Kept | None = None if context is None else context.take(to_release=to_release)
@@ -270,15 +270,15 @@ class RoutedAttempts:
         """Waits for the next attempt; raises if no time is left for one.
 
         Raises:
-            Unavailable: nobody answered, for `retry_s` and the time of the last attempt; the text names all of them.
+            Unavailable: no worker answered for `retry_s` and the time of the last attempt; the text lists them all.
         """
         try:
             self._backoff.after(error, self._has_others)
         except Unavailable as last:
             if len(self._failures) < 2 or last.is_lasting:
                 raise
-            told = "; ".join(f"{target}: {failure}" for target, failure in self._failures.items())
-            text = f"none of {len(self._failures)} workers answered: {told}"
+            failures = "; ".join(f"{target}: {failure}" for target, failure in self._failures.items())
+            text = f"none of {len(self._failures)} workers answered: {failures}"
             raise Unavailable(text, was_begun=last.was_begun) from last
         return True
 

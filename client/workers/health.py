@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 _WATCH, _CHECK = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
-# The request for the worker as a whole, and the reply that says SERVING: one field each, so that no stub is needed.
+# The request for the whole worker, and the reply SERVING. Each has one field, so no generated messages are needed.
 _WHOLE = b""
 _SERVING = b"\x08\x01"
 # Between two watches; what follows a refusal grows, since a worker only lets so many watch.

@@ -27,7 +27,7 @@ from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
 from lumigrad.client.workers.worker import Worker
 
 _NAME_BYTES = 8
-# Between two looks at who the workers are, where that may change; and after a call that found nobody, at the least.
+# How often the addresses of workers are looked up where they may change, and the least pause between two look-ups.
 _LOOK_S = 5.0
 _KEEPALIVE_S = 10.0
 _SOON_S = 0.5
@@ -36,8 +36,8 @@ _SOON_S = 0.5
 class Pool:
     """The workers of a client, one or many. Safe to use from several threads.
 
-    Each call goes to the worker that its scene belongs to, and to the next one if that one is away. A lone worker is
-    not watched between calls: a client that has none under way survives a fork.
+    Each call goes to the worker of its scene, and to the next one if that one is unavailable. The health of a lone
+    worker is not watched between calls, so that a client without calls in progress survives a fork.
     """
 
     def __init__(self, targets: Targets, access: Access) -> None:
@@ -45,18 +45,18 @@ class Pool:
         self.target = targets.text
         self.retry_s = access.retry_s
         self._targets = targets
-        # Another worker is asked sooner than one who has nobody else would be given up.
+        # With several workers a dead connection is detected sooner, because another worker can answer.
         self._access = access if targets.is_lone else replace(access, keepalive_s=_KEEPALIVE_S)
         self._keys = Keys()
         self._lock = threading.Lock()
         self._workers: dict[str, Worker] = {}
-        # No longer among the workers, but somebody may still have a forward state or a training there.
+        # Workers that were removed, but may still have forward states or trainings of this client.
         self._retired: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._is_missed = threading.Event()
         self._is_closed = False
         self._is_looking = False
         if not targets.is_lone:
-            # Nobody else ends the threads that watch them.
+            # Ends the threads that watch the workers' health.
             weakref.finalize(self, _close_all, self._workers)
         if targets.is_fixed:
             self._adopt(targets.addresses())
@@ -69,9 +69,9 @@ class Pool:
         facts: Callable[[], Facts] | None = None,
         cancellation: Cancellation | None = None,
     ) -> Call:
-        """Begins a call of the user, to be used as a `with` block; `timeout_s` is of all of it, None: the client's.
+        """Begins a call of the user, for a `with` block; `timeout_s` applies to the whole block, None: the client's.
 
-        Its trace is named by the `method` that it mainly calls, and tells what `facts` returns.
+        Its trace span is named by the `method` that it mainly calls and has the attributes that `facts` returns.
         """
         return Call(self.timeout_of(timeout_s), cancellation=cancellation, trace=tracing.begin(method, facts))
 
@@ -89,16 +89,16 @@ class Pool:
             return self._keys.route(subject)
         if isinstance(subject, World | Mesh):
             return Route(self.members()[0].store.worlds)
-        # Of its own, by which the forward state is found of what travels with its call.
+        # A random key, by which the forward state of a scene that is sent with its call is found again.
         return Route(secrets.token_hex(_NAME_BYTES))
 
     def present(self) -> Sequence[Worker]:
-        """Returns the workers that are not known to be away; all of them if every one is away."""
+        """Returns the workers that are not known to be unavailable; all of them if every one is unavailable."""
         members = self.members()
         return [worker for worker in members if worker.health.standing is not Standing.GONE] or members
 
     def attempts_at_each(self, call: Call) -> Iterator[tuple[Worker, Attempts]]:
-        """Yields each present worker with its attempts; only a lone worker is waited for while it is away."""
+        """Yields each present worker with its attempts; an unavailable worker is retried only if it is the only one."""
         is_one_of_many = len(self.members()) > 1
         for worker in self.present():
             yield worker, Attempts(call, self.retry_s, waits_for_room_only=is_one_of_many)
@@ -109,7 +109,7 @@ class Pool:
 
     def put(self, scene: Scene, call: Call, *, route: Route | None = None) -> SceneHandle:
         """Stores a scene on the worker that it belongs to, or where `route` leads."""
-        # A world's hash depends on what the worker calls its meshes.
+        # A world's hash depends on the names that the worker gives to its meshes.
         digest = None if isinstance(scene, World) else self.key(scene)
         route = route or Route(self.key(scene) if digest is None else digest)
         attempts = RoutedAttempts(self, route, call)
@@ -126,7 +126,7 @@ class Pool:
         return [replace(route, address=worker.target) for worker in ready[:most]] or (route,)
 
     def follow(self, leader: Worker, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Changes copies of a scene on other workers at once, or on those that are away when they are asked next."""
+        """Updates the copies of a scene on other workers; those unavailable now are updated by their next call."""
         for worker in self.members():
             if worker is not leader:
                 worker.store.note_change(before, after, changes)
@@ -156,12 +156,12 @@ class Pool:
         """Looks up the workers' addresses again.
 
         Raises:
-            Unavailable: nobody could tell, and nobody is known.
+            Unavailable: the look-up failed, and no addresses from an earlier one are known.
         """
         try:
             self._adopt(self._targets.addresses())
         except Unavailable:
-            # Whoever was told last is better than nobody.
+            # Keep the addresses of the last successful look-up.
             if not self._workers:
                 raise
 
@@ -180,12 +180,12 @@ class Pool:
         with self._lock:
             if self._is_closed:
                 return
-            told = {address.target: address for address in addresses}
-            for target in [target for target in self._workers if target not in told]:
+            found = {address.target: address for address in addresses}
+            for target in [target for target in self._workers if target not in found]:
                 worker = self._workers.pop(target)
                 worker.health.close()
                 self._retired.add(worker)
-            for target, address in told.items():
+            for target, address in found.items():
                 if target not in self._workers:
                     worker = self._workers[target] = Worker(address, self._access)
                     if not self._targets.is_lone:
@@ -209,7 +209,7 @@ def _look_on(pool: weakref.ref[Pool], is_missed: threading.Event) -> None:
         alive = pool()
         if alive is None or alive._is_closed:
             return
-        # Calls hear of it.
+        # The next call raises the error.
         with suppress(LumigradError):
             alive.look()
         del alive

@@ -17,11 +17,10 @@ from lumigrad.v1 import scene_pb2
 
 
 def ranked(key: str, names: Iterable[str]) -> list[str]:
-    """The names in the order in which a key prefers them.
+    """Sorts names by their weights for a key, the largest first.
 
-    Each name has a weight that depends on the key and on that name alone. Without one name, the order of the others
-    stays; a new one comes first for its share of the keys. Who comes first without it is the second: the keys of a
-    worker that is lost spread over all others.
+    A weight depends on the key and one name only. Removing a name therefore keeps the order of the others, so the keys
+    of a lost worker are spread over all others; a new name comes first for its share of the keys.
     """
     return sorted(names, key=lambda name: (_weight(key, name), name), reverse=True)
 
@@ -32,14 +31,14 @@ def _weight(key: str, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a call should go.
+    """The route of a call.
 
     Attributes:
-        key: of the scene, which its RPCs are routed by too; the same key prefers the same workers in the same order.
-            Empty: there is none, any will do.
-        address: the worker that has the scene, if that is not for the key to say; empty: nobody knows.
-        is_movable: whether the call can be made anywhere, since what a worker lacks can be sent there.
-        copies: how many of the workers that the key prefers share the calls.
+        key: the key of the scene, by which proxies route its RPCs too; it determines the order of preferred workers.
+            Empty: there is no key, and any worker can serve the call.
+        address: the worker that has the scene, if the key does not determine it; empty: unknown.
+        is_movable: whether any worker can serve the call, because the client can upload the scene.
+        copies: how many of the preferred workers share the calls.
     """
 
     key: str = ""
@@ -48,19 +47,19 @@ class Route:
     copies: int = 1
 
 
-# What is asked about: a stored scene, what travels with the call and needs its meshes stored, or nothing stored at all.
+# The subject of a call: a stored scene, a world or mesh to be stored, an explicit route, or nothing stored.
 Subject: TypeAlias = SceneHandle | World | Mesh | Route | None
 
 
 class Keys:
-    """The keys of scenes; all clients find the same ones."""
+    """The keys of scenes, which are the same in all clients."""
 
     def __init__(self) -> None:
-        # Meshes are placed again and again, and hashing a large one takes milliseconds.
+        # Meshes are used in many worlds, and hashing a large one takes milliseconds.
         self._of_meshes: WeakKeyDictionary[Mesh, str] = WeakKeyDictionary()
 
     def of(self, scene: Scene) -> str:
-        """The key of a scene that is put: the hash of its content."""
+        """Returns the key of a scene to be stored: the hash of its content."""
         if isinstance(scene, Mesh):
             return self._of_mesh(scene)
         return scene_hash(scene, self._references(scene) if isinstance(scene, World) else ())
@@ -74,11 +73,11 @@ class Keys:
         if isinstance(subject, Mesh):
             return Route(self._of_mesh(subject))
         if isinstance(subject, World):
-            # The poses that it is asked about change all the time; its meshes stay where they are.
+            # A world's poses change often, so only its meshes determine the key.
             meshes = {reference.scene_id for reference in self._references(subject) if reference is not None}
             return Route(hashlib.sha256(" ".join(sorted(meshes)).encode()).hexdigest() if meshes else "")
         key = subject.affinity_key
-        # One that was found by its name alone is where it was found.
+        # A scene that was found by its name alone is called on the worker where it was found.
         is_found = subject.scene is None or key == subject.scene_id
         return Route(key, subject.address if is_found else "", subject.scene is not None, subject.replicas)
 

@@ -60,7 +60,7 @@ class SceneStore:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
 
         With `newest`, of a world's meshes that this client updated meanwhile, the last version. `digest` is the hash of
-        the content, if the caller has it; of a world nobody can have it before.
+        the content, if the caller has computed it; never given for a world.
         """
         call = call.to(self.worlds if isinstance(scene, World | Mesh) else "")
         references = self.meshes.references(scene, call, anew=True, newest=newest) if isinstance(scene, World) else ()
@@ -120,7 +120,7 @@ class SceneStore:
                 if not self._changes:
                     return
                 before, after, changes, update_id = self._changes[0]
-                # One that somebody else has changed is another scene.
+                # A scene that another client has changed counts as another scene.
                 with suppress(SceneNotFound, VersionMismatch):
                     changed = self.update(before, self.reference(before), changes, update_id, call)
                     self._note_restored(after, changed)
@@ -257,7 +257,7 @@ class WorldMeshes:
         """The name and version of each obstacle's mesh.
 
         With `anew` it is looked up whether all that was stored is still there, and what is not is put again; with
-        `any_version` also where somebody updated a mesh meanwhile. With `newest`, of meshes that this client updated,
+        `any_version` also if a mesh was updated meanwhile. With `newest`, of meshes that this client updated,
         the last version.
         """
         found: dict[int, SceneHandle] = {}

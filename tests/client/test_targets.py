@@ -80,7 +80,7 @@ def test_a_function_that_tells_nobody_is_unavailable() -> None:
 
     with (
         Client(workers, retry_s=0) as client,
-        pytest.raises(Unavailable, match="no worker at workers: no address was told"),
+        pytest.raises(Unavailable, match="no worker at workers: the look-up returned no address"),
     ):
         client.info()
 

@@ -45,7 +45,7 @@ class Worker:
         while not allowed.wait(0.01) and time.monotonic() < until:
             if cancellation.wait(0.0):
                 self.cancelled.append(request.number)
-                raise Cancelled("nobody waits for the call any more")
+                raise Cancelled("this program cancelled the call")
         return request.number, order
 
     def deliver(self, picture: tuple[int, Order]) -> None:

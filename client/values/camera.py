@@ -176,7 +176,9 @@ def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
             f"got {coefficients.tolist()}",
         )
     if len(coefficients) and projection != "pinhole":
-        raise InvalidArgument.of("distortion", f'expected none, since model="{projection}" has no distortion')
+        raise InvalidArgument.of(
+            "distortion", f'expected none for model="{projection}", which does not support distortion'
+        )
     return tuple(float(value) for value in coefficients)
 
 

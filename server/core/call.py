@@ -226,7 +226,7 @@ class Call:
         # Whether a long call has received part of a request, but not its whole payload.
         self.is_payload_due = False
         # Called with engine, operation and stages of each request of a long call.
-        self.tell_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
+        self.report_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
         # Whether the call has many requests, and when the last arrived or was answered (monotonic clock).
         self.is_long = False
         self.renewed = time.monotonic()
@@ -326,7 +326,7 @@ def priority_of(context: grpc.ServicerContext) -> Priority:
     return _BY_NAME[str(name)]
 
 
-# A call without a first message takes a place and costs its caller nothing, so it ends early.
+# A call without a first message occupies a slot at no cost to its caller, so it ends early.
 _SILENT_SECONDS = 10.0
 
 
@@ -343,11 +343,11 @@ class Patience:
         """The reason to end a call that began at `started` (monotonic clock); empty if it may continue."""
         now = time.monotonic()
         if call.is_long and now - max(started, call.renewed) > self.call_seconds:
-            return f"the caller asked for nothing for {self.call_seconds:g} s (--max-call-seconds)"
+            return f"the caller sent no request for {self.call_seconds:g} s (--max-call-seconds)"
         if not call.is_long and now - started > self.call_seconds:
             return f"the call took longer than {self.call_seconds:g} s (--max-call-seconds)"
         if not call.has_begun and call.receiving.seconds > _SILENT_SECONDS:
-            return f"the caller said nothing for {_SILENT_SECONDS:g} s"
+            return f"the caller sent no first message for {_SILENT_SECONDS:g} s"
         # The next request of a long call may take long.
         is_due = call.is_payload_due or not call.is_long
         for wait, verb in ((call.receiving, "sent"), (call.sending, "took")):

@@ -251,7 +251,7 @@ class Config:
 
 _PORTS = ("port", "metrics_port")
 _TIMES = ("batch_wait_ms", "lame_duck_seconds", "drain_seconds")
-# 0 stands for something else.
+# Sizes that may be 0, which means a default or "disabled".
 _SIZES = ("lane_mib", "device_memory_mib")
 
 

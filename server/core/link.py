@@ -1,4 +1,4 @@
-"""A worker's end of the socket to its supervisor: the order comes, announcements and heartbeats go."""
+"""A worker's end of the socket to its supervisor: receives the order, sends announcements and heartbeats."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class WorkerEnd:
 
     def beat(self) -> None:
         """Send a heartbeat."""
-        # A stopped supervisor must not block the worker; when it continues it finds enough beats.
+        # A stopped supervisor must not block the worker; the beats already in the buffer suffice when it continues.
         with contextlib.suppress(OSError):
             self._line.send(BEAT + b"\n", socket.MSG_DONTWAIT)
 
 
 def signal_pipe(numbers: Iterable[signal.Signals]) -> int:
-    """Have signals written to a pipe, whichever thread they meet; returns its reading end."""
+    """Write signals to a pipe, whichever thread receives them; returns its reading end."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)

@@ -53,7 +53,7 @@ _GAUGES = {
     "calls_in_progress": "Calls in progress.",
     "calls_limit": "Maximum number of calls in progress.",
     "call_threads": "Threads that answer calls.",
-    "call_threads_busy": "Threads that are at a call.",
+    "call_threads_busy": "Threads that are processing a call.",
     "transit_bytes": "Payload bytes of calls in progress.",
     "transit_limit_bytes": "Maximum payload bytes of calls in progress.",
     "lanes": "Open shared-memory lanes.",
@@ -84,7 +84,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        # Called before the metrics are read, to bring them up to date.
+        # Called before the metrics are read, to update them.
         self.before_read: Callable[[], None] = lambda: None
         registry.register(_Before(self))
         # `_created` series would double the number of series and are not used.
@@ -230,7 +230,7 @@ class _Before(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Bring the metrics up to date; yields none."""
+        """Update the metrics; yields none."""
         self._metrics.before_read()
         return iter(())
 

@@ -62,7 +62,7 @@ class Receiver(Generic[M]):
 def assembled(
     assembler: PayloadAssembler, first: Frame[Any], frames: Iterator[Frame[Any]], limit: str, other: str
 ) -> memoryview:
-    """Receive a whole payload; InvalidArgumentError, that expected `limit` and got `other`, for a frame with fields."""
+    """Receive a whole payload; for a frame with fields InvalidArgumentError (expected `limit`, got `other`)."""
     assembler.add(first.data)
     while not assembler.is_full:
         frame = next(frames, None)

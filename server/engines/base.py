@@ -82,7 +82,7 @@ class Engine:
 
     Attributes:
         name: The engine's name in metrics and messages.
-        batched: One plan and its inputs for several of one kind and scene; the outputs are theirs, concatenated.
+        batched: Combines several plans of one kind and scene, and their inputs; the outputs are concatenated.
         shared: The parts that a state shares with others and does not count.
     """
 
@@ -94,7 +94,7 @@ class Engine:
 
 
 def batched_views(plans: Sequence[Any], inputs: Sequence[Any]) -> tuple[Plan, Any]:
-    """All views of the one scene."""
+    """Concatenate the views of several calls for one scene."""
     return replace(plans[0], cameras=[camera for plan in plans for camera in plan.cameras]), inputs[0]
 
 

@@ -106,7 +106,7 @@ class Content(Protocol):
 
 
 class Rules(ABC):
-    """Which tensors scenes of one kind have, and what may be in them."""
+    """The rules for the tensors of one kind of scene: names, types, shapes and values."""
 
     # Its field in `Scene`, and the engine that computes with it.
     name: str
@@ -122,7 +122,7 @@ class Rules(ABC):
 
     @abstractmethod
     def check_values(self, tensors: Tensors, field: str) -> None:
-        """Check what only the device can see quickly."""
+        """Check the values, on the device, where it is fast."""
 
     @abstractmethod
     def count(self, shapes: Shapes) -> int:

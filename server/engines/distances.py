@@ -21,7 +21,7 @@ SEMANTICS = names_of(distance_pb2.DistanceSemantics)
 _REDUCTIONS = names_of(distance_pb2.Reduction)
 # The name of the engine in messages, logs and metrics.
 ENGINE = "meshes"
-# Kernels' names of outputs that clients know by another name.
+# The kernels' names of outputs that have another name in the protocol.
 _KERNEL_NAMES = {"obstacle": "instance"}
 _CALLER_NAMES = {kernel: caller for caller, kernel in _KERNEL_NAMES.items()}
 _VECTORS = {"gradient": 4, "normal": 3, "closest": 3}
@@ -163,7 +163,7 @@ class DistanceInputs:
 
 @dataclass(frozen=True)
 class _Forward:
-    """The result of a query, by the clients' names."""
+    """The result of a query, by the names of the protocol."""
 
     outputs: Mapping[str, torch.Tensor]
     evaluation: meshes.Evaluation
@@ -224,7 +224,7 @@ def _batched(plans: Sequence[DistancePlan], inputs: Sequence[DistanceInputs]) ->
 
 
 def _shared(state: meshes.State) -> list[meshes.Shape]:
-    """The shapes of the world, which an update may have left to this state alone."""
+    """The shapes of the world; after an update of the world only this state may still use them."""
     shapes = {id(instance.shape): instance.shape for instance in state.world.instances}
     return [shape for shape in shapes.values() if not isinstance(shape, meshes.Cuboid)]
 

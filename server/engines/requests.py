@@ -59,14 +59,14 @@ class Plan(ABC):
 
     @abstractmethod
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
-        """About what a forward pass takes of the device's memory, its outputs and its state included."""
+        """The approximate device memory of a forward pass, outputs and forward state included."""
 
     @abstractmethod
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """The approximate memory of a backward pass, gradients included, without the forward state."""
 
     def value_bytes(self, output: str) -> int:
-        """The size of a value of an output: float32 or int32 unless an engine says otherwise."""
+        """The bytes of one value of an output: 4, for float32 or int32, unless an engine overrides this."""
         return 4
 
 

@@ -1,4 +1,4 @@
-"""Runs the engines' kernels for calls, on the device's thread; stops between parts when no caller waits any more."""
+"""Runs the engines' kernels for calls, on the device's thread; stops between parts once all its calls have ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Task:
     scene: scene_pb2.SceneRef | None
 
     def cost(self, operation: str, nbytes: int, payload_bytes: int) -> Cost:
-        """The cost of an operation; its time is unknown if the scene came with the request: each may be another."""
+        """The cost of an operation; if the scene came with the request, it has no history and its time is unknown."""
         kind = None
         if self.scene is not None and self.plan.kind is not None:
             kind = operation, self.engine.name, self.scene.scene_id, self.plan.kind
@@ -54,7 +54,7 @@ class ForwardRequest(Protocol):
 
     @property
     def task(self) -> Task:
-        """What is computed."""
+        """The task to compute."""
 
     @property
     def formats(self) -> ImageFormats:
@@ -181,7 +181,7 @@ class EngineRunner:
 
 
 def _check_any(calls: Sequence[Call]) -> None:
-    """Raise if all calls have ended: as long as one waits, the others' views are computed too."""
+    """Raise if all calls have ended; as long as one has not, the views of all are computed."""
     # `ended` also notes in each call that it was checked.
     ended = [call.ended() for call in calls]
     if None not in ended:

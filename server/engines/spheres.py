@@ -157,7 +157,9 @@ def _check_opencv(message: camera_pb2.OpenCVCamera, field: str) -> None:
     projection = projection_of(message, field)
     require(projection == "pinhole", f"{field}.projection", "pinhole, the one projection of spheres", projection)
     distortion = len(message.distortion)
-    require(distortion == 0, f"{field}.distortion", "no values: spheres know no distortion", f"{distortion} values")
+    require(
+        distortion == 0, f"{field}.distortion", "no values: spheres do not support distortion", f"{distortion} values"
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: Config, history: History | None = None, supervisor: WorkerEnd | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; a second one ends the process at once, unless a supervisor sees to that.
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once, unless a supervisor does that.
 
     Prints one line to standard output when calls are answered, or has the supervisor do so:
     "listening on HOST:PORT (metrics PORT)".

@@ -83,7 +83,7 @@ def _read(path: str) -> Mapping[str, str]:
         if tenant_of.setdefault(digest, tenant) != tenant:
             raise ConfigError(f"--tokens-file: line {number} of {path}: another tenant above has the same token")
     if not tenant_of:
-        raise ConfigError(f"--tokens-file: {path} has no token, so nobody could call; {_FORM}")
+        raise ConfigError(f"--tokens-file: {path} has no token, so all calls would be refused; {_FORM}")
     return tenant_of
 
 

@@ -188,7 +188,7 @@ class CallHandler:
 
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Authenticate the caller and admit the call; raises if too many are in progress."""
-        call.tell_stages = self._metrics.stages
+        call.report_stages = self._metrics.stages
         if self._authenticate is not None:
             call.tenant = self._authenticate(context)
         call.priority = priority_of(context)

@@ -147,7 +147,7 @@ def _attributes(call: Call, method: str, code: grpc.StatusCode, answer: Answer |
 
 
 def _resource(device: str) -> Resource:
-    told = Resource.create(
+    resource = Resource.create(
         {
             "service.version": version("lumigrad"),
             "service.instance.id": str(uuid.uuid4()),
@@ -156,5 +156,5 @@ def _resource(device: str) -> Resource:
             "lumigrad.device": device,
         }
     )
-    is_named = not str(told.attributes.get("service.name", "")).startswith("unknown_service")
-    return told if is_named else told.merge(Resource({"service.name": "lumigrad"}))
+    is_named = not str(resource.attributes.get("service.name", "")).startswith("unknown_service")
+    return resource if is_named else resource.merge(Resource({"service.name": "lumigrad"}))

@@ -36,9 +36,11 @@ def tracer_of(config: Config, device: str, metrics: Metrics) -> SpanTracer | Non
 
 
 def _is_wanted(config: Config) -> bool:
-    told = os.environ
-    if told.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    environment = os.environ
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if config.trace_endpoint:
         return True
-    return told.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp" and any(told.get(name) for name in _ENDPOINTS)
+    return environment.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp" and any(
+        environment.get(name) for name in _ENDPOINTS
+    )

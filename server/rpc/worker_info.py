@@ -18,7 +18,7 @@ class WorkerService:
     """The methods of `lumigrad.v1.WorkerService`."""
 
     def __init__(self, tenants: Tenants, lanes: Lanes, metrics_port: Callable[[], int], *, metrics_tls: bool) -> None:
-        """`metrics_port` is asked when a caller asks."""
+        """`metrics_port` is called for each request."""
         self._tenants = tenants
         self._lanes = lanes
         self._metrics_port = metrics_port

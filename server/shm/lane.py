@@ -64,9 +64,9 @@ class Region:
         self._map.madvise(mmap.MADV_REMOVE)
 
 
-# Each takes a descriptor on the caller's side.
+# Limit of the regions of a lane: each takes a descriptor on the caller's side.
 _MAX_REGIONS = 256
-# Remembered leases that were released before their calls arrived: their callers gave up at once.
+# Limit of the recorded leases that were released before their calls arrived, by callers that gave up immediately.
 _MAX_DISMISSED = 256
 
 
@@ -185,7 +185,7 @@ class Lane:
         if self._is_closed or not 0 < length <= self._max_bytes:
             return None
         size = region_bytes(length)
-        # Of equal sizes the last used, which may still be in the processor's caches.
+        # Among equal sizes the most recently used, which may still be in the processor's caches.
         fitting = [region for region in reversed(self._idle()) if size <= region.size <= 2 * size]
         region = min(fitting, key=lambda region: region.size) if fitting else self._new(size)
         if region is not None:

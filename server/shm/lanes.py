@@ -52,7 +52,7 @@ class _Connection:
     token: bytes = b""
     nonce: bytes = b""
     lane: Lane | None = None
-    # Both sides write to it, to prove that they share memory.
+    # Both sides write to it to verify that they share memory.
     region: Region | None = None
     is_open: bool = False
 
@@ -120,7 +120,7 @@ class Lanes:
         token, nonce = secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(NONCE_BYTES)
         with self._lock:
             if not self._may_open(tenant):
-                raise BusyError("as many lanes of shared memory are open as may", _RETRY_SECONDS)
+                raise BusyError("the maximum number of shared-memory lanes is open", _RETRY_SECONDS)
             waiting = [token for token, offer in self._offers.items() if offer.tenant == tenant]
             if len(waiting) >= _MAX_OFFERS:
                 del self._offers[waiting[0]]

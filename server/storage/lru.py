@@ -162,7 +162,7 @@ class LruCache(Generic[V]):
 
 
 class LruStore(ABC, Generic[V]):
-    """A cache of one tenant with a lock of its own, which counts in a budget of all tenants."""
+    """A cache of one tenant with its own lock, which also counts towards the budget of all tenants."""
 
     def __init__(self, limit_bytes: int, limit_count: int, budget: Budget) -> None:
         self._budget = budget
@@ -175,19 +175,19 @@ class LruStore(ABC, Generic[V]):
 
     @property
     def bytes(self) -> int:
-        """The size of everything here."""
+        """The size of all values."""
         return self._cache.bytes
 
     def drop_oldest(self, *, keep_newest: bool) -> bool:
-        """Drop what was used least recently; False if there is nothing that may go."""
+        """Evict the least recently used value; False if none may be evicted."""
         with self._lock:
             return self._cache.drop_oldest(keep_newest=keep_newest)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove every value."""
         with self._lock:
             self._cache.clear()
 
     @abstractmethod
     def _dropped(self, name: str, value: V, reason: str) -> None:
-        """Note what the cache has dropped; `reason` is "room" or "idle". The lock is held."""
+        """Record an evicted value; `reason` is "room" or "idle". The lock is held."""

@@ -29,7 +29,7 @@ _RANDOM_BYTES = 8
 # Memory of a scene beside its tensors: measured as 3 to 8 KiB for each of 3,000 scenes of one primitive.
 OVERHEAD_BYTES = 8 << 10
 _RETRY_SECONDS = 5.0
-# Updates of a scene that are remembered, so that a repeated one is recognised.
+# The number of a scene's updates that are recorded, so that a repeated one is recognised.
 _MAX_UPDATES = 16
 
 
@@ -53,19 +53,19 @@ class StoredScene:
 
     @property
     def outline(self) -> Outline:
-        """What requests about it are checked against."""
+        """The facts that requests are checked against."""
         return self.content.outline
 
     @property
     def reference(self) -> scene_pb2.SceneRef:
-        """Its name and version, as replies carry them."""
+        """The message with its name and version, for replies."""
         return scene_pb2.SceneRef(scene_id=self.scene_id, version=self.version)
 
     def receive(self, _: PayloadReader) -> None:
         """Do nothing: no tensors come with the call."""
 
     def load(self) -> Content:
-        """The content, which is on the device."""
+        """Return the content, which is on the device."""
         return self.content
 
     def info(self) -> scene_pb2.SceneInfo:
@@ -83,7 +83,7 @@ class StoredScene:
         return info
 
     def made_by(self, update_id: str) -> scene_pb2.SceneInfo | None:
-        """The reply to an update that was already applied; None: not applied, or no longer remembered."""
+        """The reply to an update that was already applied; None: not applied, or no longer recorded."""
         return next((info for info in self.updates if update_id and info.update_id == update_id), None)
 
     def updated(self, content: Content, update_id: str) -> StoredScene:
@@ -301,7 +301,7 @@ class SceneStore(LruStore[StoredScene]):
         with self._lock:
             present = self._by_hash(content_hash)
         if present is not None:
-            # The client asks instead of uploading, so it counts as an upload.
+            # The client asks for the content instead of uploading it, so this counts as an upload.
             self._metrics.scene_puts.labels("present").inc()
         return present
 

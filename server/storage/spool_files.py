@@ -25,7 +25,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
-    """A file's content is not what was written; the text says why."""
+    """A file's content is not what was written; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _head(descriptor: int) -> Head:
         raise DamagedError(f"a file of {actual} bytes has no head")
     magic, name_bytes, header_bytes, payload_bytes = _SIZES.unpack(sizes)
     if magic != _MAGIC:
-        raise DamagedError("it is no file of a spool, or one of another version")
+        raise DamagedError("it is not a file of a spool, or of another version")
     # Checked before anything is allocated.
     expected = _padded(_SIZES.size + name_bytes + header_bytes + _DIGEST_BYTES) + payload_bytes + _DIGEST_BYTES
     if expected != actual:

@@ -1,4 +1,4 @@
-"""Makes the stores of each tenant, within its share of the worker's limits; no data is shared."""
+"""Creates the stores of each tenant, within its share of the worker's limits; no data is shared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRAINING_RETRY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Runtime(Machine):
-    """The parts of a worker as one tenant sees them: the device, its queue, and the tenant's stores."""
+    """The parts of a worker that serve one tenant: the device, its queue, and the tenant's stores."""
 
     scenes: SceneStore
     contexts: ContextStore[ForwardState]

@@ -127,7 +127,7 @@ class Gradients:
     """The gradients of a step.
 
     Attributes:
-        touched: [N], 0 for primitives that no view saw.
+        touched: [N], 0 for primitives that are not visible in any view.
         views: The views of the rows below.
         exposures: [C, 3, 4]; None: not optimised.
         poses: [C, 6]; None: not optimised.

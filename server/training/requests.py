@@ -25,7 +25,7 @@ class Part(Call):
         self.request_id = whole.request_id
         self.tenant = whole.tenant
         self.priority = whole.priority
-        self.tell_stages = whole.tell_stages
+        self.report_stages = whole.report_stages
         self.engine = whole.engine
         self.operation = operation
         self._whole = whole
@@ -57,7 +57,7 @@ class Part(Call):
             if self._has_ended:
                 return
             self._has_ended = True
-        self.tell_stages(self.engine, self.operation, self.times.milliseconds)
+        self.report_stages(self.engine, self.operation, self.times.milliseconds)
         while self._at_end:
             self._at_end.pop()()
 

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Replies = Iterator[Frame[training_pb2.TrainReply]]
 
 # Requests that a client may have in flight.
-MAX_IN_FLIGHT = 64  # The length of `TrainingState.told`.
+MAX_IN_FLIGHT = 64  # The length of `TrainingState.recent_replies`.
 # Steps that may wait for their gradients: each holds a forward state.
 _MOST_PENDING = 4
 
@@ -265,7 +265,7 @@ class Session:
         reply = done_message(number, done)
         # The snapshot includes this reply, because the worker may die before sending it.
         reply.snapshotted = self._is_snapshot_due
-        self._state.told.append(reply)
+        self._state.recent_replies.append(reply)
         # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
         reply.snapshotted = reply.snapshotted and self._has_written_snapshot(request)

@@ -65,7 +65,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
             step=state.step,
             chosen=state.chosen,
             tensors=named_tensors(arrays, payload),
-            told=state.told,
+            told=state.recent_replies,
             holder=training.holder_number,
         )
         message.scene.scene_id, message.scene.version = state.scene_id, state.version
@@ -138,7 +138,7 @@ def read(
         with counted(reservation.bytes):
             state = runtime.executor.run(lambda: make(reservation), call, cost)
     state.version, state.chosen = message.scene.version, message.chosen
-    state.told.extend(message.told)
+    state.recent_replies.extend(message.told)
     state.snapshot_step = state.step
     state.snapshots = 1 + slot
     return state, message.holder

@@ -18,7 +18,7 @@ from lumigrad.v1 import training_pb2
 # Refined values per view.
 _REFINED = {POSES: 6, EXPOSURES: 12}
 # The requests that a client may have in flight.
-_MOST_TOLD = 64
+_MOST_REPLIES = 64
 
 
 class TrainingState:
@@ -47,7 +47,7 @@ class TrainingState:
         # The number of views that the worker has chosen.
         self.chosen = 0
         # The last steps' replies, for clients that did not receive them.
-        self.told: deque[training_pb2.StepDone] = deque(maxlen=_MOST_TOLD)
+        self.recent_replies: deque[training_pb2.StepDone] = deque(maxlen=_MOST_REPLIES)
         # The number of snapshots written, and the step of the last one; -1: none.
         self.snapshots = 0
         self.snapshot_step = -1

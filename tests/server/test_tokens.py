@@ -38,7 +38,7 @@ def test_tokens_stand_in_the_file_or_only_their_digests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "has no token, so nobody could call"),
+        ("", "has no token, so all calls would be refused"),
         ("# nothing\n", "has no token"),
         (f"{ALICE}\n", 'line 1 of .*: expected "tenant: token"'),
         ("alice: short\n", "line 1 of .*: expected"),

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 
 class WallClock:
-    """Set by `jump` and `pass_time`; processes see it that are started with `environment`."""
+    """Set by `jump` and `pass_time`; applies to processes that are started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         """Builds what is preloaded, in `folder`."""

@@ -1,1 +1,1 @@
-"""Engines under test: CPU loops, the emulation of CUDA, a GPU."""
+"""The engines under test: on the CPU, on the emulation of CUDA, and on a GPU."""

@@ -1,4 +1,4 @@
-"""A CUDA device, or the emulated one, for tests of what only such devices have."""
+"""A CUDA device, or the emulated one, for tests of features of CUDA devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.backends import emulation
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """The module that drives it, where its tensors lie, and the handle of the stream that is current."""
+    """The native module, the device of its tensors, and the handle of the current stream."""
 
     name: str
     native: ModuleType

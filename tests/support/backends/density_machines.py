@@ -1,4 +1,4 @@
-"""The machines that density control runs on: the same tests go to each of them."""
+"""The engines of density control, on which the same tests run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lumigrad.kernels.density.engine import CpuEngine, CudaEngine, Engine
 from support.backends import emulation
 from support.backends.gaussian_engines import instruction_set
 
-# Within it the calls of lumigrad.kernels.density go to a machine, with tensors on the device that it gives.
+# A context in which lumigrad.kernels.density uses an engine; its value is the device for tensors.
 Machine = Callable[[], AbstractContextManager[torch.device]]
 
 
 @contextmanager
 def using(engine: Engine, device: torch.device) -> Iterator[torch.device]:
-    """Calls go to this engine."""
+    """A context in which calls use this engine."""
     with ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             if name.startswith(f"{density.__name__}.") and hasattr(module, "engine_for"):

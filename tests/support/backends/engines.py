@@ -1,4 +1,4 @@
-"""The machines that the sphere engine runs on, behind one face: the same tests go to each of them."""
+"""The sphere engines, with one interface, on which the same tests run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Engine:
 
     name: str
     device: torch.device
-    # Whether gradients have the same bits each time: a GPU adds them up in no particular order.
+    # Whether gradients are bitwise reproducible: a GPU sums them in no particular order.
     repeatable: bool
     _forward: Callable[..., spheres.Forward] = field(default=spheres.forward)
     _backward: Callable[..., spheres.Backward] = field(default=spheres.backward)
@@ -75,7 +75,7 @@ def _gpu() -> Engine:
 
 
 def emulated(function: Callable[..., Result], engine: object) -> Callable[..., Result]:
-    """`function` of an engine's face with tensors on the CPU, as if that were the CUDA device of `engine`."""
+    """Wraps a function of an engine's module so that tensors on the CPU are treated as tensors on the CUDA device."""
 
     @functools.wraps(function)
     def run(*args: object, **kwargs: object) -> Result:

@@ -1,4 +1,4 @@
-"""Memory of one pass over a standard scene: what the worker predicts, and what the kernels take."""
+"""The memory of one pass over a standard scene: the worker's prediction, and the kernels' measured use."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Pass:
     backward: bool
 
     def predicted(self, device: torch.device) -> int:
-        """Bytes."""
+        """The predicted bytes."""
         size = self.plan.forward_bytes(self.plan.outputs, retain=self.retain, device=device)
         return size + (self.plan.backward_bytes(self.plan.default_wanted, device) if self.backward else 0)
 
     def run(self) -> list[Any]:
-        """Everything that comes of it."""
+        """Runs the pass; returns all its results."""
         plan = self.plan
         forward = self.engine.forward(plan, self.inputs, plan.outputs, retain=self.retain, before_view=int)
         if not self.backward:

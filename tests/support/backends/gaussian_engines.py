@@ -1,4 +1,4 @@
-"""The machines that the Gaussian engine runs on, behind one face: the same tests go to each of them."""
+"""The Gaussian engines, with one interface, on which the same tests run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Engine:
 
     name: str
     device: torch.device
-    # Whether gradients have the same bits each time without being asked to.
+    # Whether gradients are bitwise reproducible by default.
     repeatable: bool
     _forward: Callable[..., gaussians.Forward] = field(default=gaussians.forward)
     _backward: Callable[..., gaussians.Backward] = field(default=gaussians.backward)

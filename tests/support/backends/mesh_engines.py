@@ -1,4 +1,4 @@
-"""The machines that the mesh engine runs on, behind one face: the same tests go to each of them."""
+"""The mesh engines, with one interface, on which the same tests run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Engine:
 
     name: str
     device: torch.device
-    # Whether gradients have the same bits each time.
+    # Whether gradients are bitwise reproducible.
     repeatable: bool
     # The context in which it must be called.
     _within: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)

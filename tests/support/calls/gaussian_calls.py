@@ -57,7 +57,7 @@ def gaussian_cloud(
 
 
 def camera_of(projection: int = 0, distortion: Sequence[float] = (), x: float = 0.0, **size: int) -> camera_pb2.Camera:
-    """A turned camera of any projection that sees the cloud."""
+    """A rotated camera of any projection that has the cloud in view."""
     camera = opencv_camera(x=x, **size)
     camera.opencv.projection = projection
     camera.opencv.distortion.extend(distortion)

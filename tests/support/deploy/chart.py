@@ -49,7 +49,7 @@ def install(values: Mapping[str, Any], release: str = "lumigrad", chart: Path = 
 
 
 def described() -> Iterator[tuple[str, str, str]]:
-    """Each value with a comment: its name with dots, its default, and what the comment says."""
+    """Each value with a comment: its name with dots, its default, and the text of the comment."""
     path: list[tuple[int, str]] = []
     comment: list[str] = []
     defaults = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))

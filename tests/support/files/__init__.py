@@ -1,1 +1,1 @@
-"""Files of users: scenes, captures, robots, documents."""
+"""Writers and readers of test files: scenes, captures, robots, documents."""

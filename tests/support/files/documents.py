@@ -1,4 +1,4 @@
-"""README and docs/*.md as tests see them: their code, their links, and the anchors that GitHub gives their headings."""
+"""Parses README and docs/*.md: code blocks, links, and the anchors that GitHub generates for headings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# A block that is not run, because it needs what a test has not; it has to compile all the same.
+# Marks a block that is not run, because tests cannot provide what it needs; it still has to compile.
 FRAGMENT = "<!-- fragment -->\n"
 _BLOCK = re.compile(rf"(?P<fragment>{FRAGMENT})?^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```[ ]*$", re.M | re.S)
 
@@ -19,7 +19,7 @@ def name_of(document: Path) -> str:
 
 
 def code_of(document: Path, *, fragments: bool = False) -> list[str]:
-    """A document's Python blocks without the lines that a guide says to replace."""
+    """A document's Python blocks, without the lines that a porting guide replaces."""
     return [
         _after_porting(block["text"])
         for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))
@@ -39,7 +39,7 @@ def _after_porting(block: str) -> str:
 
 
 def languages_of(document: Path) -> set[str]:
-    """Of all fenced blocks."""
+    """The languages of all fenced blocks."""
     return {block["language"] for block in _BLOCK.finditer(document.read_text(encoding="utf-8"))}
 
 
@@ -49,12 +49,12 @@ def prose_of(document: Path) -> str:
 
 
 def links_of(document: Path) -> list[str]:
-    """Targets of links and pictures."""
+    """The targets of links and images."""
     return re.findall(r"\]\(([^()\s]+)\)", prose_of(document))
 
 
 def anchors_of(document: Path) -> set[str]:
-    """What GitHub calls a document's headings."""
+    """The anchors that GitHub generates for a document's headings."""
     anchors: set[str] = set()
     for heading in re.findall(r"^#{1,6} (.+?)\s*$", prose_of(document), re.M):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
@@ -72,7 +72,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def commands_of(document: Path) -> list[str]:
-    """What a document has its readers type after `lumigrad`, in blocks and in the text: "serve --port 0", …"""
+    """The arguments of `lumigrad` in a document's commands, in blocks and in the text: "serve --port 0", …"""
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = [block["text"] for block in _BLOCK.finditer(text) if block["language"] in {"sh", "bash", "console"}]
     lines = [line.partition(" #")[0] for block in blocks for line in block.splitlines()]

@@ -1,4 +1,4 @@
-"""Robots that tests write themselves: a URDF with every kind of joint, and a UR10e of its published dimensions."""
+"""Generated robots: a URDF with every type of joint, and a UR10e with its published dimensions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JointLine:
         )
 
 
-# A mast that slides, an arm that turns for ever, a gripper of which one finger follows the other, and a flag.
+# A prismatic mast, an arm with a continuous joint, a gripper whose second finger mimics the first, and a fixed flag.
 ZOO = (
     JointLine("mount", "fixed", "world", "base", "0.1 0 0.2", "0 0 0.3"),
     JointLine("rise", "prismatic", "base", "mast", "0 0 0.1", "0.1 0 0", "0 0 2", (0.0, 0.5)),
@@ -57,7 +57,7 @@ ZOO_SPHERES = {
     "right_finger": [[0.0, -0.01, 0.02, 0.01]],
     "arm": [[0.0, 0.2, 0.0, 0.08]],
 }
-# Of the robot's maker, metres and radians, in the axes of cuRobo's spheres.
+# The manufacturer's dimensions, metres and radians, in the axes of cuRobo's spheres.
 UR10E = (
     JointLine("shoulder_pan_joint", "revolute", "base_link", "shoulder_link", "0 0 0.1807"),
     JointLine("shoulder_lift_joint", "revolute", "shoulder_link", "upper_arm_link", "0 0 0", "1.570796327 0 0"),

@@ -1,4 +1,4 @@
-"""A small file of each scene format, and a reader that lets nothing through but scenes and typed errors."""
+"""A small file of each scene format, and a reader that fails on anything but scenes and typed errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def good(name: str, folder: Path) -> bytes:
 
 
 def in_text(binary: bytes) -> bytes:
-    """A binary PLY file of floats as text."""
+    """Converts a binary PLY file of floats to a text one."""
     header, end, body = binary.partition(b"end_header\n")
     width = header.count(b"property float")
     rows = np.frombuffer(body, "<f4").reshape(-1, width)

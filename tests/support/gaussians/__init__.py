@@ -1,1 +1,1 @@
-"""Gaussians: cases, references, oracle."""
+"""Test cases of Gaussians, references in float64, and files with expected results."""

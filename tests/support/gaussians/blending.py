@@ -1,4 +1,4 @@
-"""Every pixel visits every Gaussian from front to back, in float64 torch; and where rounding could change a pixel."""
+"""A reference of blending in float64 torch: all pixels with all Gaussians; marks pixels that depend on rounding."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from support.gaussians.case import Options
 
-# Nearer to a branch than this (relative), a float32 engine may take the other one.
+# Within this relative distance of a branch, a float32 engine may take the other branch.
 MARGIN = 2e-4
-# Depths nearer to each other than this (relative) may change places.
+# Gaussians whose depths differ by less than this (relative) may be blended in either order.
 DEPTH_MARGIN = 3e-6
 
 
 @dataclass(frozen=True)
 class Splats:
-    """Gaussians on the film, in any order: means [N, 2] px, conics [N, 3], opacities [N], depths [N]."""
+    """Projected Gaussians, in any order: means [N, 2] px, conics [N, 3], opacities [N], depths [N]."""
 
     means2d: Tensor
     conics: Tensor
@@ -32,9 +32,9 @@ class Splats:
 
 @dataclass(frozen=True)
 class Blended:
-    """Per pixel [P]: features [P, F], what light passes, how many Gaussians were blended, and which pixels are stable.
+    """Per pixel [P]: features [P, F], transmittance, number of Gaussians blended, and whether the pixel is stable.
 
-    `offsets` [P, N, 2], mean minus pixel, are in the graph: their gradients are those of the means pixel by pixel.
+    `offsets` [P, N, 2], mean minus pixel, are in the graph: their gradients are those of the means for each pixel.
     """
 
     features: Tensor
@@ -46,7 +46,7 @@ class Blended:
 
 
 def pixel_centres(width: int, height: int, centre: float) -> Tensor:
-    """[H W, 2] as x, y."""
+    """The centres x, y of all pixels, [H W, 2]."""
     y, x = torch.meshgrid(
         torch.arange(height, dtype=torch.float64), torch.arange(width, dtype=torch.float64), indexing="ij"
     )
@@ -98,7 +98,7 @@ def _stable(splats: Splats, raw: Tensor, eligible: Tensor, passing: Tensor, opti
     if not raw.shape[-1]:
         return torch.ones(len(raw), dtype=torch.bool)
     before = torch.cat([torch.ones_like(passing[:, :1]), passing[:, :-1]], -1)
-    # Once a pixel has ended, later branches do not matter; nor do they just behind a doubtful end, which counts itself.
+    # Branches after the end of a pixel do not matter. Those after an uncertain end are covered by marking the end.
     live = before > options.transmittance_min
     reached = splats.visible if splats.reached is None else splats.visible & splats.reached
 

@@ -1,4 +1,4 @@
-"""Gaussians seen by cameras with settings: what the reference and every engine are given in the tests."""
+"""Gaussians, cameras and settings: the inputs of the reference and of every engine in the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
-# Tensors of a scene, in the order in which they are listed wherever they are listed.
+# The tensors of a scene, in the order of the protocol.
 SCENE = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 
 
@@ -27,7 +27,7 @@ class OpenCVView:
 
 @dataclass(frozen=True)
 class InriaView:
-    """Row-vector matrices [4, 4], each independent of the other, and the position that colours are seen from."""
+    """Two independent row-vector matrices [4, 4], and the position of the camera, for view-dependent colours."""
 
     view: Doubles
     projection: Doubles
@@ -38,7 +38,7 @@ class InriaView:
 
 @dataclass(frozen=True)
 class Slice:
-    """Gaussians [begin, end) are given in a frame of their own; `matrix` [4, 4], rigid, takes them to the world."""
+    """Gaussians [begin, end) in their own frame; `matrix` [4, 4], rigid, maps it to the world."""
 
     begin: int
     end: int
@@ -47,7 +47,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings, with the defaults that the contract promises; written down again so that a change is noticed."""
+    """Settings with the defaults of the protocol; repeated here so that tests notice a change."""
 
     semantics: str = "exact"
     sh_degree: int | None = None
@@ -65,7 +65,7 @@ class Options:
 
     @property
     def inria(self) -> bool:
-        """Whether the image is formed as Inria's rasterizer forms it."""
+        """Whether the image formation is that of Inria's rasterizer."""
         return self.semantics.startswith("inria")
 
 
@@ -98,7 +98,7 @@ class GaussianCase:
 
     @property
     def scenes(self) -> int | None:
-        """How many scenes a batch has; None for a single one without that axis."""
+        """The number of scenes of a batch; None: a single scene without that axis."""
         return len(self.means) if self.means.ndim == 3 else None
 
     @property
@@ -108,5 +108,5 @@ class GaussianCase:
 
     @property
     def tensors(self) -> dict[str, Floats]:
-        """The scene's tensors that there are."""
+        """The tensors that the scene has."""
         return {name: value for name in SCENE if (value := getattr(self, name)) is not None}

@@ -1,4 +1,4 @@
-"""Our own Gaussian scenes, one for every behaviour that there is; each is made anew from its name."""
+"""Generated Gaussian scenes, one for each behaviour; each depends on its name only."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RATIONAL = (0.3, -0.1, 0.002, 0.003, 0.02, 0.42, -0.05, 0.01)
 
 @dataclass(frozen=True)
 class Cloud:
-    """How Gaussians are strewn in front of the first camera; `slope` is how far aside they are, over their depth."""
+    """The distribution of Gaussians in front of the first camera; `slope` bounds their lateral offset over depth."""
 
     count: int = 60
     slope: float = 0.5
     z: tuple[float, float] = (2.5, 6.0)
-    # Between which scales are, evenly on a logarithmic scale.
+    # Bounds of the scales, which are log-uniform.
     scales: tuple[float, float] = (0.03, 0.3)
     opacities: tuple[float, float] = (0.1, 0.95)
     channels: int = 3
@@ -34,7 +34,7 @@ class Cloud:
 
 
 def random_of(name: str) -> np.random.Generator:
-    """A generator that depends on nothing but the name."""
+    """A random generator seeded by the name."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
@@ -80,7 +80,7 @@ def _tensors(cloud: Cloud, random: np.random.Generator) -> dict[str, Floats]:
 
 
 def build(name: str, cloud: Cloud | None = None, **changes: object) -> GaussianCase:
-    """A case; `changes` are fields of `GaussianCase` or of `Options`. An array of None takes a tensor away."""
+    """A case; `changes` are fields of `GaussianCase` or of `Options`. An array of None removes a tensor."""
     cloud = cloud or Cloud()
     settings = {key: value for key, value in changes.items() if key in OPTIONS}
     values: dict[str, object] = {"width": 48, "height": 40, **_tensors(cloud, random_of(name))}
@@ -103,7 +103,7 @@ def covariances_of(name: str, count: int, scales: tuple[float, float] = (0.03, 0
 
 
 def features() -> Iterator[GaussianCase]:
-    """What Gaussians look like: channels, spherical harmonics, opacities, covariances, background."""
+    """Appearance: channels, spherical harmonics, opacities, covariances, background."""
     yield build("single", Cloud(count=1, slope=0.1, scales=(0.3, 0.9), opacities=(0.8, 0.9)))
     yield build("rgb")
     yield build("one_channel", Cloud(channels=1))
@@ -126,7 +126,7 @@ def features() -> Iterator[GaussianCase]:
 
 
 def extents() -> Iterator[GaussianCase]:
-    """Where Gaussians are: behind, near, far, aside, in each other's way; tiny, huge, flat, many."""
+    """Positions and sizes: behind the camera, near, far, aside, intersecting; tiny, huge, flat, many."""
     yield build("behind_near_far", Cloud(count=90, z=(-3.0, 12.0)), near=0.5, far=8.0)
     yield build("off_screen", Cloud(count=90, slope=1.6))
     yield build("tiny", Cloud(count=120, scales=(1e-4, 5e-3)))
@@ -175,7 +175,7 @@ def cameras() -> Iterator[GaussianCase]:
 
 
 def settings() -> Iterator[GaussianCase]:
-    """Thresholds other than the usual ones, and slices that are moved."""
+    """Thresholds that are not the defaults, and slices with transforms."""
     yield build("alpha_min", alpha_min=0.03)
     yield build("alpha_max", Cloud(opacities=(0.9, 1.0)), alpha_max=0.999)
     yield build("stop_early", Cloud(count=150, slope=0.3), transmittance_min=0.02)
@@ -223,16 +223,16 @@ def inrias() -> Iterator[GaussianCase]:
 
 
 def gsplat_cases() -> list[GaussianCase]:
-    """All that follow gsplat's image formation."""
+    """All cases with gsplat's image formation."""
     return [*features(), *extents(), *cameras(), *settings()]
 
 
 def inria_cases() -> list[GaussianCase]:
-    """All that follow Inria's."""
+    """All cases with Inria's image formation."""
     return list(inrias())
 
 
-# How large the random gradients of outputs are.
+# The scales of the random gradients of outputs.
 SIZES = {"color": 1.0, "alpha": 1.0, "transmittance": 0.7, "depth": 0.2, "expected_depth": 0.2, "inverse_depth": 1.0}
 
 

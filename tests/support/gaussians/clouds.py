@@ -1,4 +1,4 @@
-"""Made-up Gaussians for tests of file formats, and how close two readings of them are."""
+"""Random Gaussians for tests of file formats, and comparisons of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SH_0 = 1 / (2 * math.sqrt(math.pi))
 
 @dataclass
 class Cloud:
-    """What is written: the arrays of a scene as they should be read again."""
+    """The arrays of a scene that is written, which should be read again."""
 
     means: np.ndarray
     quats: np.ndarray
@@ -31,7 +31,7 @@ class Cloud:
 
 
 def cloud(count: int = 300, degree: int = 1, seed: int = 0) -> Cloud:
-    """Gaussians whose values lie well inside what every format can hold."""
+    """Gaussians whose values every format can represent."""
     generator = np.random.default_rng(seed)
     quats = generator.normal(size=(count, 4))
     sh = generator.uniform(-0.9, 0.9, size=(count, (degree + 1) ** 2, 3))

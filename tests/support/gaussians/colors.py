@@ -1,4 +1,4 @@
-"""Colours of Gaussians seen from somewhere: spherical harmonics in float64 torch, from their recurrences."""
+"""View-dependent colours of Gaussians: spherical harmonics in float64 torch, by their recurrences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-# Channels nearer to black than this may be clamped or not when they are rounded.
+# Channels within this distance of 0 may be clamped or not, depending on rounding.
 BRINK = 1e-5
 
 

@@ -1,4 +1,4 @@
-"""Runs oracle files through the drop-ins for Gaussians, as code written for the originals would."""
+"""Runs the files of expected results on the drop-ins for Gaussians, like code written for the originals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Archive:
 
     @staticmethod
     def load(path: Path) -> Archive:
-        """Everything in a file."""
+        """Reads a file."""
         with np.load(path) as archive:
             arrays = {name: archive[name] for name in archive.files}
         return Archive(json.loads(str(arrays.pop("options_json"))), arrays)
@@ -45,13 +45,13 @@ class Archive:
         return {name[3:]: torch.from_numpy(self.arrays[name].copy()).requires_grad_() for name in names}
 
     def weighted(self, image: torch.Tensor, name: str) -> torch.Tensor:
-        """The part of the loss that an output has."""
+        """The term of the loss for an output."""
         return (image * torch.from_numpy(self.arrays[f"v_{name}"]).reshape(image.shape)).sum()
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """What came back, by the names in the file."""
+    """The results, by the names in the file."""
 
     images: dict[str, Doubles]
     gradients: dict[str, Doubles]
@@ -59,14 +59,14 @@ class Dropped:
 
 
 def gradients_of(leaves: dict[str, torch.Tensor]) -> dict[str, Doubles]:
-    """Where there is none, 0."""
+    """The gradients of leaves; 0 where there is none."""
     return {
         name: np.zeros(leaf.shape) if leaf.grad is None else leaf.grad.double().numpy() for name, leaf in leaves.items()
     }
 
 
 def run_gsplat(archive: Archive, target: str, *, packed: bool) -> Dropped:
-    """A file of gsplat's kind."""
+    """Runs a file of gsplat's kind."""
     options, leaves = archive.options, archive.leaves()
     color, alpha, meta = rasterization(
         *(leaves[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks")),
@@ -104,7 +104,7 @@ def run_gsplat(archive: Archive, target: str, *, packed: bool) -> Dropped:
 
 
 def run_inria(archive: Archive, target: str, semantics: str) -> Dropped:
-    """A file of Inria's kind."""
+    """Runs a file of Inria's kind."""
     options, leaves = archive.options, archive.leaves()
     settings = GaussianRasterizationSettings(
         image_height=options["height"],

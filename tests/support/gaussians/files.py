@@ -1,4 +1,4 @@
-"""Writers of the formats that the client only reads, one Gaussian after the other, as their descriptions say."""
+"""Writers of the formats that the client only reads, by their specifications, one Gaussian after the other."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def sog_files(cloud: Cloud, version: int = 2) -> dict[str, bytes]:
     pictures["sh0.webp"] = np.concatenate([pictures["sh0.webp"], alpha], axis=1)
     files = {}
     if cloud.sh.shape[1] > 1:
-        # A palette with an entry of its own for every other Gaussian.
+        # A palette with one entry for every two Gaussians.
         coefficients, entries = cloud.sh.shape[1] - 1, (len(cloud) + 1) // 2
         cloud.sh[1::2, 1:] = cloud.sh[0::2, 1:][: len(cloud) // 2]
         meta["shN"], levels = _levels(cloud.sh[0::2, 1:].reshape(-1, 1), "", version)
@@ -165,14 +165,14 @@ def _levels(values: np.ndarray, name: str, version: int) -> tuple[dict[str, list
         low, high = values.min(axis=0), values.max(axis=0)
         levels = np.rint((values - low) / (high - low) * 255).astype(int)
         return {"mins": [*low], "maxs": [*high], "files": [name]}, levels
-    # A code book that is not even, so that a reader cannot do without it.
+    # A code book that is not linear, so that a reader has to use it.
     book = np.sort(np.quantile(values, np.linspace(0, 1, 256)))
     levels = np.abs(values[..., None] - book).argmin(axis=-1)
     return {"codebook": [*book], "files": [name]}, levels
 
 
 def _square(pixels: np.ndarray) -> np.ndarray:
-    """[N, D] as a picture with some pixels to spare."""
+    """Arranges [N, D] as an image with some unused pixels."""
     width = math.ceil(math.sqrt(len(pixels)) / 4) * 4
     height = math.ceil(len(pixels) / width)
     picture = np.zeros((height * width, pixels.shape[1]), int)
@@ -195,7 +195,7 @@ def write_sog(path: Path, cloud: Cloud, version: int = 2) -> None:
 
 
 def spz_content(cloud: Cloud, version: int) -> bytes:
-    """Versions 1 to 3 of Niantic's format before compression; axes are turned to right, up, back."""
+    """Versions 1 to 3 of Niantic's format before compression; axes are converted to right, up, back."""
     degree = math.isqrt(cloud.sh.shape[1]) - 1
     content = struct.pack("<4sIIBBBB", b"NGSP", version, len(cloud), degree, 12, 0, 0)
     turned = cloud.means * (1, -1, -1)

@@ -1,4 +1,4 @@
-"""Runs a case through `lumigrad.client.torch.render_gaussians`; gradients by the contract's names."""
+"""Runs a case with `lumigrad.client.torch.render_gaussians`; gradients by the names of the protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS, _COLUMNS = np.triu_indices(3)
 
 @dataclass(frozen=True)
 class Operated:
-    """What came back, and the gradient of every tensor that was passed."""
+    """The results, and the gradient of every tensor that was passed."""
 
     result: RenderedGaussians
     gradients: dict[str, Doubles]
@@ -105,7 +105,7 @@ def _gradients(leaves: Mapping[str, torch.Tensor]) -> dict[str, Doubles]:
     if "covars" in found:
         whole = found.pop("covars")
         np.testing.assert_array_equal(whole, np.swapaxes(whole, -1, -2))
-        # Of one number that stands in two places.
+        # An off-diagonal number occurs twice in the matrix.
         found["covariances"] = whole[..., _ROWS, _COLUMNS] * np.where(_ROWS == _COLUMNS, 1, 2)
     if "backgrounds" in found:
         background = found.pop("backgrounds")

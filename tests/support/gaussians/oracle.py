@@ -40,7 +40,7 @@ INRIA_GRADIENTS = {
 
 @dataclass(frozen=True)
 class OracleCase:
-    """A file: what is rendered, the gradients of its outputs, and what must come of it under the contract's names.
+    """A file: the case, the gradients of its outputs, and the expected results by the names of the protocol.
 
     `fork_gradients` are those of the depth fork, where the file has them. `radii` [C, N, 2].
     """
@@ -57,7 +57,7 @@ class OracleCase:
 
 
 def load(path: Path) -> OracleCase:
-    """One file."""
+    """Reads one file."""
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files}
     options = json.loads(str(arrays.pop("options_json")))

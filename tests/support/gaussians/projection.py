@@ -1,4 +1,4 @@
-"""Where Gaussians fall on the film, in float64 torch: means, Jacobians, covariances, and what is too near a branch."""
+"""A reference of projection in float64 torch: means, Jacobians, covariances, and which depend on rounding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from support.gaussians.case import Options
 
-# Nearer to a branch than this, rounding to float32 may take the other one.
+# Within this distance of a branch, float32 may take the other branch.
 BRINK = 1e-5
 
 
@@ -45,7 +45,7 @@ class Projected:
 
 
 def covariances_of(quats: Tensor, scales: Tensor, *, normalised: bool) -> Tensor:
-    """[N, 3, 3] from w, x, y, z and scales (spec section 1.2); a quaternion is normalised or taken as it is."""
+    """[N, 3, 3] from w, x, y, z and scales (spec section 1.2); a quaternion is normalised or used unchanged."""
     if normalised:
         quats = quats / torch.linalg.vector_norm(quats, dim=-1, keepdim=True)
     w, vector = quats[..., :1], quats[..., 1:]
@@ -83,7 +83,7 @@ def distorted(uv: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def unfolded_radius_squared(coefficients: tuple[float, ...]) -> float:
-    """Up to where the radial part of the distortion grows with the radius, as a square; infinite if it always does."""
+    """The squared radius up to which the radial distortion is monotonic; infinite if it always is."""
     k1, k2, _, _, k3, k4, k5, k6 = (*coefficients, *[0.0] * (8 - len(coefficients)))
     above, below = np.polynomial.Polynomial([1, k1, k2, k3]), np.polynomial.Polynomial([1, k4, k5, k6])
     square = np.polynomial.Polynomial([0, 1])
@@ -94,7 +94,7 @@ def unfolded_radius_squared(coefficients: tuple[float, ...]) -> float:
 
 
 def _limits(camera: Camera) -> tuple[Tensor, Tensor]:
-    """Between which X/Z and Y/Z are clamped in the Jacobian, [2] each (spec section 0)."""
+    """The bounds to which X/Z and Y/Z are clamped in the Jacobian, [2] each (spec section 0)."""
     fx, fy, cx, cy = camera.intrinsics.unbind(-1)
     width, height = camera.width, camera.height
     share = camera.fov_margin
@@ -162,7 +162,7 @@ def project(camera: Camera, means: Tensor, options: Options) -> Projected:
     visible = (depth > limits[0]) if options.inria else ((depth >= limits[0]) & (depth <= limits[1]))
     size = means.detach().abs().amax(-1) + camera.translation.detach().abs().amax()
     undecided = ((depth[:, None] - torch.tensor(limits)).abs() < BRINK * size[:, None]).any(-1)
-    # What is not visible must not spoil gradients by dividing by zero.
+    # Replaces invisible points, whose divisions by zero would make gradients NaN.
     safe = torch.where(visible[:, None], points, torch.tensor([0.0, 0.0, 1.0], dtype=points.dtype))
     fork = options.semantics == "inria_depth"
     flat = _pinhole(camera, safe, fork) if camera.model == "pinhole" else _smooth(camera, safe)

@@ -13,13 +13,13 @@ from support.gaussians.colors import seen_colors
 from support.gaussians.projection import Camera, Projected, covariances_of, project, symmetric
 
 TILE = 16
-# Of Inria's squares: nearer to the edge of a tile than this share of one, they may touch it or not.
+# Inria's squares within this fraction of a tile from its edge may touch it or not, depending on rounding.
 EDGE = 2e-5
 
 
 @dataclass(frozen=True)
 class Part:
-    """Gaussians that move together, as a camera sees them: the camera, and a slice of the scene's tensors."""
+    """A slice of Gaussians with one transform: the camera relative to it, and the slice of the scene's tensors."""
 
     camera: Camera
     means: Tensor
@@ -33,9 +33,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Frame:
-    """One view: images [H, W, ..], what became of each Gaussian [N, ..], and where all that is certain.
+    """One view: images [H, W, ..], results of each Gaussian [N, ..], and which of them do not depend on rounding.
 
-    `stable` [H, W] pixels and `sure` [N] Gaussians are those whose every branch has a margin.
+    In `stable` [H, W] pixels and `sure` [N] Gaussians every branch has a margin.
     """
 
     color: Tensor
@@ -59,7 +59,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class _Shapes:
-    """Of Gaussians on the film [N]: conics, opacities, radii px, and which of these are there and certain."""
+    """Of projected Gaussians [N]: conics, opacities, radii px, and which of them are visible and certain."""
 
     conics: Tensor
     opacities: Tensor
@@ -75,7 +75,7 @@ def _covariances(part: Part, options: Options) -> Tensor:
     assert part.quats is not None and part.scales is not None
     scaled = part.scales * options.scale_modifier
     if options.semantics == "inria_depth":
-        # The fork's gradient forgets the factor (spec section 6, item 2).
+        # The fork's gradient omits the factor (spec section 6, item 2).
         scaled = part.scales + (scaled - part.scales).detach()
     return covariances_of(part.quats, scaled, normalised=not options.inria)
 
@@ -108,7 +108,7 @@ def _tiles(means2d: Tensor, radii: Tensor, size: Tensor) -> tuple[Tensor, Tensor
 def _extents(
     camera: Camera, seen: Projected, spread: Tensor, determinant: Tensor, opacities: Tensor, options: Options
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Radii, visible ones, sure ones, and those that a branch here may take from the picture."""
+    """Radii, visible Gaussians, sure ones, and those that a branch here may cull."""
     size = torch.tensor([camera.width, camera.height], dtype=torch.float64)
     visible = seen.visible & (determinant > 0)
     if options.inria:
@@ -165,7 +165,7 @@ def _reached(means2d: Tensor, radii: Tensor, pixels: Tensor, camera: Camera) -> 
 
 
 def render(parts: list[Part], background: Tensor, options: Options) -> Frame:
-    """One view of everything; `background` [D]. All parts are of the same camera but for how it stands to them."""
+    """Renders one view of all parts; `background` [D]. Their cameras differ only in the pose relative to the part."""
     camera = parts[0].camera
     seen = [project(part.camera, part.means, options) for part in parts]
     shapes = [_shapes(part, view, options) for part, view in zip(parts, seen, strict=True)]

@@ -1,4 +1,4 @@
-"""Runs a case through the float64 reference, with autograd for the gradients under the contract's names."""
+"""Runs a case with the float64 reference; autograd computes the gradients, by the names of the protocol."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ReferenceScene:
         return Part(camera, **{name: value[begin:end] for name, value in scene.items()})
 
     def forward(self) -> Reference:
-        """The frames alone."""
+        """The frames, without gradients."""
         return Reference(self.frames, {})
 
     def reference(self, upstream: Mapping[str, ArrayLike], d_means2d: ArrayLike | None = None) -> Reference:

@@ -1,4 +1,4 @@
-"""Runs a case through an engine: the case's words become those of `lumigrad.kernels.gaussians`, tensors arrays."""
+"""Runs a case on an engine: converts it to arguments of `lumigrad.kernels.gaussians`, and results to arrays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from support.backends.gaussian_engines import Engine
 from support.gaussians.case import GaussianCase, InriaView, OpenCVView
 from support.gaussians.reference_runs import IMAGES
 
-# What there is to ask for; per Gaussian after the images.
+# All outputs: the images, then those per Gaussian.
 OUTPUTS = (*IMAGES, "contributors", "radii", "means2d", "depths", "conics", "projected_opacities")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came out, as arrays."""
+    """The results, as arrays."""
 
     outputs: dict[str, NDArray[np.generic]]
     gradients: dict[str, NDArray[np.float32]]
@@ -54,7 +54,7 @@ def cameras_of(case: GaussianCase) -> list[Camera]:
 
 
 def wanted_of(case: GaussianCase) -> tuple[str, ...]:
-    """Every gradient that there is for the case."""
+    """All gradients that exist for the case."""
     transforms = ("transforms",) if case.slices else ()
     return (*case.tensors, "background", "cameras", *transforms, "means2d", "means2d_abs")
 
@@ -68,7 +68,7 @@ def run(
     wanted: Sequence[str] | None = None,
     **changes: object,
 ) -> Run:
-    """Forward, and backward if there are gradients of outputs: to `wanted`, or to all that there is."""
+    """Runs forward, and backward if `upstream` is given, for the gradients `wanted`; None: all."""
     results, state = engine.forward(
         scene_of(case),
         cameras_of(case),

@@ -1,4 +1,4 @@
-"""Spheres near meshes, cuboids and grids: what the reference and every engine are given in the tests."""
+"""Spheres near meshes, cuboids and grids: the inputs of the reference and of every engine in the tests."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class MeshShape:
 
     @property
     def corners(self) -> Doubles:
-        """[F, 3, 3]."""
+        """The corners of the faces, [F, 3, 3]."""
         return self.vertices[self.faces]
 
     def moved(self, vertices: Doubles) -> MeshShape:
-        """The same faces elsewhere."""
+        """The same faces with other vertices."""
         return MeshShape(vertices, self.faces)
 
 
 @dataclass(frozen=True)
 class CuboidShape:
-    """Edges, m."""
+    """A cuboid with edges in metres."""
 
     size: tuple[float, float, float]
 
@@ -51,7 +51,7 @@ Shape = MeshShape | CuboidShape | GridShape
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A shape in the world; `pose` takes it there: x, y, z, qw, qx, qy, qz."""
+    """A shape in the world; `pose` is x, y, z, qw, qx, qy, qz, object to world."""
 
     shape: Shape
     pose: tuple[float, ...] = IDENTITY
@@ -62,7 +62,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings, with the defaults that the contract promises; written down again so that a change is noticed."""
+    """Settings with the defaults of the protocol; repeated here so that tests notice a change."""
 
     semantics: str = "exact"
     activation_distance: float = 0.0
@@ -77,7 +77,7 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class MeshCase:
-    """Spheres [B, H, S, 4] are f32; `rows` [B] says in which environment each trajectory is, None: the first."""
+    """Spheres [B, H, S, 4] are float32; `rows` [B] is the environment of each trajectory, None: the first."""
 
     name: str
     placed: tuple[Placed, ...]
@@ -94,5 +94,5 @@ class MeshCase:
 
     @property
     def environment_of(self) -> Whole:
-        """[B]."""
+        """The environment of each trajectory, [B]."""
         return np.zeros(len(self.spheres), np.int32) if self.rows is None else self.rows

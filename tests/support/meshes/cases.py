@@ -1,4 +1,4 @@
-"""Our own cases of spheres near meshes, one for every behaviour that there is; each is made anew from its name."""
+"""Generated cases of spheres near meshes, one for each behaviour; each depends on its name only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.meshes.spheres import Crowd, random_of, strewn
 OPTIONS = {field.name for field in fields(Options)}
 TURNED = (0.12, -0.2, 0.31, 0.8, 0.3, -0.4, 0.331662479)
 ASIDE = (-0.35, 0.3, 0.1, 0.6, -0.2, 0.7, 0.331662479)
-# A quaternion that is not of length 1.
+# A pose whose quaternion is not normalised.
 LONG = (0.1, 0.0, -0.2, 1.6, 0.6, -0.8, 0.7)
 
 
@@ -35,7 +35,7 @@ def case_of(
     rows: list[int] | None = None,
     **options: object,
 ) -> MeshCase:
-    """A case whose spheres are strewn around its obstacles."""
+    """A case whose spheres are placed at random around its obstacles."""
     assert set(options) <= OPTIONS, options
     there = tuple(one if isinstance(one, Placed) else Placed(one) for one in placed)
     spheres = strewn(name, there, crowd or Crowd(), size)
@@ -44,7 +44,7 @@ def case_of(
 
 
 def three() -> tuple[Placed, ...]:
-    """Overlapping, posed."""
+    """Three overlapping obstacles with poses."""
     return (
         Placed(shapes.torus(), TURNED),
         Placed(shapes.ell(), ASIDE),
@@ -62,7 +62,7 @@ def kinds() -> tuple[Placed, ...]:
 
 
 def worlds() -> tuple[Placed, ...]:
-    """Four environments, the third one empty; one obstacle is switched off."""
+    """Four environments, the third one empty; one obstacle is disabled."""
     torus = shapes.torus(24, 12)
     return (
         Placed(torus, TURNED),
@@ -75,7 +75,7 @@ def worlds() -> tuple[Placed, ...]:
 
 
 def forms() -> Iterator[MeshCase]:
-    """What shapes there are, and how their sides are told apart."""
+    """All kinds of shapes and sign policies."""
     yield case_of("box", shapes.box(), activation_distance=0.0)
     yield case_of("torus", Placed(shapes.torus(48, 24), TURNED), activation_distance=0.02)
     yield case_of("ell", Placed(shapes.ell(), ASIDE), activation_distance=0.2, weight=50.0)
@@ -97,7 +97,7 @@ def forms() -> Iterator[MeshCase]:
 
 
 def damages() -> Iterator[MeshCase]:
-    """Meshes that are hard on rounding or on what registration finds."""
+    """Meshes that are difficult because of rounding or degenerate faces."""
     eta = {"activation_distance": 0.02}
     yield case_of("wall", Placed(shapes.wall(), TURNED), crowd=Crowd(near=0.03), **eta)
     yield case_of("sliver box", Placed(shapes.box((1, 0.3, 0.002)), ASIDE), crowd=Crowd(near=0.03), **eta)
@@ -137,7 +137,7 @@ def settings() -> Iterator[MeshCase]:
 
 
 def sweeps() -> Iterator[MeshCase]:
-    """Spheres that are on their way."""
+    """Moving spheres."""
     eta = {"activation_distance": 0.02, "sweep": True}
     path = Crowd(batches=2, horizon=7, count=10, step=0.25)
     torus = Placed(shapes.torus(), TURNED)
@@ -164,18 +164,18 @@ def sweeps() -> Iterator[MeshCase]:
 
 
 def exact_cases() -> list[MeshCase]:
-    """All of the exact semantics."""
+    """All cases of the exact semantics."""
     return [*forms(), *damages(), *settings(), *sweeps()]
 
 
 def as_curobo(case: MeshCase, reach: float = 0.4, **changes: object) -> MeshCase:
-    """The case as cuRobo sees it, with four steps for a sweep."""
+    """The case in cuRobo's semantics, with four steps for a sweep."""
     options = replace(case.options, semantics="curobo", max_distance=reach, samples=4, reduction="sum")
     return replace(case, options=replace(options, **changes))  # type: ignore[arg-type]
 
 
 def curobo_cases() -> list[MeshCase]:
-    """Those without grids, as cuRobo sees them; some as distances."""
+    """The cases without grids in cuRobo's semantics; some as distances."""
     meshes = [case_of("bowl rays", Placed(shapes.bowl(), ASIDE, sign="rays"), activation_distance=0.03)]
     meshes += [case for case in [*settings(), *sweeps()] if "kinds" not in case.name]
     meshes += [case_of("cuboids", *kinds()[1:2], Placed(CuboidShape((0.2, 0.9, 0.1))), activation_distance=0.03)]

@@ -1,4 +1,4 @@
-"""Real meshes, kept outside the repository: in the folder that LUMIGRAD_TEST_DATA names."""
+"""Meshes of real objects, outside the repository in the folder LUMIGRAD_TEST_DATA."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files() -> list[Path]:
 
 
 def load(path: Path) -> MeshShape:
-    """As it is in the file: nothing is merged or left out. Skips where no library reads it."""
+    """Reads a file without merging or removing anything; skips the test if no library can read it."""
     trimesh = pytest.importorskip("trimesh")
     mesh = trimesh.load(path, process=False, force="mesh")
     return MeshShape(np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int32))

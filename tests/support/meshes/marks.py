@@ -1,4 +1,4 @@
-"""What the mesh engine's results are held to, beside the reference's of the same case."""
+"""Tolerances of the mesh engine's results, output gradients, and cached references of the cases."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from support.meshes.reference import ExactScene
 from support.meshes.reference_curobo import CuroboScene
 from support.meshes.spheres import random_of
 
-# Metres, of things within a metre or so: beyond that, of their size.
+# Tolerance of distances in metres, for cases up to about a metre in size; relative to the size of larger ones.
 DISTANCE = 1e-6
-# Of directions: where the closest points of two faces are equally far but for rounding, either may be taken.
+# Tolerance of directions; where the closest points of two faces are equally far up to rounding, either is valid.
 DIRECTION = 1e-3
 GRADIENT = 1e-4
 
 
 def size_of(case: MeshCase) -> float:
-    """The largest number of metres in the case, at least 1."""
+    """The largest length in the case in metres, at least 1."""
     sizes = [1.0, float(np.abs(case.spheres).max(initial=0.0))]
     for one in case.placed:
         sizes.append(float(np.abs(one.pose[:3]).max()))
@@ -37,14 +37,14 @@ def size_of(case: MeshCase) -> float:
 
 
 def upstream_of(case: MeshCase, stable: NDArray[np.bool_], names: tuple[str, ...]) -> dict[str, Doubles]:
-    """Random gradients of outputs [B, H, S], 0 where a gradient hangs on rounding."""
+    """Random gradients of outputs [B, H, S], 0 where a gradient depends on rounding."""
     random = random_of(f"upstream of {case.name}")
     return {name: np.where(stable, random.standard_normal(case.shape), 0.0) for name in names}
 
 
 @functools.lru_cache(200)
 def exact(name: str, make: Callable[[str], MeshCase]) -> ExactScene:
-    """The reference of a case, evaluated once for all machines."""
+    """The reference of a case, evaluated once for all engines."""
     scene = ExactScene(make(name))
     assert scene.cost is not None and scene.nearest is not None
     return scene
@@ -52,5 +52,5 @@ def exact(name: str, make: Callable[[str], MeshCase]) -> ExactScene:
 
 @functools.lru_cache(200)
 def curobo(name: str, make: Callable[[str], MeshCase]) -> CuroboScene:
-    """The reference of a case as cuRobo sees it, evaluated once for all machines."""
+    """The reference of a case in cuRobo's semantics, evaluated once for all engines."""
     return CuroboScene(make(name))

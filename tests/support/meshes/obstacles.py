@@ -1,4 +1,4 @@
-"""Obstacles in float64: how far they are from points of the world, and in which direction."""
+"""Distances of points from obstacles, and their gradients, in float64."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ANY = -2
 
 @dataclass(frozen=True)
 class Sight:
-    """Of N points: signed distance [N], its gradient [N, 3], closest point [N, 3], face [N].
+    """The results of N points: signed distance [N], its gradient [N, 3], closest point [N, 3], face [N].
 
-    Of no mesh the face is -1; where several faces share the closest point it is `ANY`.
+    The face is -1 for shapes that are not meshes, and `ANY` if several faces share the closest point.
 
-    `gap` [N, 3] is closest point minus point. `sure` [N]: inside and outside are certain; `single` [N]: so is the
-    gradient, for there is one closest point and its direction can be told.
+    `gap` [N, 3] is closest point minus point. `sure` [N]: the sign does not depend on rounding; `single` [N]: neither
+    does the gradient, because the closest point is unique and not too close.
     """
 
     distance: Tensor
@@ -40,13 +40,13 @@ class Sight:
 
 @functools.lru_cache(64)
 def survey(shape: MeshShape) -> tuple[Surveyed, Signs]:
-    """What does not depend on the points; shapes are told apart as objects."""
+    """The data of a mesh that do not depend on the points; cached by the identity of the shape."""
     mesh = Surveyed(shape)
     return mesh, Signs(mesh)
 
 
 def look(shape: Shape, points: Tensor, sign: str = "auto", margin: float = TOLERANCE) -> Sight:
-    """From points in the frame of the shape; what changes within `margin` of them is not single."""
+    """Results of points in the frame of the shape; they are not `single` if they change within `margin`."""
     if isinstance(shape, CuboidShape):
         return _look_at_cuboid(shape, points, margin)
     if isinstance(shape, GridShape):
@@ -147,7 +147,7 @@ class Obstacle:
         self.pose = torch.tensor(placed.pose, dtype=torch.float64) if pose is None else pose
 
     def rotation(self) -> Tensor:
-        """Of the object in the world: [3, 3]."""
+        """The rotation [3, 3] from the object to the world."""
         w, x, y, z = torch.nn.functional.normalize(self.pose[3:], dim=0).unbind()
         rows = (
             (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
@@ -158,7 +158,7 @@ class Obstacle:
 
     @torch.no_grad()
     def look(self, points: Tensor) -> Sight:
-        """From points in the world, to results in the world."""
+        """Results of points in the world, in the world's frame."""
         rotation = self.rotation()
         local = (points - self.pose[:3]) @ rotation
         seen = look(self.placed.shape, local, self.placed.sign, self.margin)
@@ -170,7 +170,7 @@ class Obstacle:
         )
 
     def distance(self, points: Tensor) -> Tensor:
-        """Signed distances that can be differentiated by the points and the pose."""
+        """Signed distances, differentiable with respect to the points and the pose."""
         local = (points - self.pose[:3]) @ self.rotation()
         with torch.no_grad():
             seen = look(self.placed.shape, local, self.placed.sign)

@@ -1,4 +1,4 @@
-"""Reads the mesh cases that were computed elsewhere in double precision; they are kept outside the repository."""
+"""Reads mesh cases that were computed by other programs in double precision, from files outside the repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEMANTICS = {"static": "curobo", "swept": "curobo", "esdf": "curobo_field"}
 
 @dataclass(frozen=True)
 class Found:
-    """A case with what it must give, and where that does not hang on rounding.
+    """A case with its expected results, and where these do not depend on rounding.
 
     `distances` [B, H, S, I] are another library's, positive outside, of the instances of the case; `differences` is
     the gradient [B, H, S, 4] of the plain sum of the costs by central differences, where it was computed.
@@ -43,13 +43,13 @@ def _turn(pose: Doubles) -> Doubles:
 
 
 def inverse(pose: Doubles) -> tuple[float, ...]:
-    """Of a pose x, y, z, qw, qx, qy, qz."""
+    """The inverse of a pose x, y, z, qw, qx, qy, qz."""
     position = -_turn(pose).T @ pose[:3]
     return (*position.tolist(), pose[3], -pose[4], -pose[5], -pose[6])
 
 
 def load(path: Path) -> Found:
-    """One file."""
+    """Reads one file."""
     with np.load(path) as archive:
         arrays = {name: archive[name] for name in archive.files}
     shapes = [

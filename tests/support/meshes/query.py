@@ -1,4 +1,4 @@
-"""A small query that tests spoil, and how they see that it was refused."""
+"""A small valid query, which tests make invalid, and a check that it is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FACES = torch.tensor([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
 
 
 def tetrahedron(**changes: Any) -> Mesh:
-    """Of four faces, with changes."""
+    """A mesh of four faces; `changes` replace its arguments."""
     return Mesh.build(**{"vertices": VERTICES, "faces": FACES, **changes})
 
 
@@ -27,25 +27,25 @@ def world() -> World:
 
 
 def spheres() -> Tensor:
-    """[2, 3, 5, 4], all on."""
+    """Spheres [2, 3, 5, 4], all enabled."""
     return torch.rand(2, 3, 5, 4, generator=torch.Generator().manual_seed(1))
 
 
 def query(**changes: Any) -> Evaluation:
-    """Costs of the spheres in the world, with changes."""
+    """Costs of the spheres in the world; `changes` replace arguments."""
     given: dict[str, Any] = {"spheres": spheres(), "world": world(), "settings": Settings(), **changes}
     return evaluate(given.pop("spheres"), given.pop("world"), given.pop("settings"), **given)
 
 
 def retained(**changes: Any) -> State:
-    """What that keeps for a backward pass."""
+    """The forward state of the query."""
     state = query(retain=True, **changes).state
     assert isinstance(state, State)
     return state
 
 
 def refused(call: Callable[[], object], argument: str, *words: str) -> None:
-    """The call is refused, its error naming the argument and saying these words."""
+    """Asserts that a call is refused with an error that names the argument and contains these words."""
     with pytest.raises(ArgumentError) as caught:
         call()
     error = caught.value

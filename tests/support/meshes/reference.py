@@ -22,7 +22,7 @@ LEAST_SPEED = 1e-3
 
 @dataclass
 class _Samples:
-    """Of one obstacle: row, neighbour (or the row itself) and fraction of the way there, all [M]."""
+    """The samples for one obstacle: row, neighbour (or the row itself) and fraction of the way there, all [M]."""
 
     rows: Tensor
     neighbours: Tensor
@@ -32,8 +32,8 @@ class _Samples:
 class ExactScene:
     """The inputs of a case in float64, ready to be evaluated and differentiated.
 
-    `sure` [N] are rows whose values do not hang on rounding, by `margin` metres; `smooth` [N] those whose gradients do
-    not; both are known when costs or distances are.
+    `sure` [N] are rows whose values do not change within `margin` metres of a branch; `smooth` [N] those whose
+    gradients do not. Both are set when costs or distances are computed.
     """
 
     def __init__(self, case: MeshCase, margin: float = MARGIN) -> None:
@@ -53,7 +53,7 @@ class ExactScene:
         self._centres, self._radii = self.spheres[..., :3].reshape(-1, 3), self.spheres[..., 3].reshape(-1)
 
     def shaped(self, values: Tensor) -> Doubles:
-        """Rows as [B, H, S, ..]."""
+        """Reshapes rows to [B, H, S, ..]."""
         return values.detach().reshape(*self.case.shape, *values.shape[1:]).numpy()
 
     @cached_property
@@ -107,7 +107,7 @@ class ExactScene:
 
     @cached_property
     def cost(self) -> Tensor:
-        """Per row, weight included: [N]."""
+        """The cost of each row, weight included: [N]."""
         count = len(self.rows.on)
         values, owners = [torch.zeros(0, dtype=torch.float64)], [torch.zeros(0, dtype=torch.long)]
         for index in self.present:
@@ -137,7 +137,7 @@ class ExactScene:
         self.smooth[rows[matters & ~seen.single]] = False
 
     def _note_rivals(self, value: Tensor, owner: Tensor, best: Tensor) -> None:
-        """Rows whose largest cost is that of several samples."""
+        """Marks rows whose maximum cost is shared by several samples."""
         rival = (value >= best[owner] - self.margin) & (value > 0)
         self.smooth &= torch.bincount(owner[rival], minlength=len(best)) < 2
 
@@ -188,7 +188,7 @@ class ExactScene:
         return torch.where(both & (speed.detach() > LEAST_SPEED), speed, 1.0) * cost
 
     def gradients(self, upstream: Mapping[str, ArrayLike], *, per_instance: bool = False) -> dict[str, Doubles]:
-        """For gradients of "cost" [B, H, S] and "distance" (or [.., I]): of "spheres", "poses" and "weight"."""
+        """Gradients of "spheres", "poses" and "weight" for those of "cost" [B, H, S] and "distance" (or [.., I])."""
         loss = torch.zeros((), dtype=torch.float64)
         for name, given in upstream.items():
             distances = self.per_instance if per_instance else self.nearest

@@ -27,7 +27,7 @@ class _Seen:
 class CuroboScene:
     """The inputs of a case, and one result per row: `cost` [B, H, S] and `gradient` [B, H, S, 4] of their plain sum.
 
-    `sure` [B, H, S]: values do not hang on rounding; `smooth`: neither do gradients.
+    `sure` [B, H, S]: values do not depend on rounding; `smooth`: neither do gradients.
     """
 
     def __init__(self, case: MeshCase) -> None:
@@ -58,11 +58,11 @@ class CuroboScene:
 
     @property
     def field(self) -> bool:
-        """Whether distances are asked for and not costs."""
+        """Whether the outputs are distances, not costs."""
         return self.options.semantics == "curobo_field"
 
     def _floor(self) -> Tensor:
-        """Where nothing is found; lower where there are only cuboids."""
+        """The value where nothing is found; lower if there are only cuboids."""
         only = []
         for environment in range(self.case.environments):
             there = [one.shape for one in self.case.placed if one.enabled and one.environment == environment]

@@ -1,4 +1,4 @@
-"""Mesh cases in the client's words."""
+"""Converts mesh cases to the client's values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.meshes.case import CuboidShape, MeshCase, MeshShape, Shape
 
 
 def remote_world(case: MeshCase) -> World:
-    """A case's obstacles; each shape is one value, however often it stands in the world."""
+    """A case's obstacles; a shape that occurs several times is one value."""
     made: dict[int, Any] = {}
 
     def value(shape: Shape) -> Any:

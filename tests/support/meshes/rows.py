@@ -1,4 +1,4 @@
-"""The rows of a case: spheres one after another, their neighbours in time, the obstacles that each of them meets."""
+"""The rows of a case: its spheres in order, their neighbours in time, and the obstacles of their environments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Rows:
 
     @staticmethod
     def of(case: MeshCase) -> Rows:
-        """Neighbours are there whether they are switched on or not."""
+        """Neighbours are included even if they are disabled."""
         batches, horizon, count = case.shape
         number = torch.arange(batches * horizon * count).reshape(batches, horizon, count)
         before, after = torch.full_like(number, -1), torch.full_like(number, -1)
@@ -36,7 +36,7 @@ class Rows:
         )
 
     def meeting(self, environment: int) -> Tensor:
-        """Rows that are on and in this environment: [K]."""
+        """The rows that are enabled and in this environment: [K]."""
         return torch.nonzero(self.on & (self.environment == environment)).flatten()
 
 

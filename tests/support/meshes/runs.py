@@ -1,4 +1,4 @@
-"""Runs a case through an engine: the case's words become those of `lumigrad.kernels.meshes`, tensors arrays."""
+"""Runs a case on an engine: converts it to arguments of `lumigrad.kernels.meshes`, and results to arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTPUTS = ("cost", "gradient", "exhausted", *DISTANCES)
 
 @dataclass(frozen=True)
 class Run:
-    """What came out, as arrays."""
+    """The results, as arrays."""
 
     outputs: dict[str, NDArray[np.generic]]
     gradients: dict[str, NDArray[np.float32]]

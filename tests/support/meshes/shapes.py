@@ -1,4 +1,4 @@
-"""Meshes that are made and not loaded: closed, open, thin, flat, doubled, cut up; float64 vertices, metres."""
+"""Generated meshes: closed, open, thin, flat, with duplicates, split; float64 vertices, metres."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from support.meshes.case import Doubles, MeshShape, Whole
 
 
 def join(*shapes: MeshShape) -> MeshShape:
-    """One mesh of several."""
+    """Joins several meshes to one."""
     starts = np.cumsum([0, *(len(shape.vertices) for shape in shapes[:-1])])
     faces = [shape.faces + start for shape, start in zip(shapes, starts, strict=True)]
     return MeshShape(np.concatenate([shape.vertices for shape in shapes]), np.concatenate(faces).astype(np.int32))
 
 
 def moved(shape: MeshShape, by: tuple[float, float, float]) -> MeshShape:
-    """Shifted."""
+    """Translates a mesh."""
     return MeshShape(shape.vertices + np.array(by), shape.faces)
 
 
 def scaled(shape: MeshShape, by: float | tuple[float, float, float]) -> MeshShape:
-    """Stretched, by positive numbers."""
+    """Scales a mesh by positive factors."""
     return MeshShape(shape.vertices * np.asarray(by, np.float64), shape.faces)
 
 
 def turned_inside_out(shape: MeshShape) -> MeshShape:
-    """With the other side of every face outside."""
+    """Reverses the orientation of every face."""
     return MeshShape(shape.vertices, np.ascontiguousarray(shape.faces[:, ::-1]))
 
 
 def split(shape: MeshShape) -> MeshShape:
-    """Every face with vertices of its own, as in files for drawing."""
+    """Gives every face its own vertices, as in files for rendering."""
     return MeshShape(shape.corners.reshape(-1, 3), np.arange(3 * len(shape.faces), dtype=np.int32).reshape(-1, 3))
 
 
 def shuffled(shape: MeshShape, seed: int = 3) -> MeshShape:
-    """Faces and vertices in another order, corners turned on."""
+    """Permutes faces and vertices, and rotates the corners of faces."""
     random = np.random.default_rng(seed)
     vertices, faces = random.permutation(len(shape.vertices)), random.permutation(len(shape.faces))
     place = np.empty_like(vertices)
@@ -46,14 +46,14 @@ def shuffled(shape: MeshShape, seed: int = 3) -> MeshShape:
 
 
 def box(size: tuple[float, float, float] = (1.0, 0.7, 0.4)) -> MeshShape:
-    """Around the origin; 12 triangles."""
+    """A box around the origin, of 12 triangles."""
     corners = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float64)
     quads = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
     return MeshShape(corners * np.array(size) / 2, _halved(quads))
 
 
 def open_box(size: tuple[float, float, float] = (0.8, 0.6, 0.5)) -> MeshShape:
-    """Without its top."""
+    """A box without its top."""
     whole = box(size)
     top = (whole.corners[..., 2] > 0).all(1)
     return MeshShape(whole.vertices, np.ascontiguousarray(whole.faces[~top]))
@@ -64,7 +64,7 @@ def _halved(quads: list[tuple[int, ...]]) -> Whole:
 
 
 def grid_box(size: tuple[float, float, float] = (0.8, 0.8, 0.8), count: int = 4) -> MeshShape:
-    """A box whose faces are grids of squares: many edges and corners where sides are told apart."""
+    """A box whose faces are grids of squares: many edges and corners for the tests of signs."""
     whole = box((1.0, 1.0, 1.0))
     parts = []
     steps = np.linspace(0, 1, count + 1)
@@ -80,13 +80,13 @@ def grid_box(size: tuple[float, float, float] = (0.8, 0.8, 0.8), count: int = 4)
 
 
 def tetrahedron(size: float = 0.6) -> MeshShape:
-    """Regular."""
+    """A regular tetrahedron."""
     corners = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], np.float64) * size / 2
     return MeshShape(corners, np.array([[0, 1, 2], [0, 3, 1], [0, 2, 3], [1, 3, 2]], np.int32))
 
 
 def torus(n: int = 32, m: int = 16) -> MeshShape:
-    """With bumps: about 1.1 x 1.1 x 0.5 m, 2 n m triangles."""
+    """A torus with bumps: about 1.1 x 1.1 x 0.5 m, 2 n m triangles."""
     u = (np.arange(n) / n * 2 * np.pi)[:, None]
     v = (np.arange(m) / m * 2 * np.pi)[None, :]
     tube = 0.15 * (1 + 0.15 * np.sin(7 * u + 3 * v) + 0.1 * np.sin(5 * v - 2 * u))
@@ -99,7 +99,7 @@ def torus(n: int = 32, m: int = 16) -> MeshShape:
 
 
 def prism(outline: Doubles, height: float, cap: list[tuple[int, int, int]]) -> MeshShape:
-    """An outline [N, 2], anticlockwise, pulled up; `cap` triangulates it."""
+    """Extrudes an outline [N, 2], anticlockwise; `cap` triangulates it."""
     count = len(outline)
     low, high = (np.column_stack([outline, np.full(count, z)]) for z in (-height / 2, height / 2))
     sides = _halved([(k, (k + 1) % count, (k + 1) % count + count, k + count) for k in range(count)])
@@ -167,16 +167,16 @@ def with_duplicates(shape: MeshShape) -> MeshShape:
 
 
 def touching() -> MeshShape:
-    """Two boxes that meet in a corner: one vertex of both."""
+    """Two boxes that share the vertex of a corner."""
     one, other = box((0.4, 0.4, 0.4)), moved(box((0.4, 0.4, 0.4)), (0.4, 0.4, 0.4))
     return join(one, MeshShape(np.round(other.vertices, 12), other.faces))
 
 
 def crossing() -> MeshShape:
-    """Two boxes that run through each other: closed and oriented, but not the surface of a solid."""
+    """Two boxes that intersect: closed and oriented, but not the surface of a solid."""
     return join(box((0.9, 0.3, 0.3)), moved(box((0.3, 0.9, 0.32)), (0.1, 0.05, 0.02)))
 
 
 def hollow() -> MeshShape:
-    """A box with a room inside."""
+    """A box with a cavity."""
     return join(box((0.9, 0.9, 0.9)), turned_inside_out(box((0.6, 0.6, 0.6))))

@@ -10,12 +10,12 @@ from torch import Tensor
 from support.meshes.topology import Surveyed
 from support.meshes.triangles import CHUNK, Feet
 
-# How near a ray may pass by an edge, and a winding number by 1/2, for the answer to be sure.
+# The least distance of a ray from an edge, and of a winding number from 1/2, at which the sign counts as certain.
 RAY_MARGIN, WINDING_MARGIN = 1e-6, 0.03
 
 
 class Signs:
-    """Of a mesh; `True` is inside, and the second of a pair says where that is sure."""
+    """The signs of a mesh. `True` is inside; the second value of a pair is whether that is independent of rounding."""
 
     def __init__(self, mesh: Surveyed) -> None:
         self.mesh = mesh
@@ -40,7 +40,7 @@ class Signs:
         return sums
 
     def pseudo_normals(self, feet: Feet) -> Tensor:
-        """Of the feature that each foot lies on, not normalised: [N, 3]."""
+        """The pseudo-normals of the features that the closest points lie on, not normalised: [N, 3]."""
         normals = self.normals[feet.triangle].clone()
         for row in torch.nonzero((feet.shares <= 0).any(-1)).flatten().tolist():
             face = self.mesh.faces[int(feet.triangle[row])]
@@ -52,11 +52,11 @@ class Signs:
         return normals
 
     def by_normals(self, points: Tensor, feet: Feet) -> Tensor:
-        """Against the pseudo-normal of the closest feature (Baerentzen and Aanaes 2005)."""
+        """Inside by the pseudo-normal of the closest feature (Baerentzen and Aanaes 2005)."""
         return ((points - feet.point) * self.pseudo_normals(feet)).sum(-1) < 0
 
     def winding(self, points: Tensor) -> Tensor:
-        """Sum of solid angles over 4 pi (van Oosterom and Strackee 1983): [N]."""
+        """The winding number, a sum of solid angles over 4 pi (van Oosterom and Strackee 1983): [N]."""
         chunk = max(1, CHUNK // max(1, 3 * len(self.mesh.triangles)))
         parts = []
         for begin in range(0, len(points), chunk):
@@ -68,12 +68,12 @@ class Signs:
         return torch.cat(parts) if parts else points.new_zeros(0)
 
     def by_winding(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """More than half around."""
+        """Inside by a winding number above 1/2."""
         winding = self.winding(points)
         return winding > 0.5, (winding - 0.5).abs() > WINDING_MARGIN
 
     def by_rays(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Two of the rays along +x, +y and +z first meet the back of a face (spec section 2)."""
+        """Inside if two of the rays along +x, +y and +z first hit the back of a face (spec section 2)."""
         chunk = max(1, CHUNK // max(1, 3 * len(self.mesh.triangles)))
         votes, sure = [], []
         for begin in range(0, len(points), chunk):

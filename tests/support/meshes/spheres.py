@@ -1,4 +1,4 @@
-"""Spheres for the mesh cases: around what is there, at rest or on their way."""
+"""Random spheres for the mesh cases, near the obstacles, at rest or moving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.meshes.shapes import box
 
 @dataclass(frozen=True)
 class Crowd:
-    """How spheres are strewn; `near` is how far from surfaces, `step` how far they go in a time step, metres."""
+    """The distribution of spheres: `near` is their distance from surfaces, `step` the motion per time step, metres."""
 
     batches: int = 2
     horizon: int = 4
@@ -24,12 +24,12 @@ class Crowd:
     near: float = 0.1
     radii: tuple[float, float] = (0.01, 0.12)
     step: float = 0.15
-    # The share that is strewn through the space around and inside, not near surfaces.
+    # The fraction that is placed anywhere around or inside, not near surfaces.
     loose: float = 0.3
 
 
 def random_of(name: str) -> np.random.Generator:
-    """A generator that depends on nothing but the name."""
+    """A random generator seeded by the name."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
@@ -47,7 +47,7 @@ def _corners(placed: Placed) -> Doubles:
 
 
 def surface_points(placed: Placed, count: int, random: np.random.Generator) -> tuple[Doubles, Doubles]:
-    """Points of the surface, even in area, and the normals there: [N, 3] each."""
+    """Points of the surface, uniform in area, and the normals there: [N, 3] each."""
     a, b, c = _corners(placed).transpose(1, 0, 2)
     normals = np.cross(b - a, c - a)
     areas = np.linalg.norm(normals, axis=1)
@@ -74,7 +74,7 @@ def strewn(name: str, placed: Sequence[Placed], crowd: Crowd, size: float = 1.0)
     centres[loose] = random.uniform(low - reach, high + reach, (int(loose.sum()), 3))
     centres = random.permutation(centres).reshape(batches, 1, count, 3)
     steps = random.normal(0, crowd.step * size / np.sqrt(3), (batches, horizon, count, 3))
-    # The middle one of the steps is where it was strewn.
+    # The sphere is at its random position in the middle time step.
     ways = np.cumsum(steps, 1)
     centres = centres + ways - ways[:, horizon // 2 : horizon // 2 + 1]
     radii = random.uniform(*crowd.radii, (batches, 1, count, 1)) * size * np.ones((1, horizon, 1, 1))
@@ -82,10 +82,10 @@ def strewn(name: str, placed: Sequence[Placed], crowd: Crowd, size: float = 1.0)
 
 
 def reversed_in_time(spheres: Floats) -> Floats:
-    """The last time step first."""
+    """Reverses the order of time steps."""
     return np.ascontiguousarray(spheres[:, ::-1])
 
 
 def tensor(values: Floats | Doubles) -> torch.Tensor:
-    """float32 on the CPU."""
+    """A float32 tensor on the CPU."""
     return torch.from_numpy(np.ascontiguousarray(values, np.float32))

@@ -1,4 +1,4 @@
-"""Where a sweep looks: restated from its description, for many half segments at once, level by level."""
+"""A reference of the choice of a sweep's samples, for many half segments at once, level by level."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# Clearances nearer to a limit than this, in metres, may be taken for either side of it.
+# Clearances within this distance of a limit, in metres, may fall on either side of it.
 MARGIN = 2e-6
-# How much farther than they reach the balls around a point must seem to.
+# Factor on the balls around a point, so that neighbouring balls overlap.
 OVERLAP = 1.000004
 
 
@@ -23,7 +23,7 @@ def samples_of(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Chooses the samples of K half segments of lengths `half`, from a centre to the middle of its segment.
 
-    The middle is looked at unless the free ball around the centre, of radius `clearance`, reaches it. Then each
+    The middle is sampled unless the free ball around the centre, of radius `clearance`, reaches it. Then each
     interval between neighbouring samples is halved until it is covered: where both ends are free, by the two balls
     around them, which overlap where the inflated radius is 0; where one is in contact, if it is no longer than the
     inflated radius. No interval is shorter than half / samples.
@@ -31,12 +31,12 @@ def samples_of(
     Args:
         half, clearance, inflated: [K].
         samples: A power of two.
-        clearance_at: Of segments [M] (numbers into K) at fractions [M] of the way to the neighbour.
-        margin: Decisions nearer to a limit than this are not clear.
+        clearance_at: Clearances of segments [M] (indices into K) at fractions [M] of the way to the neighbour.
+        margin: Decisions nearer to a limit than this depend on rounding.
 
     Returns:
-        Segments [M] and fractions [M] of the samples besides the centre, whether each segment ran out of samples while
-        nothing touched and it could not be known to be free [K], and whether each decision on it was clear [K].
+        Segments [M] and fractions [M] of the samples besides the centre, whether each segment used up its samples
+        without a contact before it was shown to be free [K], and whether no decision on it depends on rounding [K].
     """
     overlap = torch.where(inflated > 0, 1.0, OVERLAP).to(half.dtype)
     chosen = torch.nonzero((half > 0) & (clearance < half * overlap)).flatten()

@@ -1,4 +1,4 @@
-"""What there is to know of a mesh from its faces, worked out by sets and dictionaries: what registration must find."""
+"""A reference of a mesh's topology, computed with sets and dictionaries."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Surveyed:
 
     @cached_property
     def edges(self) -> dict[tuple[int, int], list[tuple[int, bool]]]:
-        """By their two vertices, in order: faces, and whether those run along in that order."""
+        """By two ascending vertices: the faces of the edge, and whether each runs along it in that order."""
         found: dict[tuple[int, int], list[tuple[int, bool]]] = {}
         for number, face in enumerate(self.faces.tolist()):
             for start, end in zip(face, face[1:] + face[:1], strict=True):
@@ -81,7 +81,7 @@ class Surveyed:
 
     @cached_property
     def volume(self) -> float:
-        """Signed, of the kept faces, about the middle of the mesh."""
+        """The signed volume of the kept faces."""
         a, b, c = (self.triangles - self.triangles.mean((0, 1))).unbind(1)
         return float((a * torch.linalg.cross(b, c)).sum() / 6)
 

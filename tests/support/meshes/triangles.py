@@ -1,4 +1,4 @@
-"""The closest point of a set of triangles, float64, by looking at every triangle that can have it."""
+"""The closest point of a set of triangles, float64, by computing it for every triangle that can contain it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 # Pairs of a point and a triangle that are bounded at once.
 CHUNK = 1 << 20
-# Of the size of things: triangles whose bounds are this near to each other are looked at.
+# Tolerance relative to the size of the set: triangles whose bounds differ by less are computed.
 SLACK = 1e-9
 
 
 @dataclass(frozen=True)
 class Feet:
-    """For N points: closest point [N, 3], triangle [N], its share of the corners [N, 3], distance [N].
+    """For N points: closest point [N, 3], triangle [N], barycentric coordinates [N, 3], distance [N].
 
-    `rival` [N]: how far apart are the closest point and another point of the triangles that is hardly farther away
-    (by `tolerance`), measured in distances; 0 where there is only one.
+    `rival` [N]: the distance between the closest point and another point of the triangles that is farther away by at
+    most `tolerance`, relative to the distance; 0 if there is none.
     """
 
     point: Tensor
@@ -28,14 +28,14 @@ class Feet:
     rival: Tensor
 
     def at(self, rows: Tensor) -> Feet:
-        """Of some of the points."""
+        """The entries of some of the points."""
         return Feet(*(values[rows] for values in vars(self).values()))
 
 
 def shares_of(point: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Shares of the corners in the point of each triangle that is closest to its `point`: all [K, 3]."""
+    """Barycentric coordinates of the point of each triangle that is closest to its `point`: all [K, 3]."""
     u, v, w = b - a, c - a, point - a
-    # By areas: without the differences of large products that a Gram determinant has.
+    # By areas, which avoids the cancellation in a Gram determinant.
     normal = torch.linalg.cross(u, v)
     det = normal.square().sum(-1)
     s, t = (torch.linalg.cross(w, v) * normal).sum(-1), (torch.linalg.cross(u, w) * normal).sum(-1)
@@ -65,12 +65,12 @@ def shares_of(point: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def combined(shares: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The point [K, 3] that has these shares of the corners."""
+    """The point [K, 3] with these barycentric coordinates."""
     return shares[:, :1] * a + shares[:, 1:2] * b + shares[:, 2:] * c
 
 
 def closest(points: Tensor, triangles: Tensor, tolerance: float = 0.0) -> Feet:
-    """For points [N, 3] and triangles [F, 3, 3]."""
+    """The closest points of triangles [F, 3, 3] to points [N, 3]."""
     chunk = max(1, CHUNK // max(1, len(triangles)))
     parts = [_closest(points[begin : begin + chunk], triangles, tolerance) for begin in range(0, len(points), chunk)]
     if not parts:

@@ -88,7 +88,7 @@ class Asked:
     stack: ExitStack = field(default_factory=ExitStack)
     training: Training | None = None
     count: int = 0
-    # Bytes on their way: of the call itself, and of its parts that are open.
+    # Bytes in transit: of the call itself, and of its open parts.
     own_bytes: int = 0
     # Other reservations of its training.
     waiting_bytes: int = 0

@@ -128,7 +128,7 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(rests=st.booleans())
     @noted
     def die(self, rests: bool) -> None:
-        """Kill the worker, perhaps after it had the time to write what it has; whoever calls next does not wait."""
+        """Kill the worker, perhaps after it had time to write its scenes; the next call does not wait."""
         if not self._may_die():
             return
         self.place.settle()

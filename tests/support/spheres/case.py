@@ -1,4 +1,4 @@
-"""A sphere scene seen by one camera with its settings: what every reference and every engine is given in the tests."""
+"""A sphere scene, a camera and settings: the inputs of every reference and every engine in the tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SphereCase:
     background_depth: float = 1e-6
     allowed_difference: float = 0.01
     max_hits: int = 0
-    # Only the number of hits is wanted, Pulsar's mode 1.
+    # Compute only the number of hits, Pulsar's mode 1.
     hits_only: bool = False
 
     @property
@@ -45,7 +45,7 @@ class SphereCase:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a render of a case must give. Gradients are named as the contract names them."""
+    """The expected results of a case. Gradients have the names of the protocol."""
 
     image: Floats | None = None
     info: Floats | None = None

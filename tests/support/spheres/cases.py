@@ -1,4 +1,4 @@
-"""Our own scenes, one for every behaviour the original is known for; each is made anew from its name."""
+"""Generated scenes, one for each behaviour of the original; each depends on its name only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH_NEAREST = float(np.float32(4) + np.float32(2e-6))
 
 @dataclass(frozen=True)
 class Cloud:
-    """How spheres are strewn: in a box, with radii between two limits."""
+    """The distribution of spheres: in a box, with radii between two limits."""
 
     count: int = 25
     half_width: float = 2.2
@@ -32,7 +32,7 @@ class Cloud:
 
 
 def random_of(name: str) -> np.random.Generator:
-    """A generator that depends on nothing but the name."""
+    """A random generator seeded by the name."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
@@ -112,7 +112,7 @@ def blending() -> Iterator[SphereCase]:
 
 
 def extents() -> Iterator[SphereCase]:
-    """Spheres at the edges of what is drawn: off the film, near, far, behind, tiny, huge, none."""
+    """Spheres at the limits of what is drawn: outside the film, near, far, behind, tiny, huge, none."""
     yield build("partly_outside", Cloud(count=40, half_width=5.5), camera=POSE)
     depths = Cloud(count=60, z=(-20.0, 30.0), radii=(0.3, 1.5))
     yield build("behind_near_far", depths, camera=POSE)
@@ -133,7 +133,7 @@ def extents() -> Iterator[SphereCase]:
 
 
 def crowds() -> Iterator[SphereCase]:
-    """Many spheres per pixel: the candidate blocks, and what stops them."""
+    """Many spheres per pixel: blocks of candidates, and early stopping."""
     heavy = Cloud(count=350, half_width=1.1, radii=(0.3, 0.8))
     for difference in (0.0, 0.01, 0.2, 0.9):
         yield build(f"crowd_difference_{difference:g}", heavy, camera=POSE, gamma=0.03, allowed_difference=difference)
@@ -159,5 +159,5 @@ def batch() -> Iterator[SphereCase]:
 
 
 def compat_cases() -> list[SphereCase]:
-    """All of them."""
+    """All cases."""
     return [*cameras(), *blending(), *extents(), *crowds(), *batch()]

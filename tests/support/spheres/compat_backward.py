@@ -21,7 +21,7 @@ VECTORS = ("eye", "pixel_0_0_center", "pixel_vec_x", "pixel_vec_y")
 
 @dataclass(frozen=True)
 class _Tracked:
-    """One tracked sphere per entry, and what the loss makes of its weight."""
+    """One tracked sphere per entry, and the gradient of its weight."""
 
     sphere: NDArray[np.int32]
     x: NDArray[np.int64]
@@ -199,7 +199,7 @@ def _add_orthogonal(
 
 
 def _orthogonal_steps(tracked: _Tracked, rendered: Rendered, gradient: Floats) -> tuple[Floats, Floats]:
-    """Section 7: how turning the pixel vectors moves the rotated centre, in the original's opinion."""
+    """Section 7: the original's derivative of the rotated centre with respect to the pixel vectors."""
     camera, found = rendered.camera, rendered.signatures
     step_x, step_y, normal = camera.step_x, camera.step_y, camera.axes[2]
     pixel = length(step_x)

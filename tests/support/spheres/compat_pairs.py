@@ -1,4 +1,4 @@
-"""What one ray and one sphere have to do with each other in Pulsar; forward and backward share it."""
+"""The geometry of a ray and a sphere in Pulsar, which forward and backward share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pairs(
     chord, across, along, central, pixels = measure(camera, centre, distance, radius, ray, x, y)
     chord_length = length(chord)
     closeness = np.clip(f32(1) - chord_length * (f32(1) / radius), f32(0), f32(1))
-    # A sphere smaller than a pixel lights the pixels next to its centre fully.
+    # A sphere smaller than a pixel covers the pixels next to its centre fully.
     closeness = np.where(central & (pixels < f32(1)), f32(1), closeness)
     half_chord = np.sqrt((radius + across) * np.maximum(radius - across, f32(0)))
     depth = along - half_chord

@@ -129,7 +129,7 @@ class _Film:
             entries[...] = np.where(hit[..., None], inserted, entries)
 
     def _stop(self, at: tuple[slice, slice], active: NDArray[np.bool_], near: np.float32) -> None:
-        """Section 5.2: only when a block of candidates is full is there a look at whether to go on."""
+        """Section 5.2: whether to stop is decided only when a block of candidates is full."""
         self.loaded[at] += active
         block_near = np.where(active, np.maximum(self.block_near[at], near), self.block_near[at])
         full = active & (self.loaded[at] > BLOCK)

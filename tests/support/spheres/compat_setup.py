@@ -1,4 +1,4 @@
-"""What Pulsar derives before it draws: the native camera record and, per sphere, the drawing order and a rectangle."""
+"""Pulsar's preparation: the native camera record and, per sphere, the drawing order and a rectangle."""
 
 from __future__ import annotations
 

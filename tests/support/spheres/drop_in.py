@@ -1,4 +1,4 @@
-"""Runs cases through `lumigrad.client.compat.pulsar.Renderer`, as code written for the original would."""
+"""Runs cases with `lumigrad.client.compat.pulsar.Renderer`, like code written for the original."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.spheres.case import Floats, SphereCase
 
 @dataclass(frozen=True)
 class Dropped:
-    """What came back: gradients by the contract's names. A batch keeps its first axis."""
+    """The results; gradients by the names of the protocol. A batch keeps its first axis."""
 
     image: Floats
     info: Floats | None

@@ -28,18 +28,18 @@ class Blending:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding to float32 may change, by first-order estimates per pixel."""
+    """First-order estimates per pixel of the effect of rounding to float32."""
 
     color: Tensor
     alpha: Tensor
     depth: Tensor
-    # Where it decides whether a sphere is hit at all.
+    # Pixels where rounding decides whether a sphere is hit.
     undecided: Tensor
 
 
 @dataclass(frozen=True)
 class Chords:
-    """Pixels [H, W] against spheres [N]: what the intersection of ray and sphere gives."""
+    """The intersections of the rays of pixels [H, W] with spheres [N]."""
 
     chord: Tensor
     half_chord: Tensor
@@ -88,7 +88,7 @@ def render(
 
 
 def root(squares: Tensor) -> Tensor:
-    """The square root, with derivative zero at zero: a ray through a centre prefers no direction."""
+    """The square root, with derivative zero at zero, where a ray passes through a centre."""
     positive = squares > 0
     return torch.where(positive, torch.sqrt(torch.where(positive, squares, 1.0)), 0.0)
 

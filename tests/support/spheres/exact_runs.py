@@ -1,4 +1,4 @@
-"""Runs a case through the float64 reference, with autograd for the gradients under the contract's names."""
+"""Runs a case with the float64 reference; autograd computes the gradients, by the names of the protocol."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reference:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """What to ask an engine for; the gradients of OpenCV cameras are three that come as one."""
+        """The gradients to request from an engine; the three of OpenCV cameras are requested as one."""
         return tuple(dict.fromkeys("cameras" if name.startswith("camera") else name for name in self.gradients))
 
     def stacked(self, name: str) -> Doubles:

@@ -1,4 +1,4 @@
-"""Where cameras see spheres, in float64 torch: the geometry that exact semantics differentiate."""
+"""The camera geometry of exact semantics in float64 torch, differentiable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.spheres.pulsar_camera import camera_vectors
 
 @dataclass(frozen=True)
 class View:
-    """Spheres and pixels of one camera, in a frame of that camera's choosing.
+    """Spheres and pixels of one camera, in a frame that depends on the camera.
 
     A perspective view has rays [H, W, 3] of length one; an orthogonal one has film points [H, W, 2] and the
     frame of the camera.
@@ -89,7 +89,7 @@ def opencv_view(positions: Tensor, camera: OpenCV, width: int, height: int) -> V
 
 
 def nearest_depth(min_depth: float, views: Sequence[View]) -> Tensor:
-    """The near limit of a call: 0 stands for the largest focal length among its cameras, and a little more."""
+    """The near limit of a call: 0 means slightly more than the largest focal length of its cameras."""
     if min_depth:
         return torch.tensor(min_depth, dtype=torch.float64)
     return torch.stack([view.focal_length for view in views]).amax() + 2e-6

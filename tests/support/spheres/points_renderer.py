@@ -33,7 +33,7 @@ class PointsCamera:
 
 
 class PointsRenderer(torch.nn.Module):
-    """Points of one radius, seen by a camera that may move but not become of another kind or size."""
+    """Renders points of one radius with a camera that may move, but not change its type or size."""
 
     def __init__(self, renderer: torch.nn.Module, camera: PointsCamera, size: int) -> None:
         """Takes the renderer that draws."""

@@ -1,4 +1,4 @@
-"""Runs a case through an engine: the case's words become those of `lumigrad.kernels.spheres`, tensors become arrays."""
+"""Runs a case on an engine: converts it to arguments of `lumigrad.kernels.spheres`, and results to arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPHERE_INPUTS = ("positions", "colors", "radii")
 
 @dataclass(frozen=True)
 class Run:
-    """What came out, as arrays."""
+    """The results, as arrays."""
 
     outputs: dict[str, NDArray[np.generic]]
     gradients: dict[str, Floats]
@@ -55,7 +55,7 @@ def settings_of(case: SphereCase, semantics: Semantics, **changes: object) -> Se
 
 
 def wanted_of(case: SphereCase) -> tuple[str, ...]:
-    """Every gradient that both semantics have for the case."""
+    """The gradients that exist in both semantics for the case."""
     return (*SPHERE_INPUTS, "cameras") if case.opacities is None else (*SPHERE_INPUTS, "opacities", "cameras")
 
 

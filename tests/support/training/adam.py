@@ -60,7 +60,7 @@ class ReferenceAdam:
 def parameter(
     name: str, shape: tuple[int, ...], activation: str = "identity", *, learning_rate: float = 0.01
 ) -> Parameter:
-    """Fresh, with ordinary numbers; the same for the same name."""
+    """A new parameter with random values that depend on its name only."""
     random = random_of(f"parameter {name}")
     draw = lambda: torch.from_numpy(random.standard_normal(shape).astype(np.float32))  # noqa: E731
     return Parameter(

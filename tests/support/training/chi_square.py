@@ -1,4 +1,4 @@
-"""Pearson's test of counts against what was expected of them."""
+"""Pearson's chi-squared test of counts against probabilities."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RARE = 4.75
 
 
 def assert_distributed(counts: ArrayLike, probabilities: ArrayLike) -> None:
-    """The counts are those of independent draws with these probabilities, as far as one in a million can tell.
+    """Asserts that counts are those of independent draws with these probabilities, at a significance level of 1e-6.
 
-    Cells in which fewer than five are expected are taken together, so that the sum is distributed as it should be.
+    Cells with an expected count below five are merged, so that the statistic is approximately chi-squared.
     """
     found, p = np.asarray(counts, np.float64), np.asarray(probabilities, np.float64)
     expected = p / p.sum() * found.sum()

@@ -1,4 +1,4 @@
-"""Adaptive density control written again in float64, step after step: grow, then prune, then copy."""
+"""A reference of adaptive density control in float64, one operation after the other: grow, prune, copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Growth:
-    """Which rows the next generation has, by where they come from."""
+    """The source rows of the next generation."""
 
     kept: Tensor
     cloned: Tensor
@@ -35,7 +35,7 @@ class Growth:
 
     @property
     def sources(self) -> Tensor:
-        """In the order of the next generation."""
+        """The source row of each row of the next generation."""
         return torch.cat([self.kept, self.cloned, self.split, self.split])
 
 
@@ -50,7 +50,7 @@ def accumulated(gradient: Tensor, radii: Tensor, width: int, height: int) -> tup
 
 
 def observed(parameters: Parameters, gradient: Tensor, views: Tensor, radii: Tensor) -> Observed:
-    """The values that decide, from the parameters and the sums over views."""
+    """The values that density control compares with thresholds, from the parameters and the sums over views."""
     tensors = parameters.tensors
     mean = gradient.double() / views.clamp(min=1)
     if parameters.gaussians:

@@ -1,4 +1,4 @@
-"""Random numbers for density control, written again in numpy: Philox4x32-10, and normals in float64."""
+"""A reference of density control's random numbers in numpy: Philox4x32-10, and normals in float64."""
 
 from __future__ import annotations
 

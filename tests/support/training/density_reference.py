@@ -1,4 +1,4 @@
-"""Density control written again in float64, with plain torch operations."""
+"""A reference of density control in float64, with plain torch operations."""
 
 from __future__ import annotations
 

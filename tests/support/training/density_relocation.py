@@ -1,4 +1,4 @@
-"""Shares of Gaussians written again: draws from whole-number weights, and equation 9 of 3DGS as MCMC as it stands."""
+"""A reference of relocation: draws from whole-number weights, and equation 9 of 3DGS as MCMC evaluated directly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drawn(logits: Tensor, candidates: Tensor, number: int, draw: Draw, stream: s
 
 
 def share_of(opacity: float, shares: int) -> tuple[float, float]:
-    """Opacity of each of the shares, and what scales are multiplied by: the double sum, with sixty digits."""
+    """The opacity of each share, and the factor of the scales: the double sum, with sixty digits."""
     n = min(shares, MOST_SHARES)
     with localcontext() as context:
         context.prec = 60
@@ -41,7 +41,7 @@ def share_of(opacity: float, shares: int) -> tuple[float, float]:
 
 
 def shared(logits: Tensor, scales: Tensor, counts: Tensor, min_opacity: float) -> tuple[Tensor, Tensor]:
-    """New raw opacities [N] and scales [N, 3], float64, of Gaussians that `counts` others come to."""
+    """New raw opacities [N] and scales [N, 3], float64, of Gaussians to which `counts` others are moved."""
     opacities, logs = logits.double().clone(), scales.double().clone()
     for row in torch.nonzero(counts)[:, 0].tolist():
         share, factor = share_of(float(torch.sigmoid(logits[row].double())), int(counts[row]) + 1)

@@ -1,4 +1,4 @@
-"""Small scenes to train: a scene, cameras around it, and what these should see."""
+"""Small trainings: an initial scene, cameras around it, and their target images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lesson:
     cameras: list[Camera]
 
     def targets(self, client: Client, **settings: Any) -> list[np.ndarray]:
-        """Bytes [H, W, 3] that show the truth."""
+        """uint8 images [H, W, 3] of the true scene."""
         pictures = [client.render(self.truth, camera, **settings).color for camera in self.cameras]
         return [np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8) for picture in pictures]
 
@@ -31,7 +31,7 @@ class Lesson:
 
 
 def cameras(count: int = 4) -> list[Camera]:
-    """Around the origin."""
+    """Cameras around the origin."""
     angles = np.linspace(0, 2 * np.pi, count, endpoint=False)
     eyes = [(4 * np.sin(angle), 0.7 * np.cos(3 * angle), 4 * np.cos(angle)) for angle in angles]
     width, height = SIZE

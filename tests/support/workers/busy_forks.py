@@ -1,4 +1,4 @@
-"""A program that forks while its clients have calls under way: what their children are told.
+"""A program that forks while its clients have calls in progress: the errors in its children.
 
 Run as `GRPC_ENABLE_FORK_SUPPORT=0 python -m support.workers.busy_forks HOST:PORT`. Without the variable gRPC itself
 ends some of the children.
@@ -59,7 +59,7 @@ def with_a_call(target: str) -> None:
         waiting = Client(f"127.0.0.1:{silent.getsockname()[1]}", retry_s=0.0)
         thread = threading.Thread(target=lambda: assert_unavailable(waiting))
         thread.start()
-        # The call is under way, and stays so while its connection is open.
+        # The call is in progress, and stays so while its connection is open.
         connection, _ = silent.accept()
         in_children(lambda: assert_forked(client.info))
         assert thread.is_alive()

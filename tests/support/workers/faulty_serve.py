@@ -1,4 +1,4 @@
-"""`lumigrad serve`, but that its workers' engines fail when they are told to."""
+"""`lumigrad serve` whose workers' engines fail on request."""
 
 from __future__ import annotations
 

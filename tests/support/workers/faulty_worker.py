@@ -1,4 +1,4 @@
-"""The worker's process, with engines that fail when they are told to."""
+"""The worker's process, with engines that fail on request."""
 
 from __future__ import annotations
 

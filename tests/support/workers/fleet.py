@@ -1,4 +1,4 @@
-"""Several small workers, and what a client that knows them all is asked to do: scenes by the dozen, who has which."""
+"""Several small workers, and operations of a client of all of them: storing many scenes, finding each one's worker."""
 
 from __future__ import annotations
 

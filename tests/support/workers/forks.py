@@ -114,7 +114,7 @@ def _server() -> _ForkServer:
 
 
 class _Server:
-    """Forks a process for each order, and tells how it ended, until the other end of `line` is closed."""
+    """Forks a process for each order, and reports its exit, until the other end of `line` is closed."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line

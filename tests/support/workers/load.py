@@ -30,11 +30,11 @@ class Load:
     """
 
     def __init__(self, calls: Sequence[Call], rate: float, *, most_at_once: int = 32, seed: int = 0) -> None:
-        """`most_at_once` calls are under way; those that are due beyond them wait, and their time runs."""
+        """At most `most_at_once` calls are in progress; further calls that are due wait, which counts as latency."""
         self.outcomes: Counter[str] = Counter()
         # Latencies of successful calls from their scheduled start.
         self.latencies = Histogram()
-        # The first few, to look at.
+        # The first few errors, for messages.
         self.failures: list[Exception] = []
         self._calls = calls
         self._interval = 1 / rate

@@ -1,4 +1,4 @@
-"""Callers who say who they are, in raw calls."""
+"""Raw calls of authenticated callers."""
 
 from __future__ import annotations
 

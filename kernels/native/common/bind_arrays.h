@@ -9,7 +9,7 @@
 // In a namespace per build, so that the emulation's are not taken for those of a GPU.
 LG_BEGIN
 
-// The array of this name, if it is there and not None. It lives as long as the call's arguments.
+// The array of this name, if it is present and not None. It is valid as long as the call's arguments.
 template <class T>
 inline bool find_array(const nanobind::kwargs& arrays, const char* name,
                        nanobind::ndarray<T, nanobind::c_contig>& array) {

@@ -11,7 +11,7 @@ enum class Isa { portable, avx2, avx512 };
 // Instruction sets that were built and that this machine can run, slowest first.
 std::vector<Isa> available_isas();
 
-// The one in use: the fastest available, unless LUMIGRAD_ISA or set_isa says otherwise.
+// The one in use: the fastest available, unless LUMIGRAD_ISA or set_isa selects another.
 Isa current_isa();
 void set_isa(Isa isa);
 

@@ -16,30 +16,30 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr int kClasses = 64;
-// Huge blocks start on a huge page and ask for more: the kernels visit spheres in an order that is random in memory,
-// and with small pages half of their time would go into address translation.
+// Huge blocks are aligned to huge pages and request them: the kernels access spheres in random order, and with small
+// pages half of their time would be spent on address translation.
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// A multiple of every machine's pages.
+// A multiple of every machine's page size.
 constexpr std::size_t kPage = std::size_t{64} << 10;
-// Blocks from this size on are mappings of their own. malloc does so only until it has freed some; from then on it
-// takes them from its heaps, which give memory back at their ends alone.
+// Blocks from this size on are separate mappings. malloc does so only until it has freed some; then it allocates them
+// from its heaps, which return memory to the system at their ends only.
 constexpr std::size_t kMapped = std::size_t{128} << 10;
 
 using Clock = std::chrono::steady_clock;
-// Blocks that nobody took for so long were for a burst of calls that is over. Kept for ever, a process would hold as
-// many of each size as were ever in use at one time, and grow for hours.
+// Blocks unused for so long are returned: they served a burst of calls that is over. Otherwise a process would keep as
+// many blocks of each size as were ever in use at one time, and grow for hours.
 constexpr auto kIdle = std::chrono::seconds(10);
-// How often they are looked for.
+// How often unused blocks are searched for.
 constexpr auto kLook = std::chrono::seconds(1);
 
-// In front of each block; as long as the alignment, so that the block behind it is aligned.
+// The header before each block; as long as the alignment, so that the block is aligned.
 struct alignas(kAlignment) Header {
   std::size_t bytes;
   int size_class;
   Clock::time_point given;
 };
 
-// Sizes are rounded up to one of eight steps per power of two, so that blocks of nearly equal size serve each other.
+// Sizes are rounded up to one of eight steps per power of two, so that blocks can be reused for nearly equal sizes.
 std::size_t rounded(std::size_t bytes) {
   if (bytes <= 4096) return 4096;
   const std::size_t step = std::bit_floor(bytes) / 8;
@@ -48,22 +48,22 @@ std::size_t rounded(std::size_t bytes) {
 
 struct State {
   std::mutex mutex;
-  // The block that was given back first is in front.
+  // The block that was freed first is at the front.
   std::vector<Header*> free[kClasses];
   Clock::time_point looked;
   std::uint64_t system_allocations = 0;
   std::uint64_t bytes = 0;
 };
 
-// How many free blocks of about this size are kept. A few are enough for any pipeline, and more would only be held for
-// a burst that is over; but a small call has dozens of small arrays, which cost little to keep. When there are more the
-// oldest goes: a class of sizes that nobody asks for any more must not keep out those in use.
+// How many free blocks of about this size are kept. A few large ones are enough for any pipeline, and more would be
+// left over from bursts; but a small call has dozens of small arrays, which cost little to keep. Beyond the limit the
+// oldest block is freed, so that sizes no longer in use do not displace those in use.
 std::size_t kept_blocks(std::size_t bytes) {
   constexpr std::size_t kFew = 16, kMany = 256, kCheap = std::size_t{32} << 20;
   return std::clamp(kCheap / bytes, kFew, kMany);
 }
 
-// Never destroyed: tensors may give blocks back while the interpreter is shutting down.
+// Never destroyed: tensors may free blocks while the interpreter is shutting down.
 State& state() {
   static State* instance = new State;
   return *instance;
@@ -85,11 +85,11 @@ void* mapped(std::size_t bytes, std::size_t alignment) {
   return start + before;
 }
 
-// Huge pages only for what is used at once: a page is touched whole, also where it is spare.
+// Huge pages only for the requested bytes: a huge page is allocated as a whole, even if only part of it is used.
 void* system_memory(std::size_t bytes, std::size_t used) {
   if (bytes < kMapped) return ::operator new(bytes, std::align_val_t(kAlignment));
   void* memory = mapped(bytes, is_huge(bytes) ? kHugePage : kPage);
-  // A wish; without huge pages everything works, only slower.
+  // A hint; without huge pages everything works, but slower.
   if (is_huge(bytes)) madvise(memory, used / kHugePage * kHugePage, MADV_HUGEPAGE);
   return memory;
 }
@@ -181,7 +181,7 @@ void* Buffer::ensure_bytes(std::size_t bytes) {
     pool_give(data_);
     data_ = nullptr;
     capacity_ = 0;
-    // A quarter more than asked, so that slowly growing scenes do not reallocate at each call.
+    // A quarter more than requested, so that slowly growing scenes do not reallocate at each call.
     const std::size_t spare = bytes / 4;
     data_ = pool_take(bytes, spare);
     capacity_ = bytes + spare;

@@ -14,7 +14,7 @@ namespace lumigrad {
 void* pool_take(std::size_t bytes, std::size_t spare = 0);
 // Gives a block back. Null is ignored.
 void pool_give(void* block) noexcept;
-// Blocks asked of the system since the process started.
+// Number of blocks allocated from the system since the process started.
 std::uint64_t pool_system_allocations();
 // Bytes held, in use or kept.
 std::uint64_t pool_bytes();
@@ -43,8 +43,8 @@ class Buffer {
   std::size_t capacity_ = 0;
 };
 
-// Numbers in memory from the pool: `size` values, undefined at first; `room` for more may lie behind them, which size()
-// does not tell of.
+// An array in memory from the pool: `size` values, undefined at first. `room` for more may follow them, which size()
+// does not include.
 template <class T>
 class Array {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -15,8 +15,8 @@ namespace lumigrad {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// A helper that has just finished looks for more work this long before it sleeps: the stages of one call follow each
-// other within microseconds, and waking a thread costs tens of them.
+// A helper thread that has just finished polls for more work this long before it sleeps: the stages of one call follow
+// each other within microseconds, and waking a thread costs tens of them.
 constexpr int kSpins = 4000;
 
 int processors() {
@@ -38,13 +38,13 @@ inline void relax() {
 #endif
 }
 
-// Who may work on the job at hand, and who does, in one word: so that a helper that comes when the job is done finds
-// the door closed, and nobody ever waits for a helper that has not begun. Another process may hold its processor for
-// tens of milliseconds.
+// Whether helpers may join the current job, and how many work on it, in one atomic word: a helper that comes after the
+// job is done cannot join, and the caller never waits for a helper that has not started, which may take tens of
+// milliseconds if another process occupies its processor.
 class Door {
  public:
   void open(int places) { state_.store(std::int64_t{places} << kShift, std::memory_order_release); }
-  // True: the caller is in, and must leave.
+  // True: the caller has joined, and must leave.
   bool enter() {
     std::int64_t state = state_.load(std::memory_order_acquire);
     while (state >> kShift > 0) {
@@ -57,7 +57,7 @@ class Door {
     state_.fetch_sub(1, std::memory_order_release);
     state_.notify_one();
   }
-  // Lets nobody in any more, and waits until nobody is.
+  // Lets no more helpers join, and waits until all have left.
   void close() {
     constexpr std::int64_t kInside = (std::int64_t{1} << kShift) - 1;
     std::int64_t inside = state_.fetch_and(kInside, std::memory_order_acquire) & kInside;

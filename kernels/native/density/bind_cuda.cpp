@@ -22,7 +22,7 @@ struct CudaPlace {
   std::uintptr_t stream;
 };
 
-// When a call began and ended.
+// The times of a call.
 struct CudaStages {
   DeviceTimer timer;
 

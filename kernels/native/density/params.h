@@ -12,7 +12,7 @@ inline constexpr int kChunk = 1024;
 
 constexpr int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
 
-// What random numbers are for. Those of one stream have nothing to do with those of another.
+// The uses of random numbers; different streams are independent.
 enum Stream : uint32_t {
   kFreeStream,
   kNoiseStream,
@@ -22,7 +22,7 @@ enum Stream : uint32_t {
   kAddStream
 };
 
-// Which random numbers a call draws: row i of `stream` is the same four words wherever it is asked for.
+// Selects the random numbers of a call: row i of `stream` always gets the same four words.
 struct Draw {
   uint64_t seed, step;
   uint32_t stream;
@@ -37,13 +37,13 @@ struct Gaussians {
   const float* opacities;  // [N] logits
 };
 
-// What the views of a step tell of N rows: of Gaussians gradients of the projected means, pixels, and radii; of spheres
-// gradients of the positions, and in how many pixels they took part.
+// Observations of N rows in the views of a step: for Gaussians gradients of the projected means, pixels, and radii; for
+// spheres gradients of the positions, and the number of pixels to which they contributed.
 struct Observed {
   int32_t views, count;
   int32_t axes;           // 2 on the film, 3 in space
   const float* gradient;  // [V, N, axes]
-  const int32_t* seen;    // [V, N, 2] radii, or [V, N] pixels; a row is seen where all are above 0
+  const int32_t* seen;    // [V, N, 2] radii, or [V, N] pixels; a row is visible where all are above 0
   float scale[3];         // Of each axis.
   float inverse_extent;   // From radii to parts of the film.
 };
@@ -51,11 +51,11 @@ struct Observed {
 // Sums over steps, by row.
 struct Statistics {
   float* gradient;  // Of lengths.
-  int32_t* views;   // In which it was seen.
+  int32_t* views;   // In which it was visible.
   float* radii;     // The largest, as a part of the film.
 };
 
-// Rows that may grow or go, with raw parameters.
+// Rows that may be cloned, split or pruned, with raw parameters.
 struct Candidates {
   int32_t count;
   int32_t axes;            // Sizes of a row: the largest counts.
@@ -66,15 +66,15 @@ struct Candidates {
 
 // Raw values, infinite where there is no limit.
 struct Limits {
-  float gradient;                      // Grows above, on average over the views.
-  float clone_size;                    // What grows is cloned up to this size and split above.
+  float gradient;                      // Cloned or split above, on average over the views.
+  float clone_size;                    // Cloned up to this size, split above.
   float split_radius;                  // Split above in any case.
-  float prune_opacity, child_opacity;  // Goes below; children go where the one that is split is below.
-  float prune_size, child_size;        // Goes above; likewise.
-  float prune_radius;                  // Goes above, children too.
+  float prune_opacity, child_opacity;  // Pruned below; children are pruned if the split row is below.
+  float prune_size, child_size;        // Pruned above; likewise.
+  float prune_radius;                  // Pruned above, children too.
 };
 
-// What becomes of a row.
+// The fate of a row.
 enum Fate : uint8_t { kGone, kKept, kCloned, kSplit };
 // Lists of rows: those that stay, cloned ones again, split ones.
 inline constexpr int kGroups = 3;

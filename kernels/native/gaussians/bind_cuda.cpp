@@ -22,12 +22,12 @@ struct CudaSession {
   CudaWorkspace workspace;
 };
 
-// What a forward pass left for a backward pass.
+// The forward state for a backward pass.
 struct CudaKept {
   CudaPass pass;
 };
 
-// When a call's stages began and ended.
+// The times of a call's stages.
 struct CudaStages {
   DeviceTimer timer;
 };

@@ -1,6 +1,6 @@
 // Inputs and outputs of the Gaussian engine for one call; plain structs, the same for CPU and CUDA.
-// Pointers are to the device's memory; null: absent (inputs) or not wanted (outputs).
-// S scenes of N Gaussians each are seen by V views; view v sees scene View::scene.
+// Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
+// There are S scenes of N Gaussians each and V views; view v renders scene View::scene.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ struct Scene {
   const Pose* poses;            // [V, slices]
 };
 
-// [V, H, W, ...] unless said otherwise. Entries of culled Gaussians are 0.
+// [V, H, W, ...] unless stated otherwise. Entries of culled Gaussians are 0.
 struct Outputs {
   float* color;                // [D]
   float* alpha;                //
@@ -89,7 +89,7 @@ struct Outputs {
   float* projected_opacities;  // [V, N] times the compensation
 };
 
-// What backward is given beside the scene and what forward kept: rendered images and upstream gradients.
+// The inputs of backward beside the scene and the forward state: rendered images and upstream gradients.
 struct Upstream {
   const float* color;          // [V, H, W, D] rendered
   const float* transmittance;  // [V, H, W] rendered
@@ -101,7 +101,7 @@ struct Upstream {
   const float* d_depth;
   const float* d_expected_depth;
   const float* d_inverse_depth;
-  const float* d_means2d;  // [V, N, 2] added to what the images send back
+  const float* d_means2d;  // [V, N, 2] added to the gradients from the images
 };
 
 // Written, not added; summed over the views of a scene unless shaped [V, ...].

@@ -20,7 +20,7 @@ struct MeshTree {
   std::shared_ptr<const Mesh> mesh;
 };
 
-// A shape and its sign policy, not yet placed. A pose has nothing to do with it, so that one serves many worlds.
+// A shape and its sign policy, without a pose, so that many worlds can share it.
 struct Solid {
   Obstacle obstacle;
   double centre[3];       // Of the tree, in the object's frame; 0 for other shapes.

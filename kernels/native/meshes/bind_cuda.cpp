@@ -27,7 +27,7 @@ struct CudaTree {
   std::shared_ptr<const CudaMesh> mesh;
 };
 
-// When a call's stages began and ended.
+// The times of a call's stages.
 struct CudaStages {
   DeviceTimer timer;
 };

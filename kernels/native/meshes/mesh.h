@@ -13,7 +13,7 @@
 
 namespace lumigrad::meshes {
 
-// What registration found.
+// The report of registration.
 struct Report {
   int64_t vertices, faces;                    // As given.
   int64_t welded_vertices;                    // Distinct positions.
@@ -54,7 +54,7 @@ LG_INLINE float on_grid(float coordinate, float rounder) {
   return (coordinate + r) - r;
 }
 
-// Where a mesh is; for the faces of its Topology.
+// The geometry of a mesh, for the faces of its Topology.
 struct Surface {
   double centre[3];
   float extent;
@@ -65,7 +65,7 @@ struct Surface {
   std::size_t bytes() const { return positions.bytes() + normals.bytes() + vertex_normals.bytes(); }
 };
 
-// A mesh in host memory: what registration found, and the hierarchy that the CPU searches. It never changes.
+// A mesh in host memory: the report, and the hierarchy that the CPU searches. Immutable.
 
 struct Leaves;
 

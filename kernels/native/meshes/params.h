@@ -1,5 +1,5 @@
 // Inputs and outputs of the mesh engine for one call; plain structs, the same for CPU and CUDA.
-// Pointers are to the device's memory unless said otherwise; null: absent (inputs) or not wanted (outputs).
+// Pointers are to the device's memory unless stated otherwise; null: absent (inputs) or not needed (outputs).
 // Lengths are in metres; signed distances are positive outside.
 #pragma once
 
@@ -15,7 +15,7 @@ inline constexpr int kBoxFloats = 6;        // Low and high corner.
 inline constexpr int kOrientedFloats = 15;  // Rotation (row-major), translation, half extents: |R p + t| <= h.
 inline constexpr int kDipoleFloats = 23;    // See math/winding.h.
 
-// How inside is told from outside. `none`: distances are unsigned; `normals`: by the pseudo-normal of the closest
+// How the inside is determined. `none`: distances are unsigned; `normals`: by the pseudo-normal of the closest
 // feature (Baerentzen and Aanaes 2005); `rays`: two of three axis-parallel rays first meet a back face; `winding`: the
 // generalised winding number exceeds 1/2 (Jacobson et al. 2013; Barill et al. 2018).
 enum class Sign : int32_t { none, normals, rays, winding };
@@ -99,7 +99,7 @@ inline constexpr int kMomentDoubles = 12;   // Force g (3), then sum of y g^T (9
 struct Outputs {
   float* cost;         // [rows]
   float* jacobian;     // [rows, 10] d cost / d centres and radius; curobo: own centre only, 0 elsewhere
-  uint8_t* exhausted;  // [rows] 1 where a half way touched nothing, but was out of samples to know that it is free
+  uint8_t* exhausted;  // [rows] 1 where half of a sweep found no contact, but used up its samples
   // Of the closest obstacle, the centre being the point:
   float* distance;    // [rows]
   float* normal;      // [rows, 3] d distance / d centre, in the world

@@ -126,7 +126,7 @@ void backward(Workspace& workspace, const Camera& camera, const Settings& settin
   cpu_engine(current_isa()).backward(camera, settings, scene, upstream, gradients, prepared, workspace);
 }
 
-// Memory that goes back to the pool when the last array that uses it is gone.
+// Memory that returns to the pool when the last array that uses it is destroyed.
 nb::ndarray<uint8_t, nb::pytorch, nb::c_contig> pool_array(std::size_t bytes) {
   void* block = pool_take(bytes > 0 ? bytes : 1);
   nb::capsule owner(block, [](void* p) noexcept { pool_give(p); });

@@ -18,13 +18,13 @@ using namespace nb::literals;
 // In a namespace per build, so that the emulation's classes are not taken for those of a GPU.
 LG_BEGIN_ENGINE(spheres)
 
-// A device and what its calls learn.
+// A device, and estimates from its calls.
 struct CudaSession {
   int device;
   CudaWorkspace workspace;
 };
 
-// When a call's stages began and ended.
+// The times of a call's stages.
 struct CudaStages {
   DeviceTimer timer;
 };

@@ -1,5 +1,5 @@
 // Inputs and outputs of the sphere engine for one view; plain structs, the same for CPU and CUDA.
-// Pointers are to the device's memory; null: absent (inputs) or not wanted (outputs).
+// Pointers are to the device's memory; null: absent (inputs) or not needed (outputs).
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ struct Outputs {
                    // (CUDA).
 };
 
-// What backward is given beside the scene: forward's results and the upstream gradients.
+// The inputs of backward beside the scene: forward's results and the upstream gradients.
 struct Upstream {
   const float* color;    // [H, W, K] rendered
   const float* info;     // [H, W, 3 + 2 T] compat
@@ -91,7 +91,7 @@ struct Gradients {
   float* radii;       // [N]
   float* opacities;   // [N]
   float* background;  // [K] exact
-  int32_t* touched;   // [N] pixels in which the sphere took part
+  int32_t* touched;   // [N] number of pixels to which the sphere contributed
   // Exact, camera frame: 0:9 sum of outer(dL/dq, P - eye); 9:12 sum of dL/dq; 12, 13 dL/d centre_x, centre_y and
   //   14, 15 sums of x and y times the same pairs' terms, all before division by the scale (perspective); 16 dL/d log
   //   of the pixel size (orthogonal); 17 dL/d z_min; 18 dL/d gamma.

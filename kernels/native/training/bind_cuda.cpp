@@ -16,7 +16,7 @@ using namespace nb::literals;
 // In a namespace per build, so that the emulation's classes are not taken for those of a GPU.
 LG_BEGIN_ENGINE(training)
 
-// When a call's stages began and ended.
+// The times of a call's stages.
 struct CudaStages {
   DeviceTimer timer;
 };

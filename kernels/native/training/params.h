@@ -16,14 +16,14 @@ struct AdamGroup {
   const void* gradient;  // With respect to the value; numbers of type `gradient_type`.
   float* first;
   float* second;
-  float* value;         // May be null: nobody wants it.
-  const uint8_t* rows;  // Which take part; null: all.
+  float* value;         // Null: not needed.
+  const uint8_t* rows;  // The rows to step; null: all.
   int64_t count;
   int32_t width;
   Real gradient_type;
   Activation activation;
   float step_size;  // The learning rate over the bias correction of the first moment.
-  int32_t head;     // So many numbers at the beginning of each row have another one.
+  int32_t head;     // So many numbers at the beginning of each row have another step size.
   float head_step_size;
 };
 
@@ -36,10 +36,10 @@ struct AdamSettings {
   float gradient_scale;
 };
 
-// What a step tells of the gradients of a group, with respect to raw parameters; float64.
+// Statistics of the gradients of a group, with respect to raw parameters; float64.
 enum AdamSum { kSquares, kLargest, kNotFinite, kSkipped, kUpdated, kAdamSums };
 
-// Numbers in memory: float32, or bytes. What a byte means is said where it is read.
+// Numbers in memory: float32, or bytes, whose meaning depends on the plane.
 struct Plane {
   const void* data;  // Null: there is none.
   bool bytes;
@@ -57,7 +57,7 @@ struct ImageLoss {
   double view_weight;   // Of each view in the loss.
 };
 
-// What a loss tells of each view; float64. Means are 0 where nothing counts.
+// The results of a loss for each view; float64. Means without any weight are 0.
 enum LossValue { kWeight, kL1, kL2, kDssim, kLossValues };
 
 }  // namespace lumigrad::training

@@ -15,7 +15,7 @@
 LG_BEGIN
 
 inline constexpr int kLanes = 16;
-// Floats in a register: those of a pack are taken so many at a time where the compiler's vectors do the work.
+// Floats per register: with the compiler's vectors a pack is processed so many floats at a time.
 #if defined(LUMIGRAD_ISA_avx512)
 inline constexpr int kRegister = 16;
 #elif defined(LUMIGRAD_ISA_avx2)
@@ -45,8 +45,8 @@ LG_INLINE void set_lane(Pack& a, int i, float value) {
   a = Pack::load(values);
 }
 
-// Sums of packs in double, lane by lane: what lane i was given is added up in the order it came, and the lanes are
-// added up in their order, so that every instruction set gets the same.
+// Sums of packs in double, lane by lane: the values of each lane are summed in the order of their arrival, then the
+// lanes in their order, so that every instruction set gets the same result.
 class LaneSums {
  public:
   LG_INLINE LaneSums() {

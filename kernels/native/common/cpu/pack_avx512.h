@@ -119,7 +119,7 @@ LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {
 
 // out[k] += sum of rows[k] for k = 0..15; `out` is aligned.
 LG_INLINE void add_sums_of_16(const Pack rows[16], float* out) {
-  // Quarters of four packs, added up: quarter k of the result holds what is left of pack k.
+  // Sums over the quarters of four packs: quarter k of the result holds the partial sums of pack k.
   const auto fold = [](__m512 a, __m512 b, __m512 c, __m512 d) {
     const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));

@@ -11,7 +11,7 @@ LG_BEGIN
 inline constexpr int kRadixBits = 11;
 inline constexpr int kRadix = 1 << kRadixBits;
 
-// Sorts what lies in `parts` segments of `a`, segment p being [begin[p], begin[p] + length[p]), into one run; returns
+// Sorts the words in `parts` segments of `a`, segment p being [begin[p], begin[p] + length[p]), into one run; returns
 // the array (a or b) that holds it, from index 0. `histogram` has room for parts * kRadix counts.
 inline uint64_t* radix_sort(uint64_t* a, uint64_t* b, const int64_t* begin, const int64_t* length, int parts,
                             uint32_t* histogram) {
@@ -38,7 +38,7 @@ inline uint64_t* radix_sort(uint64_t* a, uint64_t* b, const int64_t* begin, cons
       }
       trivial |= total > 0 && sum - start == total;
     }
-    // All keys share this digit: nothing moves, unless the segments still have to be joined.
+    // All keys share this digit: the pass is skipped, unless the segments still have to be joined.
     if (trivial && !segmented) continue;
     for_parts(parts, [&](int p) {
       uint32_t* next = histogram + static_cast<int64_t>(p) * kRadix;

@@ -35,7 +35,7 @@ inline int parts_of(int64_t count) {
   return static_cast<int>(useful < threads ? useful : threads);
 }
 
-// What each part of a loop has written into an array: [begin, begin + length).
+// The range of an array that each part of a loop has written: [begin, begin + length).
 struct Segments {
   int parts;
   int64_t begin[kMaxParts], length[kMaxParts];
@@ -45,7 +45,7 @@ struct Segments {
     for (int p = 0; p < parts; ++p) sum += length[p];
     return sum;
   }
-  // All lie in one run now, split evenly.
+  // All entries are now in one run, split evenly.
   void join(int64_t count) {
     parts = parts_of(count);
     for (int p = 0; p < parts; ++p) {
@@ -70,8 +70,8 @@ struct TileLists {
   uint32_t* entries;  // Numbers of the primitives.
 };
 
-// Counting sort into tiles. each(part, visit, counting) calls visit(tile, number) for what lies in the part, in order,
-// twice: first to count, then to place. Tile number `tiles` stands for none.
+// Counting sort into tiles. each(part, visit, counting) calls visit(tile, number) for the entries of a part, in order,
+// twice: first to count, then to place. Tile number `tiles` means none.
 template <class Each>
 TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& starts_buffer, Buffer& entries_buffer,
                           const Each& each) {
@@ -93,11 +93,11 @@ TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& s
       total += here;
     }
   }
-  // Places are 32-bit numbers: more than 16 GiB of lists is more than there is.
+  // Positions are 32-bit numbers: lists of more than 16 GiB are not supported.
   if (total > UINT32_MAX - kMaxParts) throw std::bad_alloc();
   const uint32_t sum = static_cast<uint32_t>(total);
   starts[tiles] = sum;
-  // Behind the lists, a place per part for what belongs to no tile.
+  // After the lists, a position per part for entries of no tile.
   uint32_t* entries = entries_buffer.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
   for_parts(parts, [&](int p) {
     uint32_t* next = counts + static_cast<int64_t>(p) * slots;

@@ -31,7 +31,7 @@ inline std::string describe(cudaError_t status, const char* doing) {
   return std::string("CUDA: ") + doing + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
 }
 
-// Throws unless the call succeeded. `doing` says what was attempted, for the message.
+// Throws unless the call succeeded. `doing` describes the call, for the message.
 inline void check(cudaError_t status, const char* doing) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // A refused call must not be reported a second time by the next one.
@@ -39,8 +39,8 @@ inline void check(cudaError_t status, const char* doing) {
   throw DeviceError(describe(status, doing));
 }
 
-// Starts `kernel` on `stream` and returns at once. An empty grid is no work, not an error. What goes wrong while the
-// kernel runs is reported by a later call on the same device.
+// Starts `kernel` on `stream` and returns immediately. An empty grid does nothing and is not an error. Errors while the
+// kernel runs are reported by a later call on the same device.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
             Arguments&&... arguments) {

@@ -13,7 +13,7 @@ namespace lumigrad {
 namespace {
 
 constexpr std::size_t kSmallest = 4096;
-// A kept block serves a request down to this part of its size; a smaller one gets its own.
+// A cached block is used for requests of at least this fraction of its size; smaller ones are allocated separately.
 constexpr std::size_t kSlack = 2;
 
 struct Block {
@@ -37,13 +37,13 @@ struct State {
   std::uint64_t system_allocations = 0;
 };
 
-// Never destroyed: tensors may give blocks back while the interpreter is shutting down.
+// Never destroyed: tensors may free blocks while the interpreter is shutting down.
 State& state() {
   static State* instance = new State;
   return *instance;
 }
 
-// Eight steps per power of two, so that blocks of nearly equal size serve each other.
+// Eight steps per power of two, so that blocks can be reused for nearly equal sizes.
 std::size_t rounded(std::size_t bytes) {
   if (bytes <= kSmallest) return kSmallest;
   const std::size_t step = std::bit_floor(bytes) / 8;
@@ -56,7 +56,7 @@ int current_device() {
   return device;
 }
 
-// Frees what is kept on `device`; the device has finished with it.
+// Frees the cached blocks of `device`, which it no longer uses.
 void free_kept(State& s, int device) {
   for (auto& [place, blocks] : s.kept) {
     if (place.device != device) continue;

@@ -16,7 +16,7 @@ void* device_take(std::size_t bytes, cudaStream_t stream);
 // Gives a block back. Work that was queued on its stream may still use it; work on other streams may not. Null is
 // ignored.
 void device_give(void* block) noexcept;
-// Blocks asked of the driver since the process started.
+// Number of blocks allocated from the driver since the process started.
 std::uint64_t device_system_allocations();
 // Bytes held on a device, in use or kept.
 std::uint64_t device_bytes(int device);

@@ -20,7 +20,7 @@ PairCount::PairCount() {
 PairCount::~PairCount() { cudaFreeHost(place_); }
 
 std::optional<std::size_t> PairCount::read() const {
-  // The device may write meanwhile; the number of an earlier call serves as well.
+  // The device may write concurrently; the number of an earlier call is also valid.
   const unsigned long long value = *static_cast<const volatile unsigned long long*>(place_);
   if (value == kUnknown) return std::nullopt;
   return static_cast<std::size_t>(value);
@@ -35,7 +35,7 @@ std::optional<std::size_t> PairRoom::expected(std::size_t items, std::size_t til
   const std::optional<std::size_t> last = kind.count.read();
   if (!last) return std::nullopt;
   if (*last > limit_) return 0;
-  // What is expected falls slowly, so that views that take turns keep their room.
+  // The estimate decreases slowly, so that alternating views keep their room.
   kind.expected = std::max({*last + *last / 4, kind.expected - kind.expected / 64, tiles});
   return std::min(kind.expected, limit_);
 }

@@ -17,14 +17,14 @@ class PairCount {
   ~PairCount();
 
   unsigned long long* place() { return place_; }
-  // What was last written; nothing before.
+  // The last number written; no value before.
   std::optional<std::size_t> read() const;
 
  private:
   unsigned long long* place_ = nullptr;
 };
 
-// What calls learn for the next. Calls with about as many items and tiles are taken for alike.
+// Estimates from earlier calls. Calls with about as many items and tiles share an estimate.
 class PairRoom {
  public:
   // More pairs than `limit` are not listed: tiles then go through all items, which is slower but needs no memory.
@@ -32,9 +32,9 @@ class PairRoom {
   PairRoom(const PairRoom&) = delete;
   PairRoom& operator=(const PairRoom&) = delete;
 
-  // Of calls of this size.
+  // The estimate for calls of this size.
   PairCount& count(std::size_t items, std::size_t tiles) { return of(items, tiles).count; }
-  // Pairs that such calls had lately, and a quarter more; 0 beyond the limit; nothing if there was none.
+  // A quarter more than the pairs of recent calls of this size; 0 beyond the limit; no value if there was no such call.
   std::optional<std::size_t> expected(std::size_t items, std::size_t tiles);
   std::size_t limit() const { return limit_; }
   void set_limit(std::size_t limit) { limit_ = limit; }

@@ -81,7 +81,7 @@ __device__ inline T warp_sum(T value) {
   return value;
 }
 
-// The total over the block of kThreads threads, added up in a fixed order, for its first thread. All threads take part.
+// The total over the block of kThreads threads, summed in a fixed order, for its first thread. All threads call it.
 template <int kThreads>
 __device__ inline double block_total(double value) {
   __shared__ SharedArray<double, kThreads / kWarp> partial;

@@ -23,7 +23,7 @@ class DeviceStaging {
   struct Block {
     void* data;
     std::size_t bytes;
-    cudaEvent_t done;  // When the device has fetched what was put here last.
+    cudaEvent_t done;  // Recorded after the last copy from this buffer.
   };
   Block& take(std::size_t bytes);
 

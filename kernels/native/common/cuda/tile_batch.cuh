@@ -10,10 +10,10 @@ namespace lumigrad {
 inline constexpr int kTilePixels = kDeviceTile * kDeviceTile;
 inline constexpr int kTileWarps = kTilePixels / kWarp;
 
-// Pixels of a warp: neighbours mostly see the same items.
+// Pixels of a warp: the same items mostly cover neighbouring pixels.
 inline constexpr int kWarpWidth = 8, kWarpHeight = 4;
 
-// Where a thread is: its view and pixel.
+// The view and pixel of a thread.
 struct TilePixel {
   int view, x, y;
   bool on_film;
@@ -28,7 +28,7 @@ __device__ inline TilePixel tile_pixel(const TileLists& lists, int width, int he
   return {row / lists.tiles_y, x, y, x < width && y < height};
 }
 
-// What a tile has to look at.
+// The items of a tile.
 struct TileList {
   const unsigned* entries;  // Null: ranks from `first` on.
   unsigned first;
@@ -63,9 +63,9 @@ struct TileBatch {
 
   // Fetches those of the list's next items, from `position` on, that reach the tile, in order; returns how many. The
   // threads of the block call it together, and again only after a barrier.
-  //   of_entry(e) gives the item that an entry of the lists means; reaches(item) whether it reaches the tile, which is
-  //   asked where the tiles were not listed; keep(place, item, entry, i) is called for each item that is fetched, where
-  //   i is its place in the list and the entry is a rank where there are no lists.
+  //   of_entry(e) returns the item of an entry of the lists; reaches(item) returns whether it reaches the tile, and is
+  //   called if the tiles were not listed; keep(place, item, entry, i) is called for each item that is fetched, where
+  //   i is its position in the list, and the entry is a rank if there are no lists.
   template <class OfEntry, class Reaches, class Keep>
   __device__ int fetch(const TileLists& lists, const TileList& list, const float4* all_records, int position,
                        const OfEntry& of_entry, const Reaches& reaches, const Keep& keep) {

@@ -1,6 +1,6 @@
 // Lists of the tiles that items overlap. The engine defines the overlap by a `Reach`:
-//   reach(item) gives the tiles of an item, with
-//     unsigned count() const            how many
+//   reach(item) returns the tiles of an item, with
+//     unsigned count() const            their number
 //     uint2 tile(unsigned place) const  column and row of one of them, place < count()
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace lumigrad {
 
-// What the lists hold: an item's number, or its place in the order of depth.
+// The entries of the lists: an item's number, or its position in the order of depth.
 enum class Entry { item, rank };
 
 inline constexpr unsigned kListThreads = 256;
 
-// How many tiles each item reaches, by rank, and in all. The sum has 64 bits; that of 32 may overflow, but then it is
-// larger than any capacity and nobody looks.
+// The number of tiles that each item reaches, by rank, and the total. The total has 64 bits. The 32-bit sums may
+// overflow, but only if the total exceeds any capacity; they are not used then.
 template <class Reach>
 __global__ void count_tiles_kernel(Reach reach, TileLists lists, unsigned items, unsigned* counts,
                                    unsigned long long* pairs) {
@@ -78,7 +78,7 @@ __global__ void list_tiles_kernel(Reach reach, TileLists lists, unsigned items_p
   entries[pair] = kEntry == Entry::rank ? rank : item;
 }
 
-// Counts the pairs of what `sort_by_depth` put in order. Returns the counts, by rank, of which `list_tiles` makes use.
+// Counts the pairs of the items that `sort_by_depth` has sorted. Returns the counts, by rank, for `list_tiles`.
 template <class Reach>
 DeviceBuffer<unsigned> count_tiles(const Reach& reach, TileLists& lists, TileBuffers& buffers, PairCount& told,
                                    cudaStream_t stream) {
@@ -94,7 +94,7 @@ DeviceBuffer<unsigned> count_tiles(const Reach& reach, TileLists& lists, TileBuf
   return counts;
 }
 
-// Lists the tiles' items if they are not more than there is `room` for.
+// Lists the tiles' items if there is `room` for them.
 template <Entry kEntry, class Reach>
 void list_tiles(const Reach& reach, DeviceBuffer<unsigned> counts, std::size_t room, TileLists& lists,
                 TileBuffers& buffers, cudaStream_t stream) {

@@ -95,7 +95,7 @@ void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsign
   DeviceBuffer<unsigned> sorted(room, stream);
   buffers.entries = DeviceBuffer<unsigned>(room, stream);
   buffers.tile_starts = DeviceBuffer<unsigned>(count + 1, stream);
-  // A bit more than the tiles' numbers need, so that room that is not used sorts behind them.
+  // One bit more than the tiles' numbers need, so that unused entries are sorted after them.
   const int bits = std::bit_width(count);
   sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(room), 0, bits,
              stream);

@@ -8,7 +8,7 @@
 namespace lumigrad {
 
 inline constexpr int kDeviceTile = 16;  // Pixels along each side.
-// Behind all numbers: the depth key of an item that is not drawn, and the tile of room for pairs that is not used.
+// Larger than all numbers: the depth key of an item that is not drawn, and the tile of unused entries for pairs.
 inline constexpr unsigned kBehindAll = 0xFFFFFFFFu;
 
 // Passed to kernels by value. An item is one of one view: view * items per view + number; its rank is its place in the
@@ -19,8 +19,8 @@ struct TileLists {
   const unsigned* order;            // [views * items] items by rank
   const unsigned* view_ranks;       // [views + 1] where the ranks of each view start; the last is where they end.
   const unsigned* tile_starts;      // [views * tiles + 1] into `entries`
-  const unsigned* entries;          // What each tile looks at, nearest first: ranks or items, as `list_tiles` was told.
-  const unsigned long long* pairs;  // How many there are, of which all views together can have more than the capacity.
+  const unsigned* entries;          // The items of each tile, nearest first: ranks or items, see `list_tiles`.
+  const unsigned long long* pairs;  // Their number in all views, which may exceed the capacity.
 };
 
 // Owns what TileLists points to.

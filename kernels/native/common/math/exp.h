@@ -28,8 +28,7 @@ LG_INLINE F exp_negative(F x) {
   return select(x < F(-87.0f), F(0.0f), result);
 }
 
-// exp(x), relative error below 1.2e-7, x taken to lie within -87 and 88, where the result is a normal number. NaN
-// stays.
+// exp(x), relative error below 1.2e-7; x is clamped to [-87, 88], where the result is a normal number. NaN stays NaN.
 template <class F>
 LG_INLINE F exp_within(F x) {
   // The second operand is taken if either is NaN.
@@ -46,7 +45,7 @@ LG_INLINE F exp_within(F x) {
   return scale_power(fma(r * r, q, r) + F(1.0f), n);
 }
 
-// 2^x for -126 <= x <= 0.5, relative error below 2e-7. Anything for other x.
+// 2^x for -126 <= x <= 0.5, relative error below 2e-7. Undefined for other x.
 template <class F>
 LG_INLINE F exp2_bounded(F x) {
   const F n = round_whole(x), f = x - n;
@@ -101,7 +100,7 @@ LG_INLINE double from_bits64(int64_t a) {
   return result;
 }
 
-// e^x; x is taken as -700 or 700 where it lies beyond.
+// e^x; x is clamped to [-700, 700].
 LG_INLINE double exp64(double x) {
   constexpr double kLog2E = 1.4426950408889634, kLn2High = 0.6931471803691238, kLn2Low = 1.9082149292705877e-10;
   // Rounds to the nearest whole number: the sum's last bit is worth 1.
@@ -123,7 +122,7 @@ LG_INLINE double exp64(double x) {
   p = p * r + 0.5;
   p = p * r + 1.0;
   p = p * r + 1.0;
-  // n stands in the last bits of `shifted`.
+  // n is in the last bits of `shifted`.
   return from_bits64(
       static_cast<int64_t>(static_cast<uint64_t>(bits64(p)) + (static_cast<uint64_t>(bits64(shifted)) << 52)));
 }

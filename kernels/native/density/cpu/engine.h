@@ -13,7 +13,7 @@ struct CpuEngine {
   void (*normals)(const Draw&, uint32_t first, int64_t count, float* values);
   // means += strength * gate(opacity) * covariance * normal
   void (*add_noise)(const Gaussians&, const Draw&, float strength);
-  // Adds what was observed.
+  // Adds the observations of a step.
   void (*accumulate)(const Observed&, const Statistics&);
   // Decides for each row, and counts: starts[g * chunks + c] are the rows in the lists before group g, and of chunk c's
   // predecessors in it; one more holds the length of all three lists.

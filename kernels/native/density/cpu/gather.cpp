@@ -17,7 +17,7 @@ void copy_narrow(const int32_t* sources, int64_t begin, int64_t end, const Colum
   }
 }
 
-// Rows of whole packs, past the cache: that they are all read and written anew is what the time goes into.
+// Rows of whole packs, written past the cache, because memory bandwidth is the bottleneck.
 void copy_packs(const int32_t* sources, int64_t begin, int64_t end, const Column& column) {
   const int64_t width = column.width;
   for (int64_t i = begin; i < end; ++i) {
@@ -64,7 +64,7 @@ void gather(const Generation& next, const Column* columns, int count) {
       int64_t fresh = end;
       if (column.fresh && next.kept < end) fresh = next.kept > begin ? next.kept : begin;
       copy_rows(next.sources, begin, fresh, column);
-      // Memory may be absent where there is nothing to clear.
+      // The memory may be null if there is nothing to clear.
       if (fresh == end) continue;
       std::memset(column.to + column.width * fresh, 0,
                   sizeof(float) * static_cast<std::size_t>(column.width * (end - fresh)));

@@ -8,7 +8,7 @@ namespace {
 template <int kAxes>
 void accumulate_axes(const Observed& observed, const Statistics& statistics) {
   each_chunk(observed.count, [&](int, int64_t begin, int64_t end) {
-    // Copies, which what is written cannot be thought to change: the loop becomes SIMD.
+    // Local copies, which the stores in the loop cannot alias, so that the loop is vectorised.
     const Observed o = observed;
     const Statistics to = statistics;
     for (int view = 0; view < o.views; ++view) {

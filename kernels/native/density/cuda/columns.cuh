@@ -15,7 +15,7 @@ struct Columns {
 };
 
 inline constexpr unsigned kColumnThreads = 256;
-// Rows of a block, few enough for 32 bits to count what is in them.
+// Rows of a block, few enough for a 32-bit index of their numbers.
 inline constexpr int kColumnRows = 256;
 
 // Calls body(row, index) for number `index` of each of the block's rows, of `count` in all: a thread per number, so

@@ -8,8 +8,7 @@
 
 LG_BEGIN_ENGINE(density)
 
-// What is not a number counts as too large or too transparent, so that it goes. Without branches: nobody can foretell
-// which rows grow.
+// NaN counts as too large or too transparent, so that the row is pruned. Without branches, which would be mispredicted.
 LG_INLINE Fate fate_of(const Limits& limits, float gradient, float size, float opacity, float radius) {
   const bool small = size <= limits.clone_size, grows = gradient > limits.gradient, wide = radius > limits.prune_radius;
   const bool goes = !(opacity >= limits.prune_opacity) | !(size <= limits.prune_size) | wide;
@@ -31,7 +30,7 @@ LG_INLINE Fate fate_of(const Limits& limits, const Candidates& rows, int64_t row
   return fate_of(limits, gradient, size, opacity, rows.statistics.radii[row]);
 }
 
-// Adds what a view tells of a row. On the film there are two axes.
+// Adds a view's observation of a row. On the film there are two axes.
 template <int kAxes>
 LG_INLINE void observe(const Observed& o, const Statistics& to, int view, int64_t row) {
   const int64_t at = int64_t{view} * o.count + row;

@@ -43,8 +43,8 @@ LG_INLINE float unit_of(uint32_t word) { return static_cast<float>(static_cast<i
 // In [-1, 1], half turns, for its angle.
 LG_INLINE float turn_of(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word)) * 0x1p-31f; }
 
-// Normal numbers of uniform ones: Box and Muller's transform. Nothing is fused and nothing is asked of a library, so
-// that every machine gets the same bits. Templates on the number type. Absolute error below 1e-6; the largest is 6.6.
+// Normal numbers from uniform ones: Box and Muller's transform, without fused operations or library functions, so that
+// every machine gets the same bits. Templates on the number type. Absolute error below 1e-6; the largest is 6.6.
 
 // The natural logarithm of u in [2^-31, 1].
 template <class F>
@@ -71,7 +71,7 @@ struct NormalPair {
 template <class F>
 LG_INLINE NormalPair<F> normal_pair(F u, F t) {
   const F radius = sqrt(F(-2.0f) * log_unit(u));
-  // Quarter turns, and what is left of half turns in [-1/4, 1/4].
+  // Quarter turns, and the remainder in half turns, in [-1/4, 1/4].
   const F quarters = round_whole(F(2.0f) * t), r = t - F(0.5f) * quarters, z = r * r;
   F s = F(0.0821458866f);
   s = s * z + F(-0.599264529f);

@@ -7,8 +7,8 @@
 
 LG_BEGIN_ENGINE(density)
 
-// Of a row whose logit of opacity is above `minimum`, in units of 2^-32, at least 1; 0 of others, and of what is no
-// number.
+// The weight of a row: its opacity in units of 2^-32, at least 1, if its logit is above `minimum`; else, also for NaN,
+// 0.
 LG_INLINE uint64_t weight_of(float logit, float minimum) {
   const double opacity = 1.0 / (1.0 + exp64(-static_cast<double>(logit)));
   // Rounds to a whole number, which then stands in the last bits.
@@ -26,7 +26,7 @@ LG_INLINE uint64_t multiply_high(uint64_t a, uint64_t b) {
 #endif
 }
 
-// The row that draw `number` falls on. `sums` has a row's weight between its own entry and the next; there is a weight.
+// The row of draw `number`. The difference between a row's entry in `sums` and the next is its weight; not all are 0.
 LG_INLINE int32_t row_of_draw(const uint64_t* sums, int32_t count, const Draw& draw, uint32_t number) {
   const Words words = words_of(draw, number);
   const uint64_t target = multiply_high(uint64_t{words.b} << 32 | words.a, sums[count]);

@@ -1,4 +1,4 @@
-// Replaces a Gaussian by n coincident copies: opacities and scales for which together they look like the one before, by
+// Replaces a Gaussian by n coincident copies: opacities and scales for which together they render like the original, by
 // equation 9 of "3D Gaussian splatting as Markov chain Monte Carlo" (Kheradmand et al., NeurIPS 2024). In double, since
 // the sum alternates, and without library functions, so that every machine has the same result.
 #pragma once
@@ -9,9 +9,9 @@
 
 LG_BEGIN_ENGINE(density)
 
-// More are taken for so many: beyond, the terms of the sum are too large for what is left of it.
+// Larger numbers are clamped to this: beyond, cancellation in the sum is too large.
 inline constexpr int kMostShares = 51;
-// Opacities above 1 - 2e-9 are taken for it, for the same reason.
+// Opacities are clamped to 1 - 2e-9, for the same reason.
 inline constexpr double kLargestLogit = 20.0;
 
 // -log(1 - opacity).
@@ -27,7 +27,7 @@ LG_INLINE double opacity_of_depth(double depth) {
   return depth < 1e-5 ? depth - 0.5 * depth * depth : 1.0 - exp64(-depth);
 }
 
-// The way back: log(opacity / (1 - opacity)) = log(exp(depth) - 1).
+// The inverse: log(opacity / (1 - opacity)) = log(exp(depth) - 1).
 LG_INLINE double logit_of_depth(double depth) {
   return log64(depth < 1e-5 ? depth + 0.5 * depth * depth : exp64(depth) - 1.0);
 }

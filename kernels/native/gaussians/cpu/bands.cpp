@@ -5,7 +5,7 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// What drawing a row of tiles costs, roughly: the blocks drawn, and fetching the entries.
+// The approximate cost of drawing a row of tiles: the blocks drawn, and fetching the entries.
 void weigh_rows(const ViewData& data, int64_t* weights) {
   for_parts(data.tiles_y, [&](int y) {
     const uint32_t begin = data.tile_starts[y * data.tiles_x], end = data.tile_starts[(y + 1) * data.tiles_x];

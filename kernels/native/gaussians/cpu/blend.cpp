@@ -7,7 +7,7 @@
 LG_BEGIN_ENGINE(gaussians)
 namespace {
 
-// Visits between looks at whether a pixel has ended.
+// Number of visits between checks whether a pixel has ended.
 constexpr int kStride = 4;
 
 struct Limits {
@@ -79,7 +79,7 @@ struct Source {
   }
 };
 
-// One visit that looks whether pixels end; those that do are sent away. Returns the pixels that took part.
+// One visit that checks whether pixels end, and moves away those that do. Returns the pixels with a contribution.
 template <int kFeatures>
 LG_INLINE MaskPack careful_visit(const Source& source, int number, const Limits& limits, Pixels& pixels,
                                  Sums<kFeatures>& sums) {
@@ -130,7 +130,7 @@ LG_INLINE int draw_list(const Source& source, const uint8_t* list, int length, c
   return i;
 }
 
-// What a block keeps between batches: x, transmittance, contributors, then the features.
+// The state of a block between batches: x, transmittance, contributors, then the features.
 enum BlockField { kPixelX, kTransmittance, kContributors, kSums };
 
 template <int kFeatures, bool kCount>

@@ -15,8 +15,8 @@ namespace lumigrad::gaussians {
 enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage, kBackProjectStage };
 inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
 
-// What forward keeps of one view for backward. Arrays are indexed by the number of the Gaussian within its scene; what
-// belongs to a culled one is not written.
+// The forward state of one view. Arrays are indexed by the number of the Gaussian within its scene; entries of culled
+// Gaussians are not written.
 struct ViewState {
   Features features;
   int tiles_x = 0, tiles_y = 0;

@@ -16,7 +16,7 @@ struct ImageTarget {
   const float* background;  // Of this view, or null.
 };
 
-// Background shows through what is left.
+// Adds the background, weighted by the final transmittance.
 LG_INLINE void write_colors(const ImageTarget& t, const BlockPixels& block, Pack transmittance, const float* sums) {
   const int channels = t.features.colors;
   const auto color = [&](int c) {

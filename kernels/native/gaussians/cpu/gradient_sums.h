@@ -9,7 +9,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// What sixteen Gaussians receive from all views, by column.
+// The gradients of sixteen Gaussians from all views, by column.
 struct Columns {
   alignas(64) float mean[3 * kLanes], quat[4 * kLanes], scale[3 * kLanes], covariance[6 * kLanes], opacity[kLanes];
   float* colors;  // [width, 16], or null if they are not wanted
@@ -52,7 +52,7 @@ inline void write_columns(const Gradients& to, const Columns* c, bool harmonics,
   write_rows(harmonics ? to.sh : to.colors, c != nullptr ? c->colors : nullptr, first, used, width);
 }
 
-// Sums over the Gaussians of what belongs to a view: its poses, its intrinsics and Inria's projection.
+// Sums over the Gaussians for a view: its poses, its intrinsics and Inria's projection.
 inline constexpr int kIntrinsics = 4, kProjection = 12;
 
 struct ViewSums {

@@ -26,7 +26,7 @@ LG_INLINE void store_whole(Pack value, int32_t* to, int64_t stride, int used) {
   for (int i = 0; i < used; ++i) to[i * stride] = lanes[i];
 }
 
-// What callers may ask for beside the images; 0 where culled.
+// The outputs that callers may request beside the images; 0 where culled.
 void store_outputs(const Target& t, int64_t first, int used, const Projected<Pack>& g) {
   const Outputs& out = t.outputs;
   const int64_t row = static_cast<int64_t>(t.view) * t.scene.count + first;

@@ -38,14 +38,14 @@ LG_INLINE Pack feature_gradient(const RowData& rows, const Features& features, c
   return Pack::load(lanes);
 }
 
-// Sixteen Gaussians as one view sees them.
+// Sixteen Gaussians in one view.
 struct Sight {
   const Task& task;
   int view;
   int slice;
   int64_t local;  // Of the first, within its scene.
   int64_t first;  // The same among all scenes.
-  unsigned mask;  // Those that receive something.
+  unsigned mask;  // Those with gradients.
   const Pack* fields;
   LG_INLINE const ViewData& data() const { return task.data[view]; }
   LG_INLINE const Pose& pose() const {
@@ -85,7 +85,7 @@ Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& d, MaskPack mas
       const int i = __builtin_ctz(rest);
       shown[i] = s.data().features_of(static_cast<uint32_t>(s.local + i))[c];
     }
-    // Nothing goes through a colour that was cut off at 0.
+    // A colour that was clamped at 0 has no gradient.
     const Pack v = zero_unless(mask & (Pack::load(shown) > Pack(0.0f)), s.feature(c));
     const float* columns = coefficients.columns + (few ? c * kLanes : 0);
     with_constant<kMaxDegree>(degree, [&](auto constant) {
@@ -171,7 +171,7 @@ void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, co
   if (t.poses) add_view_sums(sums, s.slice, mask, g, v_direction, v_h, gaussian.mean, view.projected != 0);
 }
 
-// The Gaussians of the chunk that a view sends something to.
+// The Gaussians of the chunk that have gradients from a view.
 LG_INLINE unsigned receivers(const Task& t, int view, int64_t local, int used) {
   unsigned mask = 0;
   const bool extra = t.up.d_means2d != nullptr;

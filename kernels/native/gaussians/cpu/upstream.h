@@ -6,8 +6,8 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// A block's pixels: x, y, transmittance before the next ellipse, the gradients times all that is still to come, then
-// the gradients of the features.
+// A block's pixels: x, y, transmittance before the next ellipse, the gradients times the remaining part, then the
+// gradients of the features.
 enum UpstreamField { kUpX, kUpY, kUpTransmittance, kUpRest, kUpFeatures };
 
 struct UpstreamSource {
@@ -18,13 +18,13 @@ struct UpstreamSource {
   const Features& features;
 };
 
-// Adds a feature's gradient times what was rendered of it to what is still to come.
+// Adds a feature's gradient times its rendered value to the remaining part.
 LG_INLINE void load_feature(Pack gradient, Pack rendered, float* to, Pack& rest) {
   gradient.store(to);
   rest = fma(gradient, rendered, rest);
 }
 
-// Rendered colours contain what the background adds.
+// Rendered colours include the background.
 LG_INLINE void load_colors_up(const UpstreamSource& s, const BlockPixels& block, float* to, Pack& rest) {
   const int channels = s.features.colors;
   if (s.up.d_color == nullptr) {
@@ -42,7 +42,7 @@ LG_INLINE void load_colors_up(const UpstreamSource& s, const BlockPixels& block,
   }
 }
 
-// The block at (x, y); adds what the background receives to `background`, if that is wanted.
+// The block at (x, y); adds the gradient of the background to `background`, if it is requested.
 LG_INLINE void load_block(const UpstreamSource& s, int x, int y, float* to, double* background) {
   const Pack centre = Pack(s.settings.pixel_center), zero = Pack(0.0f);
   (lane_x() + Pack(static_cast<float>(x)) + centre).store(to + kUpX * kLanes);

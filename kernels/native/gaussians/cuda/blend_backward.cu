@@ -96,7 +96,7 @@ struct PixelRound {
   }
 };
 
-// What a block needs to know all along, and a thread of its pixel.
+// The constants of a block, and those of a thread's pixel.
 template <int kFeatures>
 struct Tile {
   const CudaCall& call;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kTilePixels)
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
   const Limits limits(call.settings);
-  // Pixels beyond the film look at the first one and visit nothing.
+  // Pixels beyond the film read the first pixel and visit nothing.
   const PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   Tile<kFeatures> tile{call, records, lists, rows, limits, at, up, batch, sums, TileList(lists), 0, 0};
   if (place.on_film) tile.last = lasts[at.index];

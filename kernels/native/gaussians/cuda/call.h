@@ -22,7 +22,7 @@ struct CudaCall {
   int blocks;                   // Per scene.
 };
 
-// Owns what CudaCall points to, and says which lenses there are.
+// Owns the memory that CudaCall points to, and lists the lenses in use.
 class CudaCallData {
  public:
   CudaCallData(const View* views, int count, const Settings& settings, const Scene& scene, DeviceStaging& staging,

@@ -73,7 +73,7 @@ void with_degree(int degree, const Run& run) {
   }
 }
 
-// Where colours are given: those that a view sees.
+// The given colours of a view, without spherical harmonics.
 __device__ inline const float* given_colors(const CudaCall& call, int view, int number) {
   const int64_t count = call.scene.count;
   const int64_t row = call.scene.colors_per_view ? view * count + number : call.view[view].scene * count + number;

@@ -9,7 +9,7 @@ namespace lumigrad::gaussians {
 // Features that a pixel keeps in registers; where there are more, a tile goes through its list again for the next ones.
 inline constexpr int kChunk = 16;
 
-// When a Gaussian takes part in a pixel, and when the pixel ends.
+// When a Gaussian contributes to a pixel, and when the pixel ends.
 struct Limits {
   float log2_alpha_min, alpha_max;
   float ends_below;  // The transmittance; Inria's pixels end below the limit that is set, gsplat's also at it.

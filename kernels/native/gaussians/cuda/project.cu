@@ -13,7 +13,7 @@ __device__ inline unsigned sortable(float depth) {
   return b ^ ((b >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-// What callers may ask for beside the images; 0 where culled.
+// The outputs that callers may request beside the images; 0 where culled.
 __device__ inline void write_outputs(const Outputs& out, int64_t item, const Projected<float>& g) {
   const auto seen = [&](float value) { return g.visible ? value : 0.0f; };
   if (out.radii != nullptr) {

@@ -50,7 +50,7 @@ __device__ inline void put_block_sums(float (&values)[kWarp], int from, int end,
 
 static_assert(block_sum::kFields == kWarp);
 
-// What a Gaussian receives from the views of one lens.
+// The gradients of a Gaussian from the views of one lens.
 template <bool kCovariance>
 struct Received {
   Triple<float> mean{}, scale{};
@@ -73,7 +73,7 @@ struct Received {
     }
   }
 
-  // `add`: another lens was here before.
+  // `add`: add to the gradients of another lens.
   __device__ void write(const Gradients& to, int64_t index, bool add) const {
     const auto store = [&](float* array, int width, const auto&... values) {
       if (array == nullptr) return;
@@ -235,7 +235,7 @@ __device__ inline Triple<float> harmonics_backward(const CudaCall& call, const C
   const Harmonics<kDegree> harmonics(direction.d);
   float along[kHarmonics<kDegree>] = {};
   for (int c = 0; c < channels; ++c) {
-    // Nothing goes through a colour that was cut off at 0.
+    // A colour that was clamped at 0 has no gradient.
     const float v = color[c] > 0.0f ? from.feature(c) : 0.0f;
 #pragma unroll
     for (int k = 0; k < kHarmonics<kDegree>; ++k) {
@@ -250,7 +250,7 @@ __device__ inline Triple<float> harmonics_backward(const CudaCall& call, const C
   return direction_backward(direction, slope);
 }
 
-// Coefficients from `begin` on receive nothing.
+// The gradients of coefficients from `begin` on are 0.
 __device__ inline void clear_coefficients(const Scene& scene, int64_t index, int begin, float* to_sh) {
   if (to_sh == nullptr) return;
   float* row = to_sh + index * scene.coefficients * scene.channels;

@@ -10,7 +10,7 @@ void cuda_project(const CudaCallData& data, const CudaRecords& records, const Ou
                   cudaStream_t stream);
 // Fills in the colours of the records.
 void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream);
-// Lists what each tile has to look at; the items are in order.
+// Lists the items of each tile, in order.
 void cuda_bin(const CudaCall& call, const CudaRecords& records, CudaPass& pass, PairRoom& pairs, cudaStream_t stream);
 // Blends the images; `lasts` receives how much of its list each pixel went through, unless it is null.
 void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
@@ -21,7 +21,7 @@ struct CudaRows {
   int width;         // Floats of a row: gradient_row::kFeatures and the features.
   bool wants_abs;    // Whether kAbsX and kAbsY are summed.
   float* rows;       // [V, N, width], added to; or, where sums are deterministic,
-  float* pair_rows;  // [pairs, width] written where a tile's pixels have something to say.
+  float* pair_rows;  // [pairs, width] written where a tile's pixels contribute.
   int32_t* touched;  // [S, N]
 };
 

@@ -52,10 +52,10 @@ LG_INLINE F best_log2_alpha(const Ellipse<F>& e, const Slopes<F>& s, F x0, F x1,
 // Widens the test above by more than rounding costs, so that nothing is lost.
 inline constexpr float kReachMargin = 1e-3f;
 
-// Backward: one Gaussian at one pixel, and what a pixel's upstream gradients amount to (spec section 3.1).
+// Backward: one Gaussian at one pixel, and the combined upstream gradients of a pixel (spec section 3.1).
 
 inline constexpr float kLn2Twice = 1.3862944f;
-// What depth is divided by at the least, for the expected depth.
+// Lower bound of the divisor of the expected depth.
 inline constexpr float kLeastAlpha = 1e-10f;
 
 // The expected depth D / max(A, least) of a pixel, differentiated: to D, and to the transmittance 1 - A.
@@ -72,9 +72,9 @@ LG_INLINE ExpectedDepthGradient<F> expected_depth_backward(F depth, F transmitta
   return {v_depth, select(divided, v_depth * depth / select(divided, alpha, F(1.0f)), F(0.0f))};
 }
 
-// A pixel between two visits, from the last Gaussian to the first. In this direction a single number stands for all
-// that lies behind, and it is a sum of what is there: the gradients of the farthest ones keep their digits, which the
-// difference between the rendered image and what lies in front would lose.
+// The state of a pixel in the iteration from the last Gaussian to the first. In this direction a single number is the
+// sum of everything behind: the gradients of the farthest Gaussians keep their digits, which the difference between the
+// rendered image and the Gaussians in front would lose.
 template <class F>
 struct PixelBackward {
   F transmittance;  // Of what lies in front of the Gaussian visited last.

@@ -8,7 +8,7 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// What the compiler must know of a view's model.
+// The properties of a view's model that are compile-time constants.
 enum class Lens { pinhole, distorted, orthographic, fisheye };
 
 inline Lens lens_of(const View& view) {
@@ -35,7 +35,7 @@ LG_INLINE F clamp(F a, float low, float high) {
   return min(max(a, F(low)), F(high));
 }
 
-// The pixel that a point is seen at; z > 0 but for orthographic views.
+// The pixel of a point; z > 0 except for orthographic views.
 template <Lens kLens, class F>
 LG_INLINE Pair<F> pixel_of(const View& view, const Triple<F>& p) {
   const F fx = F(view.fx), fy = F(view.fy), cx = F(view.cx), cy = F(view.cy);
@@ -55,7 +55,7 @@ LG_INLINE Pair<F> pixel_of(const View& view, const Triple<F>& p) {
   }
 }
 
-// Whether the lens can see it: points beyond the radius at which a distortion folds back are not.
+// Whether the lens shows a point: points beyond the radius at which a distortion folds back are not visible.
 template <Lens kLens, class F>
 LG_INLINE auto is_in_view(const View& view, const Triple<F>& p) {
   if constexpr (kLens == Lens::distorted) {

@@ -98,7 +98,7 @@ LG_INLINE Footprint<F> footprint_of(const View& view, const Pose& pose, const Se
   return f;
 }
 
-// What drawing needs, and what callers may ask for.
+// The data for drawing, and the values that callers may request.
 template <class F>
 struct Projected {
   F x, y, depth;

@@ -6,7 +6,8 @@
 
 LG_BEGIN_ENGINE(gaussians)
 
-// What a view's pixels sent back to a Gaussian: sums over the pixels as in record.h, and the gradient of its depth.
+// The gradients that a Gaussian receives from a view's pixels: sums over the pixels as in record.h, and the gradient of
+// its depth.
 template <class F>
 struct PixelSums {
   F one, x, y, xx, xy, yy;
@@ -68,7 +69,7 @@ LG_INLINE Matrix<F> axes_gradient(const Jacobian<F>& j, const Triple<F>& v_t0, c
 template <class F>
 LG_INLINE Symmetric<F> covariance_backward(const Footprint<F>& f, const FilmGradient<F>& v) {
   const Triple<F> r0 = scaled(f.t0, v.xx) + scaled(f.t1, v.xy), r1 = scaled(f.t0, v.xy) + scaled(f.t1, v.yy);
-  // Half of r0 t0^T + r1 t1^T; entries off the diagonal stand for two.
+  // Half of r0 t0^T + r1 t1^T; entries off the diagonal count twice.
   const F half = F(0.5f);
   return {half * fma(r0.x, f.t0.x, r1.x * f.t1.x), fma(r0.x, f.t0.y, r1.x * f.t1.y),
           fma(r0.x, f.t0.z, r1.x * f.t1.z),        half * fma(r0.y, f.t0.y, r1.y * f.t1.y),

@@ -6,12 +6,12 @@
 LG_BEGIN_ENGINE(gaussians)
 
 inline constexpr int kRecordFloats = 16;
-// Features (colours, then depth and inverse depth if asked for) in the record; more live in an array of their own.
+// Features (colours, then depth and inverse depth if requested) in the record; further ones are in a separate array.
 inline constexpr int kInlineFeatures = 8;
 
 // Conics are kept times this, so that exponents are powers of two: log2(e) / 2.
 inline constexpr float kHalfLog2E = 0.72134752f;
-// Where a pixel goes that has ended: nothing reaches it there.
+// Pixels that have ended are moved here, where no Gaussian reaches them.
 inline constexpr float kNowhere = 1e9f;
 
 // With d = (x, y) - pixel:  log2 alpha = log2_opacity - u^2 - v^2,  u = ux d.x + uy d.y,  v = vy d.y

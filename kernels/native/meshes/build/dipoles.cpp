@@ -42,7 +42,7 @@ inline Cube product(Point p, const Square& s) {
            p.x * zz + p.z * xz, p.y * yy, p.y * yz + p.z * yy, p.y * zz + p.z * yz, p.z * zz}};
 }
 
-// Without the part that is a multiple of r.r: what is left is harmonic.
+// Removes the part that is a multiple of r.r; the rest is harmonic.
 inline Square harmonic(Square s) {
   const double trace = (s.c[0] + s.c[3] + s.c[5]) / 3.0;
   for (const int i : {0, 3, 5}) s.c[i] -= trace;
@@ -61,7 +61,7 @@ static_assert(kDipoleRows == kDipoleFloats);
 
 constexpr double kFourPi = 12.566370614359172;
 
-// Of some triangles, see math/winding.h; of none if the area is 0.
+// The moments of some triangles, see math/winding.h; the area is 0 if there are none.
 struct Part {
   double area = 0.0, radius = 0.0;  // Of a ball around the centre.
   Point centre{};

@@ -191,7 +191,7 @@ class LeafFitter {
       box[k * kWide] = low[k] - widen_;
       box[(3 + k) * kWide] = high[k] + widen_;
     }
-    // Twice: what is computed in its frame is rounded more often.
+    // Twice: computations in its frame round more often.
     const OrientedBox oriented = oriented_box(triangles, low, high, direction, 2.0f * widen_);
     float* out = leaves_.oriented.data() + static_cast<int64_t>(leaf / kWide) * kOrientedFloats * kWide + leaf % kWide;
     for (int k = 0; k < kOrientedFloats; ++k) out[k * kWide] = oriented.values[k];

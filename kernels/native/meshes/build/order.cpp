@@ -21,7 +21,7 @@ struct Span {
 };
 
 inline Span widest_span(const Centroid* records, int64_t count) {
-  // A record is one vector; what is found of its last part, the face, is not looked at.
+  // A record is one vector; the result for its last element, the face, is ignored.
   typedef float Four __attribute__((vector_size(16), may_alias));
   static_assert(sizeof(Centroid) == sizeof(Four));
   const auto load = [&](int64_t i) {

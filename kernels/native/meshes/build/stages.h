@@ -16,7 +16,7 @@ namespace lumigrad::meshes {
 // vertices are in the order of their sources.
 void weld(const double* vertices, int64_t count, Topology& topology);
 
-// What the order of triangles looks at.
+// The data by which triangles are ordered.
 struct Centroid {
   float at[3];  // Three times the centroid, relative to anything.
   int32_t face;
@@ -59,7 +59,7 @@ void assign_owners(Topology& topology);
 using Points = Array<double>;
 Points place(const double* vertices, const Topology& topology, Surface& surface, Report& report);
 
-// What is fitted to the triangles.
+// The arrays that are fitted to the triangles.
 struct Leaves {
   Levels shape;
   Array<float> triangles, boxes, oriented;  // As in Tree.
@@ -71,7 +71,7 @@ struct Leaves {
 std::shared_ptr<Leaves> fit_leaves(const Points& points, const Topology& topology, Surface& surface, Report& report);
 // Boxes of all levels but the lowest.
 void fit_nodes(Leaves& leaves);
-// Bounds are widened by this part of the extent: positions are rounded, and so is what is computed of them.
+// Bounds are widened by this fraction of the extent: positions and values computed from them are rounded.
 inline constexpr float kWiden = 4e-7f;
 // A missing child is this far away.
 inline constexpr float kFar = 1e18f;

@@ -39,7 +39,7 @@ class Recent {
   int next_ = 0;
 };
 
-// The few subtrees among which the answers of a group of neighbouring points must be: their places and boxes, tested
+// The few subtrees that must contain the results of a group of neighbouring points: their places and boxes, tested
 // like the children of a node.
 struct Entry {
   alignas(64) float boxes[kBoxStride];
@@ -105,8 +105,8 @@ inline constexpr float kEverywhere = 1e35f;
 // A group of this many points shares an entry. Fewer do not pay for it.
 inline constexpr int kGroup = 64, kLeastGroup = 16;
 
-// What points begin .. end - 1 share. Any of them is at most as far from the surface as their middle and the way to it,
-// and no further than it asks for.
+// The entry of points begin .. end - 1. Each is at most as far from the surface as the sum of their centre's distance
+// and its own distance to the centre, and its search is limited by its own radius.
 inline void enter_group(const Tree& tree, const Points& points, int begin, int end, const Nearest* found,
                         const Recent& recent, Entry& entry, Waiting& waiting) {
   Vec<float> low = points.at(begin), high = low;

@@ -16,8 +16,8 @@ struct Chunk {
   int count;
   int64_t numbers[kChunk];
   QueryRow rows[kChunk];
-  Sight first[kChunk];   // What the centres see of the obstacle at hand,
-  float looked[kChunk];  // and how far they looked.
+  Sight first[kChunk];   // The centres' results for the current obstacle,
+  float looked[kChunk];  // and their search radii.
   double* moments;       // [listed, 12] of this chunk
   Probes probes;
 };
@@ -35,7 +35,7 @@ inline double* moments_of(const Chunk& chunk, int32_t obstacle) {
   return chunk.moments + int64_t{kMomentDoubles} * obstacle;
 }
 
-// Adds what probe `i` saw to row `r`.
+// Adds the result of probe `i` to row `r`.
 inline void add_probe(Chunk& chunk, int r, const Obstacle& obstacle, int i, float fraction, Toward toward) {
   const Settings& settings = *chunk.settings;
   const Vec<float> place = chunk.probes.at(i);
@@ -47,7 +47,7 @@ inline void add_probe(Chunk& chunk, int r, const Obstacle& obstacle, int i, floa
   }
 }
 
-// What the centres see.
+// Searches from the centres.
 inline void look_from_centres(Chunk& chunk, const Obstacle& obstacle) {
   const Settings& settings = *chunk.settings;
   Probes& p = chunk.probes;
@@ -166,7 +166,7 @@ void evaluate_rows(const World& world, const Spheres& spheres, const Order& orde
   }
 }
 
-// Of rows that are off nothing is seen.
+// The results of disabled rows.
 void store_off(const Spheres& spheres, const Settings& settings, const Outputs& out) {
   for (int64_t i = 0, all = row_count(spheres); i < all; ++i) {
     if (!sphere_at(spheres.rows, i).on()) store_row(row_of(spheres, settings, i), settings, out, i);

@@ -58,7 +58,7 @@ struct RowKey {
   }
 };
 
-// Rows to look at: order[i] & 0xffffffff.
+// The rows to evaluate: order[i] & 0xffffffff.
 struct Order {
   const uint64_t* rows;
   int64_t count;

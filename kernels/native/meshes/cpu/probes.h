@@ -10,13 +10,13 @@ LG_BEGIN_ENGINE(meshes)
 
 inline constexpr int kChunk = 512;
 
-// What the threads of a call keep from obstacle to obstacle.
+// The state that a thread of a call keeps from obstacle to obstacle.
 struct Probes {
   int count;
   alignas(64) float x[kChunk], y[kChunk], z[kChunk];
-  float limit[kChunk];  // How far is looked; exact: inside a mesh as far as need be.
+  float limit[kChunk];  // The search radius; exact: inside a mesh unlimited.
   Sight seen[kChunk];
-  // Those of them that are near enough to be looked for.
+  // The probes that are near enough to be searched for.
   int near[kChunk];
   alignas(64) float near_x[kChunk], near_y[kChunk], near_z[kChunk];
   Nearest nearest[kChunk];
@@ -58,7 +58,7 @@ inline void find_insides(const Obstacle& mesh, Probes& p, int count) {
   if (mesh.sign == Sign::winding) inside_by_winding(mesh.tree, p.near_x, p.near_y, p.near_z, count, p.inside);
 }
 
-// How many probes before its turn what is known of a triangle is asked for: it lies far from what the search reads.
+// How many probes ahead the data of a triangle are prefetched: they are far from the memory that the search reads.
 inline constexpr int kAhead = 8;
 
 LG_INLINE void fetch_features(const Tree& tree, int slot) {

@@ -22,8 +22,8 @@ LG_INLINE int place_of(int height, int number) { return height << kHeightShift |
 LG_INLINE int first_child(int place) { return place_of((place >> kHeightShift) - 1, (place & kNumberMask) << 4); }
 LG_INLINE int root_of(const Tree& tree) { return place_of(tree.levels, 0); }
 
-// What is still to be looked at: places and lower bounds of their squared distances. Of the children of a node all but
-// one wait here at each level.
+// The stack of the traversal: places and lower bounds of their squared distances. At each level all children of a node
+// but one are pushed.
 struct Waiting {
   int count = 0;
   float squared[kMaxLevels * kWide + 2 * kWide];
@@ -109,7 +109,7 @@ LG_INLINE void look_into_leaf(const Tree& tree, int leaf, Vec<Pack> p, Nearest& 
   }
 }
 
-// The nearest of the children that may hold something closer, or -1; the others wait.
+// The nearest of the children that may contain something closer, or -1; pushes the others.
 LG_INLINE int descend(Pack squared, IntPack places, const Nearest& nearest, Waiting& waiting) {
   const MaskPack close = squared < Pack(nearest.squared);
   const unsigned hits = to_bits(close);
@@ -129,7 +129,7 @@ LG_INLINE IntPack numbers_from(int first) {
   return IntPack::load(kRamp) + IntPack(first);
 }
 
-// Looks into everything below `place` and what waits that may be closer than nearest.squared.
+// Searches everything below `place` and on the stack that may be closer than nearest.squared.
 LG_INLINE void search(const Tree& tree, Vec<float> point, int place, Nearest& nearest, Waiting& waiting) {
   const Vec<Pack> p = spread(point);
   while (true) {

@@ -8,7 +8,7 @@ LG_BEGIN_ENGINE(meshes)
 
 namespace {
 
-// Number of the node at a place, for what is kept of all levels.
+// The index of the node at a place, in arrays over all levels.
 LG_INLINE int64_t node_number(const Tree& tree, int place) {
   return tree.level_begin[(place >> kHeightShift) - 1] + (place & kNumberMask);
 }
@@ -28,7 +28,7 @@ LG_INLINE Ray ray_along(int axis, const float* point) {
   return {{Pack(point[axis]), Pack(point[y]), Pack(point[z])}, {axis * kWide, y * kWide, z * kWide}};
 }
 
-// Whether what the ray meets first is the back of a face. `waiting` is empty before and after.
+// Whether the ray first hits the back of a face. `waiting` is empty before and after.
 bool meets_back(const Tree& tree, const Ray& ray, Waiting& waiting) {
   Nearest nearest;
   nearest.squared = kMissed;  // Here a distance.

@@ -9,7 +9,7 @@
 namespace lumigrad::meshes {
 namespace {
 
-// What a row sees of one obstacle from one place.
+// The result of searching one obstacle from one position of a row.
 
 __device__ inline Vec<float> vector_of(const float* numbers) { return {numbers[0], numbers[1], numbers[2]}; }
 

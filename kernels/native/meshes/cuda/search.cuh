@@ -9,7 +9,7 @@
 
 namespace lumigrad::meshes {
 
-// Beyond all that is there, before all boxes of what is missing; squared.
+// Larger than all distances of existing boxes, smaller than those of missing children; squared.
 inline constexpr float kNoLimit = 1e34f;
 
 // A row of 16 numbers, one for each lane.

@@ -8,13 +8,13 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// The closest point of a triangle, seen from p.
+// The closest point of a triangle to p.
 struct Foothold {
   Vec<float> rest;    // p less the closest point
   float length;       // of `rest`
   Vec<float> normal;  // Pseudo-normal there, of any length.
   bool flat;          // Inside a face: `normal` has a length of 1, and the derivative of the distance is along it.
-  float side;         // 1: before the surface, as its normals tell; -1: behind.
+  float side;         // 1: in front of the surface, by its normals; -1: behind.
 };
 
 LG_INLINE Vec<float> vector_at(const float* rows, int64_t row) {
@@ -42,8 +42,8 @@ LG_INLINE Vec<float> pseudo_normal(const Tree& tree, int64_t slot, Feature featu
   return normal;
 }
 
-// Closer than this part of the mesh's extent the way to the surface is worked out from the vertices themselves: the
-// edges of a triangle are rounded, and next to a corner or an edge that turns the way.
+// Closer than this fraction of the mesh's extent the vector to the surface is computed from the vertices themselves:
+// the edges of a triangle are rounded, which changes its direction next to a corner or an edge.
 inline constexpr float kNear = 1e-3f;
 
 // From p to the edge between two corners, `part` of the way from `first` to `second`: measured from the nearer one.
@@ -88,7 +88,7 @@ LG_INLINE Foothold foothold_of(const Tree& tree, int64_t slot, Vec<float> p) {
   return foothold_at(tree, slot, foot, rest_of(w, u, v, foot), p);
 }
 
-// 1 outside, -1 inside, as the mesh's policy says; `inside` is that of the rays or of the winding number.
+// 1 outside, -1 inside, by the mesh's sign policy; `inside` is the result of the rays or of the winding number.
 LG_INLINE float sign_of(const Obstacle& mesh, float side, bool inside) {
   if (mesh.sign == Sign::none) return 1.0f;
   if (mesh.sign == Sign::normals) return mesh.orientation < 0.0f ? -side : side;
@@ -103,8 +103,8 @@ LG_INLINE bool any_depth(const Obstacle& mesh, float squared_distance_to_bounds)
   return around || squared_distance_to_bounds <= 0.0f;
 }
 
-// Below this part of the mesh's extent the way to an edge or a corner is lost in rounding, and the pseudo-normal says
-// where the distance grows.
+// Below this fraction of the mesh's extent the direction to an edge or a corner is lost in rounding, and the
+// pseudo-normal is used as the gradient of the distance.
 inline constexpr float kLeastWay = 4e-7f;
 
 LG_INLINE Distance<float> contact_of(const Foothold& at, float sign, float extent) {
@@ -120,7 +120,7 @@ LG_INLINE Distance<float> contact_of_curobo(const Foothold& at, float sign, floa
   return {sign * at.length, (at.length > kLeastWay * extent ? sign / at.length : 0.0f) * at.rest};
 }
 
-// How far cuRobo looks for a mesh (spec section 3); the field has no activation distance in `inflated`.
+// cuRobo's search radius for a mesh (spec section 3); the field has no activation distance in `inflated`.
 LG_INLINE float search_radius_curobo(float inflated, float reach) {
   return inflated > reach ? reach + inflated : reach;
 }

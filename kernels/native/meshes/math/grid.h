@@ -58,9 +58,9 @@ LG_INLINE Vec<float> surface_point_of_grid(Vec<float> p, Distance<float> at) {
   return square > 0.0f ? along(p, -at.value / sqrt(square), at.gradient) : p;
 }
 
-// What cuRobo takes for the distance where a grid was not observed.
+// cuRobo's distance where a grid was not observed.
 inline constexpr float kUnobserved = 1000.0f;
-// Voxels at each end of an axis that it takes for not observed, as all that is outside.
+// Voxels at each end of an axis that it treats as not observed, like everything outside.
 inline constexpr int kUnobservedVoxels = 2;
 
 // As cuRobo (spec section 8): the value of the next lower voxel, and the direction of central differences, 0 where they

@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// What is seen of an obstacle from one place.
+// The result of searching an obstacle from one position.
 struct Sight {
   Distance<float> at;  // In the obstacle's frame.
   int32_t slot;        // Of a mesh.
@@ -73,21 +73,21 @@ LG_INLINE QueryRow row_of(const Spheres& spheres, const Settings& settings, int6
   return row;
 }
 
-// A little farther than half the way, so that what is not found is known to be farther than that.
+// A little more than half the way, so that an obstacle that is not found is certainly farther away.
 inline constexpr float kBeyondHalf = 1.00001f;
 
-// How far a row's centre must look, if it is for costs, for the closest obstacle, or both.
+// The search radius of a row's centre, for costs, for the closest obstacle, or both.
 LG_INLINE float reach_of_centre(const QueryRow& row, const Settings& settings, bool costs, bool closest) {
   if (settings.mode != Mode::exact) return search_radius_curobo(row.inflated, settings.reach);
   return max(closest ? row.closest.distance : 0.0f,
              costs ? row.inflated + kBeyondHalf * max(row.half_before, row.half_after) : 0.0f);
 }
 
-// Adds what a sample costs that sees `sight` from `place`, in the obstacle's frame. True if `gradient`, d cost / d
-// place in that frame, counts: with a maximum, until a larger one comes.
+// Adds the cost of a sample at `place` with the result `sight`, in the obstacle's frame. True if `gradient`, d cost / d
+// place in that frame, is used: with a maximum, until a larger cost is found.
 LG_INLINE bool add_sample(QueryRow& row, const Settings& settings, const Obstacle& obstacle, const Sight& sight,
                           Vec<float> place, float fraction, Toward toward, Vec<float>& gradient) {
-  // What is beyond the reach costs nothing.
+  // Beyond the reach there is no cost.
   if (!sight.found || (settings.mode == Mode::exact && !(sight.at.value < settings.reach))) return false;
   const Sample sample = sample_of(obstacle, sight.at, row.inflated, settings.activation, fraction, toward);
   if (!(sample.cost.value > 0.0f)) return false;
@@ -126,7 +126,7 @@ LG_INLINE float field_floor(float radius, float reach, const Obstacle* begin, co
   return cuboids ? -(2.0f * reach + radius) : -search_radius_curobo(radius, reach);
 }
 
-// What only is known when all obstacles were seen.
+// The results that need all obstacles.
 LG_INLINE void finish_row(QueryRow& row, const Settings& settings) {
   RowSums& sums = row.sums;
   if (settings.mode == Mode::curobo_field) {

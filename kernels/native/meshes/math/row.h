@@ -7,10 +7,10 @@
 
 LG_BEGIN_ENGINE(meshes)
 
-// Larger numbers are not looked at: squares of them would come near the boxes of what is missing.
+// Spheres with larger numbers are ignored: their squares would come near the boxes of missing children.
 inline constexpr float kLargest = 1e15f;
 
-// A sphere of the caller's; off where the radius is negative, or a number is not finite or too large.
+// A sphere of the caller; disabled if its radius is negative, or a number is not finite or too large.
 struct Sphere {
   Vec<float> centre;
   float radius;
@@ -70,7 +70,7 @@ struct RowSums {
     add(sample);
     return true;
   }
-  // As cuRobo: all of the gradient goes to the centre (spec section 6.2).
+  // As in cuRobo: all of the gradient is added to the centre (spec section 6.2).
   LG_INLINE void add_curobo(const Sample& sample) {
     cost += sample.cost.value;
     put(3, 1.0f, sample.gradient);
@@ -84,8 +84,8 @@ LG_INLINE Sample sample_of(const Obstacle& o, Distance<float> at, float inflated
   return {cost, rotated_back(o.rotation, -cost.slope * at.gradient), fraction, toward};
 }
 
-// Exact: how far the inflated sphere is from an obstacle that was looked for within `radius`; a lower bound where it
-// was not found. A sweep looks at the same samples whatever the bound, if it is at least half the length of its half
+// Exact: the distance of the inflated sphere from an obstacle that was searched within `radius`; a lower bound if it
+// was not found. The samples of a sweep do not depend on the bound if it is at least half the length of the half
 // segment.
 LG_INLINE float clearance_of(bool found, float distance, float radius, float inflated) {
   return (found ? distance : radius) - inflated;

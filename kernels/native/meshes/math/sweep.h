@@ -9,8 +9,8 @@ LG_BEGIN_ENGINE(meshes)
 
 inline constexpr int kMaxHalvings = 8;
 
-// How much farther than they reach the free balls around a point must seem to: it goes through a sheet where the balls
-// on both sides only touch, and touching is no cost.
+// Factor by which the free balls around a point must overlap: where balls only touch, a point could pass through a thin
+// sheet between them without a cost.
 inline constexpr float kOverlap = 1.000004f;
 
 // Exact: halves the way from the centre to the middle of the segment until the free balls around the samples cover it:
@@ -24,13 +24,13 @@ struct HalvingWalk {
   float left;                  // Clearance (distance - inflated radius) at the left end of the interval at hand.
   float right[kMaxHalvings + 1];
   int16_t halvings;  // At most; samples = 2^halvings
-  int16_t depth;     // Of the interval at hand; -1: the middle of the segment was not looked at
+  int16_t depth;     // Of the current interval; -1: the middle of the segment was not sampled
   int32_t position;  // Of its left end, in 2^-halvings of the half segment.
   bool touched;      // Some sample is in contact.
-  // Of the whole way: no sample touched, and it is not known to be free.
+  // For the whole half segment: no sample touched, but it was not shown to be free.
   bool exhausted;
 
-  // `clearance` at the centre. False: nothing needs to be looked at.
+  // `clearance` at the centre. False: no samples are needed.
   LG_INLINE bool start(float half_length, float clearance, float inflated, int samples) {
     half = half_length;
     gap_in_contact = inflated;
@@ -44,7 +44,7 @@ struct HalvingWalk {
     exhausted = false;
     return half > 0.0f && clearance < half * overlap;
   }
-  // Of the sample to look at: 0 at the centre, 1 at the neighbour.
+  // The position of the next sample: 0 at the centre, 1 at the neighbour.
   LG_INLINE float fraction() const {
     const int units = depth < 0 ? 1 << halvings : position + (1 << (halvings - depth - 1));
     return 0.5f * static_cast<float>(units) / static_cast<float>(1 << halvings);
@@ -75,14 +75,14 @@ struct HalvingWalk {
   }
 };
 
-// What a walker learns of a sample besides the penetration d = inflated radius - distance.
+// The results of a sample for a walker besides the penetration d = inflated radius - distance.
 struct Seen {
   float depth;  // d
   bool found;   // within the search radius `cap`
 };
 
-// A head-on approach to a flat face lands where the depth is 0 but for rounding (spec section 6.1, iii): that is no
-// contact, whichever way it was rounded.
+// A head-on approach to a flat face ends where the depth is 0 up to rounding (spec section 6.1, iii): that is not
+// a contact, whatever its sign.
 inline constexpr float kTouch = 1e-6f;
 
 // As cuRobo marches past a mesh (spec section 6.1), forward and backward in time; `limit` is the search radius where
@@ -131,10 +131,10 @@ struct CuroboCuboidMarch {
 };
 
 // The walkers above behind one interface:
-//   start(...)     whether there is a sample to look at, after what the centre saw, having looked as far as `looked`
-//   fraction()     where it lies on the way to the neighbour in time
-//   reach(...)     how far it looks
-//   told(...)      whether there is another after what it saw
+//   start(...)     whether there is a first sample, given the centre's result, which was searched within `looked`
+//   fraction()     its position on the way to the neighbour in time
+//   reach(...)     its search radius
+//   told(...)      whether there is another sample, given the result of this one
 
 LG_INLINE float half_toward(const QueryRow& row, Toward toward) {
   return toward == Toward::before ? row.half_before : row.half_after;

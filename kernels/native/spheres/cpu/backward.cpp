@@ -28,7 +28,7 @@ struct PairArguments {
 
 constexpr uint32_t kPrefetch = 12;
 
-// Pixels of a block in which the sphere takes part.
+// Pixels of a block to which the sphere contributes.
 template <bool kExact, bool kOrthogonal, int kTrack>
 LG_INLINE uint32_t participants(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                                 uint32_t id, int place) {
@@ -37,7 +37,7 @@ LG_INLINE uint32_t participants(const PairArguments& a, const TilePixels& pixels
     const MaskPack looked = load_int(block + kLast * kLanes) > IntPack(place);
     return to_bits(exact_hit<Pack, kOrthogonal>(record, ray, a.exact) & looked);
   } else {
-    // A long tracker is worth asking only where the sphere is hit at all.
+    // A long tracker is searched only where the sphere is hit at all.
     if (kTrack == 0 && !any(compat_hit<Pack, kOrthogonal>(record, ray))) return 0;
     const IntPack wanted = static_cast<int>(id);
     const float* ids = pixels.ids(block);
@@ -237,7 +237,7 @@ void backward_band(const PairArguments& a, const Bands& bands, int part, int tra
     }
   }
   if constexpr (kExact) {
-    // Sums of dL/de e: the pairs' are relative to M, and what M takes part in sums to minus the background's.
+    // Sums of dL/de e: the pairs' are relative to M, and their terms in M sum to minus that of the background.
     const double pairs = part_sums[18];
     part_sums[17] = (pairs - background.exponent_m) * a.exact.inverse_range;
     part_sums[18] = -(pairs + background.exponent) / a.settings.gamma64;
@@ -260,7 +260,7 @@ BackwardBand choose(int channels, int track) {
 void backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
               const Gradients& gradients, uint64_t before, Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
-  // In compat only tracked spheres take part: usually a fraction of all.
+  // In compat only tracked spheres contribute: usually a fraction of all.
   if (!settings.exact) count_tracked(camera, settings, scene.count, up.info, gradients.touched, workspace);
   const bool reuse = settings.exact && before != 0 && before == workspace.prepared;
   const Prepared prepared =

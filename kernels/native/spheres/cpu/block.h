@@ -8,7 +8,7 @@ LG_BEGIN_ENGINE(spheres)
 
 inline constexpr float kNoDepth = 3.4e38f;
 
-// `kCount` packs, or as many as it is told if kCount is 0, kept at `home` between uses.
+// `kCount` packs, or a number given at run time if kCount is 0, stored at `home` between uses.
 template <int kCount>
 struct Packs {
   Pack local[kCount];
@@ -69,20 +69,20 @@ struct Tracker {
 // Packs in a block's state, in order; then K channels, T depths and T ids.
 enum BlockField {
   kMaximum,     // M; exact: its whole part
-  kMaximumLow,  // Exact: the rest of M. Compat: what is left of the background's weight.
+  kMaximumLow,  // Exact: the rest of M. Compat: the remaining weight of the background.
   kDenominator,
   kMaxNear,
   kHits,    // int
   kLoaded,  // int; compat: candidates since the last check
   kActive,  // float: 1 while the pixel still draws
-  kStop,    // int; exact: entries of the tile's list looked at
+  kStop,    // int; exact: entries of the tile's list that were visited
   kBlockFields
 };
 
 // Floats per block.
 inline int block_floats(int channels, int track) { return (kBlockFields + channels + 2 * track) * kLanes; }
 
-// What a thread needs to draw tiles.
+// The buffers with which a thread draws tiles.
 struct TileScratch {
   Batch* batch;
   float* blocks;     // kBlocks states.

@@ -25,7 +25,7 @@ LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
 // ---- compat ----
 
 // Fills `events` and `checks`; returns how many. Candidates are counted per pixel: after the 65th its early stop is
-// looked at and the count restarts, whether or not it stops (spec 5.2), so this needs no drawing.
+// checked and the count restarts, whether or not it stops (spec 5.2), so this needs no drawing.
 template <bool kOrthogonal>
 LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& ray, float* state, uint32_t* events,
                           uint16_t* checks) {

@@ -136,7 +136,7 @@ Rows make_rows(const Settings& settings, const Scene& scene, const Gradients& gr
   const int parts = parts_for(n);
   for_parts(parts, [&](int p) {
     const Part range = part_of(n, p, parts);
-    // Memory may be absent where there is nothing to clear.
+    // The memory may be null if there is nothing to clear.
     if (range.begin == range.end) return;
     __builtin_memset(rows.rows + range.begin * rows.width, 0, (range.end - range.begin) * rows.width * sizeof(float));
     if (rows.count_touched) {

@@ -20,7 +20,7 @@ enum PixelField {
   kInverse,
   kInverseSquare,
   kUpstreamImage,  // Exact: sum of G * I and the alpha's share
-  kLast,           // int; exact: entries of the tile's list the pixel looked at
+  kLast,           // int; exact: entries of the tile's list that the pixel visited
   kClosest,        // int; exact: the sphere that gave the depth
   kUpstreamDepth,
   kSum0,
@@ -31,7 +31,7 @@ enum PixelField {
 
 inline int pixel_floats(int channels, int track) { return (kPixelFields + 2 * channels + track) * kLanes; }
 
-// Pixels of one tile, of which the backward pass asks one thing at a time.
+// The inputs of the pixels of one tile, in separate packs.
 struct TilePixels {
   float* blocks;
   int floats, channels, track;
@@ -82,7 +82,7 @@ LG_INLINE void load_pixel(const Upstream& up, const TilePixels& pixels, float* b
   }
 }
 
-// Exact: what the background contributes, over the pixels of a thread.
+// Exact: the sums of the background over the pixels of a thread.
 struct BackgroundSums {
   double* color;      // [K] dL/d background
   double exponent;    // Sum of dL/de0 (e0 - M)
@@ -91,9 +91,8 @@ struct BackgroundSums {
 
 LG_INLINE void store_lanes(float* to, int value) { from_bits(IntPack(value)).store(to); }
 
-// The background takes part in the blend as one more candidate, of exponent e0 and weight exp(e0 - M). Also turns
-// kUpstreamImage into what the pairs need: an upstream gradient of alpha acts like a channel in which spheres are 1
-// and the background 0.
+// The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts kUpstreamImage
+// for the pairs: an upstream gradient of alpha acts like a channel in which spheres are 1 and the background 0.
 inline void add_background(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
                            const TilePixels& pixels, float* block, int x0, int y0, BackgroundSums& sums) {
   const ExactView view = exact_view(camera, settings);

@@ -10,7 +10,7 @@ LG_BEGIN_ENGINE(spheres)
 // Spheres of a tile's list that are drawn before the next are fetched: their records fit into the first-level cache.
 inline constexpr int kBatch = 256;
 
-// What `prepare` makes of a scene and a view: which spheres each tile must look at, nearest first.
+// The result of `prepare` for a scene and a view: the spheres of each tile, nearest first.
 struct Prepared {
   int tiles_x, tiles_y;
   const float* records;              // [N, 16]
@@ -20,7 +20,7 @@ struct Prepared {
   const uint32_t* entries;           // Sphere numbers.
 };
 
-// What `prepare` left in the workspace.
+// The result of `prepare` in the workspace.
 Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& workspace);
 
 // With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.

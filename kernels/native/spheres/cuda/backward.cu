@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads)
   if (!kExact) add_doubles(contributors, from.sums + kContributors);
 }
 
-// What is left once all spheres and pixels are summed; one thread.
+// The final operations after all spheres and pixels are summed; one thread.
 __global__ void totals_kernel(Camera camera, Settings settings, Scene scene, CudaRows from, Gradients to) {
   double* sums = from.sums;
   if (settings.exact) {
-    // Sums of dL/de e: the pairs' are relative to M, and what M takes part in sums to minus the background's.
+    // Sums of dL/de e: the pairs' are relative to M, and their terms in M sum to minus that of the background.
     const double range = camera.z_max64 - camera.z_min64;
     sums[17] = (sums[kPairExponent] - sums[kBackgroundMaximum]) / range;
     sums[18] = -(sums[kPairExponent] + sums[kBackgroundExponent]) / settings.gamma64;

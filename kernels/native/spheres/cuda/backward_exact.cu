@@ -13,12 +13,12 @@ __device__ inline float channel(const Scene& scene, const float* record, unsigne
   return scene.colors[static_cast<int64_t>(id) * scene.channels + c];
 }
 
-// What is known of a pixel before its spheres are gone through.
+// The data of a pixel before the iteration over its spheres.
 template <int kChannels>
 struct PixelUpstream {
   const float* gradient;  // dL/d colour, [K]; null: 0
   int channels;
-  int stop = 0;        // Spheres of this rank and behind were not looked at.
+  int stop = 0;        // Spheres of this rank and behind were not visited.
   int closest = -1;    // The sphere that gave the depth
   float depth = 0.0f;  // dL/d depth
   float alpha = 0.0f;  // dL/d alpha
@@ -46,8 +46,8 @@ struct PixelUpstream {
   }
 };
 
-// The background takes part in the blend as one more candidate, of exponent e0 and weight exp(e0 - M). Also turns
-// `pixel.upstream` into what the pairs need: an upstream gradient of alpha acts like a channel in which spheres are 1
+// The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts
+// `pixel.upstream` for the pairs: an upstream gradient of alpha acts like a channel in which spheres are 1
 // and the background 0. The whole block calls it; `view_sums` gets two values.
 template <int kChannels>
 __device__ void add_background(const ExactView& view, const Scene& scene, PixelUpstream<kChannels>& up, bool on_film,
@@ -114,7 +114,7 @@ __device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, co
   }
 }
 
-// Adds up what the pixels kept for the camera and gamma.
+// Adds the pixels' sums for the camera and gamma.
 template <bool kOrthogonal>
 __device__ void add_view(const Camera& camera, const TilePixel& place, const PixelSums& pixel,
                          const float (&background)[2], double* sums) {

@@ -11,7 +11,7 @@
 
 namespace lumigrad::spheres {
 
-// What one call learns for the next on the same device. One call at a time.
+// Estimates from earlier calls on the same device. One call at a time.
 struct CudaWorkspace {
   PairRoom pairs{std::size_t{1} << 26};
 };

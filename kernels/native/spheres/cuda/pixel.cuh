@@ -92,12 +92,12 @@ struct CudaColor<0> {
 template <int kChannels, int kRoom>
 struct CudaPixel {
   float maximum;  // M; exact: its whole part
-  float low;      // Exact: the rest of M. Compat: what is left of the background's weight.
+  float low;      // Exact: the rest of M. Compat: the remaining weight of the background.
   float denominator = 1.0f;
   float max_near = -1.0f;
   int hits = 0;
   int loaded = 0;         // Compat: candidates since the last check.
-  int stop = 0x7FFFFFFF;  // Exact: ranks below this were looked at.
+  int stop = 0x7FFFFFFF;  // Exact: ranks below this were visited.
   bool active;
   CudaColor<kChannels> color;
   CudaTracker<kRoom> tracker;

@@ -63,7 +63,7 @@ struct SphereBatch {
     return __ballot_sync(kWholeWarp, i < count && overlaps(rectangles[i], x, y, kWarpWidth, kWarpHeight));
   }
 
-  // Whether the sphere has to be looked at in the pixel.
+  // Whether the sphere is a candidate of the pixel.
   __device__ bool reaches(int i, const TilePixel& place) { return overlaps(rectangles[i], place.x, place.y, 1, 1); }
 };
 

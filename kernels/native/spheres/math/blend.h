@@ -68,15 +68,15 @@ LG_INLINE F exact_share(const float* record, const ExactGeometry<F>& g, F high, 
   return g.closeness * F(record[kOpacity]) * exp_negative(min(difference, F(0.0f))) / denominator;
 }
 
-// What the pairs of a pixel share (exact).
+// The values that the pairs of a pixel share (exact).
 template <class F>
 struct ExactPixel {
   F high, low;  // M
   F inverse;    // 1 / D
-  F upstream;   // Sum of G * I, less the alpha's upstream times the background's share
+  F upstream;   // Sum of G * I, minus the alpha's upstream times the background's weight
 };
 
-// What one pair adds to its sphere's row and its pixel's sums.
+// The contribution of one pair to its sphere's row and its pixel's sums.
 template <class F>
 struct ExactSums {
   F x, y, z, radius, opacity;  // The row: dL/d centre in the camera frame, radius, opacity.

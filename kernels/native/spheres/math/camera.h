@@ -76,7 +76,7 @@ LG_INLINE void add_camera_terms(const Camera& c, const float position[3], const 
   }
 }
 
-// Compat: what is left to do once all spheres and pixels are summed.
+// Compat: the final operations after all spheres and pixels are summed.
 LG_INLINE void compat_camera_totals(const Camera& c, double contributors, double* sums) {
   if (c.orthogonal) {
     const double pixel = 2.0 * static_cast<double>(c.half_pixel);

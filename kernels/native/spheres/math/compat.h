@@ -128,14 +128,14 @@ LG_INLINE CompatGeometry<F> compat_geometry(const float* rec, const CompatRay<F>
   return g;
 }
 
-// Spec 5.1, last line: a candidate block whose last sphere is nearer than this goes on.
+// Spec 5.1, last line: blending continues after a candidate block whose last sphere is nearer than this.
 template <class F>
 LG_INLINE F compat_threshold(F denominator, F maximum, const CompatView& view) {
   const F level = (pulsar_log(denominator + F(kFeps)) + F(view.log_share)) + maximum;
   return (F(1.0f) - level * F(view.gamma)) * F(view.range) + F(view.z_min);
 }
 
-// What the pairs of a pixel share (spec section 7).
+// The values that the pairs of a pixel share (spec section 7).
 template <class F>
 struct CompatPixel {
   F maximum, denominator;  // M, D
@@ -152,9 +152,9 @@ struct PairGradient {
   F ray_x, ray_y, ray_z;  // dL/d ray; orthogonal: ray_x = dL/d pixel size / film position terms
 };
 
-// One channel of dL/dw: what the image would be without the sphere is found by taking it out again. Where it has all
-// the weight this cancels, and at a small gamma the noise shows in the gradients: so channel by channel, as Pulsar
-// does.
+// One channel of dL/dw: the image without the sphere is computed by subtracting it. Where it has all the weight this
+// cancels, and at a small gamma the rounding noise is visible in the gradients: therefore channel by channel, as in
+// Pulsar.
 template <class F>
 LG_INLINE F compat_channel(F upstream, F color, F image, F denominator, F weight, F inverse_rest) {
   return upstream * (color - (image * denominator - color * weight) * inverse_rest);

@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Pixels whose (chord / r)^2 is this close to 1 are looked at in double.
+// Pixels whose (chord / r)^2 is this close to 1 are computed in double.
 inline constexpr float kOutline = 0.005f;
 
 struct ExactView {
@@ -16,7 +16,7 @@ struct ExactView {
   float centre_x, centre_y;  // Film pixel of the optical axis.
   float background_high, background_low;  // The background's exponent, whole part and rest.
   float inverse_range;
-  float slope;  // 1 / (gamma * range): what the exponent gains per unit of depth.
+  float slope;  // 1 / (gamma * range): increase of the exponent per unit of depth.
   double unit64_x, unit64_y, aspect64, centre64_x, centre64_y;
 };
 
@@ -116,7 +116,7 @@ struct ExactGeometry {
   F inverse_half_chord;
   F sagitta;  // t - o
   F low;      // The exponent's rest; its whole part is the record's.
-  F slope;    // What the exponent loses per unit of depth.
+  F slope;    // Decrease of the exponent per unit of depth.
 };
 
 // `wanted`: where the result is used.
@@ -149,8 +149,8 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
   g.inverse_chord = inverse_root * inverse_r;
   g.closeness = max((one - chord2) * quick_inverse(one + root), F(0.0f));
   F half2 = one - across2;
-  // At the outline the closeness is a small difference, while an exponent may give it all the weight: there float is
-  // not enough to say which sphere a pixel shows.
+  // At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is
+  // not precise enough to decide which sphere a pixel shows.
   const auto outline = wanted & (abs(one - chord2) < F(kOutline));
   if (any(outline)) {
     each_lane(outline, [&](int i) {

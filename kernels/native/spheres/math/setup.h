@@ -22,7 +22,7 @@ struct SetupResult {
   float record[kRecordFloats];
   float near;  // Sort key; > 0.
   bool visible;
-  PixelRectangle candidates;  // Pixels that must look at the sphere.
+  PixelRectangle candidates;  // Pixels that must test the sphere.
   float area;                 // Compat: area of Pulsar's clipped rectangle, pixels.
   bool wide;                  // Compat: that rectangle is at least 3 x 3.
 };
@@ -84,7 +84,7 @@ LG_INLINE SetupResult compat_setup(const Camera& c, bool orthogonal, float px, f
   bool visible = (near >= c.z_min) & (near <= c.z_max) & (dot3(c.forward, nx, ny, nz) >= kFeps);
   visible &= (x.high > left) & (x.low < right - 0.5f) & (y.high > top) & (y.low <= bottom - 0.5f);
 
-  // Pulsar's rectangle; its candidate test looks one pixel further to the left and up.
+  // Pulsar's rectangle; its candidate test includes one more pixel to the left and above.
   const int x0 = truncate(visible ? max(x.low, left) : left), y0 = truncate(visible ? max(y.low, top) : top);
   const int x1 = truncate(visible ? min(__builtin_ceilf(min(x.high, right)) + 1.0f, right) : left);
   const int y1 = truncate(visible ? min(__builtin_ceilf(min(y.high, bottom)) + 1.0f, bottom) : top);

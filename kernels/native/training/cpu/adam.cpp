@@ -10,7 +10,7 @@ LG_BEGIN_ENGINE(training)
 
 namespace {
 
-// Numbers in a block: what is looked at is still in the first cache when it is stepped.
+// Numbers in a block, which stays in the first-level cache between check and step.
 constexpr int64_t kBlock = 4096;
 
 int64_t rows_of_block(const AdamGroup& group) { return group.width < kBlock ? kBlock / group.width : 1; }
@@ -33,8 +33,8 @@ struct BlockSums {
   int64_t not_finite = 0;
 };
 
-// Numbers [begin, end) of a group that take part; `mask` tells which of them do, by their place behind begin, and may
-// be read for a whole pack.
+// Numbers [begin, end) of a group, of which those set in `mask` are stepped; `mask` is indexed from begin and may be
+// read for a whole pack.
 struct Range {
   int64_t begin, end;
   const uint8_t* mask;
@@ -124,7 +124,7 @@ class Loop {
   Array<float> step_sizes_;
 };
 
-// Writes 1 for each number of the rows [begin, end) that are to be seen; returns how many rows those are.
+// Writes 1 for each number of the selected rows in [begin, end); returns how many rows are selected.
 int64_t mark_seen(const AdamGroup& group, int64_t begin, int64_t end, uint8_t* mask) {
   int64_t count = 0;
   for (int64_t row = begin; row < end; ++row) {
@@ -135,7 +135,7 @@ int64_t mark_seen(const AdamGroup& group, int64_t begin, int64_t end, uint8_t* m
   return count;
 }
 
-// Takes the rows out of the mask whose gradients are not finite; returns how many.
+// Removes the rows whose gradients are not finite from the mask; returns how many.
 template <class L>
 int64_t take_out_bad(const L& loop, const AdamGroup& group, int64_t begin, int64_t end, uint8_t* mask) {
   int64_t count = 0;
@@ -147,10 +147,10 @@ int64_t take_out_bad(const L& loop, const AdamGroup& group, int64_t begin, int64
   return count;
 }
 
-// Rows of at least so many numbers are worth leaving out of the memory that is touched.
+// From so many numbers per row on, skipping unselected rows saves memory traffic.
 constexpr int kWideRow = 2 * kLanes;
 
-// Calls body(range) for what of the block takes part: runs of rows if these are wide, else all of it with its mask.
+// Calls body(range) for the selected part of a block: for runs of rows if these are wide, else for all with the mask.
 template <class Body>
 void each_run(const AdamGroup& group, const Range& block, const Body& body) {
   if (block.mask == nullptr || group.width < kWideRow) return body(block);
@@ -175,15 +175,15 @@ BlockSums look(const L& loop, const AdamGroup& group, const Range& block) {
   return found;
 }
 
-// A block of whole rows, and what is known of it.
+// A block of whole rows, and the results of its check.
 struct Block {
   int64_t begin, end;  // Rows.
   Range numbers;
   int64_t updated;
 };
 
-// Takes rows out of the block whose gradients are not finite. A row that is alone in its block may be too wide for
-// `mask`; then nothing is left.
+// Removes rows whose gradients are not finite from the block. A row that is alone in its block may be too wide for
+// `mask`; then the block becomes empty.
 template <class L>
 BlockSums leave_out_bad(const L& loop, const AdamGroup& group, Block& block, uint8_t* mask, double* sums) {
   const bool alone = block.end - block.begin == 1;

@@ -9,13 +9,13 @@ LG_BEGIN_ENGINE(training)
 
 namespace {
 
-// A tile's rows, filtered, are to stay in the second cache; what is beyond its edges is computed once more for it.
+// A tile's filtered rows should stay in the second-level cache; values beyond its edges are computed again for it.
 constexpr int64_t kColumns = 768;
 constexpr int kRows = 96;
 // Rows whose weights are added up by one thread.
 constexpr int kMaskRows = 64;
 
-// What counts in a view, pixels or positions of windows.
+// The sums of weights in a view, of pixels or of positions of windows.
 struct Count {
   double pixels, positions;
 };

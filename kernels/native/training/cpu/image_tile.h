@@ -14,7 +14,7 @@ struct Tile {
   int64_t begin, end;  // Columns.
 };
 
-// Of what is added to the gradient, for something that counts 1.
+// Factors of the terms of the gradient, for a weight of 1.
 struct Factors {
   float l1, l2, dssim;
 };
@@ -36,8 +36,8 @@ class TileLoss {
  private:
   static constexpr int kMoments = 4, kDerivatives = 3;
 
-  // Of lines: the tile's columns, those of the map of dissimilarities that they take part in, and those of the image
-  // that take part in these; with room for a pack behind.
+  // Lengths of lines: the tile's columns, those of the map of dissimilarities that they affect, and those of the image
+  // that affect these; with room for a pack after them.
   struct Widths {
     Widths(int channels, int64_t columns);
     int64_t halo;

@@ -78,7 +78,7 @@ LG_INLINE Pack load_plane(const Plane& plane, int64_t at, int lanes) {
   return load_bytes(static_cast<const uint8_t*>(plane.data) + at, lanes) / Pack(255.0f);
 }
 
-// What pixel `at` counts for.
+// The weight of pixel `at`.
 LG_INLINE float weight_at(const Plane& mask, int64_t at) {
   if (mask.data == nullptr) return 1.0f;
   if (mask.bytes) return static_cast<const uint8_t*>(mask.data)[at] != 0 ? 1.0f : 0.0f;

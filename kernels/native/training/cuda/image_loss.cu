@@ -18,7 +18,7 @@ __device__ inline float plane_at(const Plane& plane, int64_t at) {
   return static_cast<float>(static_cast<const uint8_t*>(plane.data)[at]) / 255.0f;
 }
 
-// What pixel `at` counts for.
+// The weight of pixel `at`.
 __device__ inline float weight_at(const Plane& mask, int64_t at) {
   if (mask.data == nullptr) return 1.0f;
   if (mask.bytes) return static_cast<const uint8_t*>(mask.data)[at] != 0 ? 1.0f : 0.0f;
@@ -29,7 +29,7 @@ constexpr int kWidth = 32, kHeight = 16, kThreads = 256;  // Of a tile.
 constexpr int kReachX = kWidth + 2 * kRadius, kReachY = kHeight + 2 * kRadius;
 constexpr int kReach = kReachX * kReachY, kLines = kWidth * kReachY;
 constexpr int kMoments = 4, kDerivatives = 3;
-// Blocks that count what a mask lets through in a view.
+// Blocks that sum the weights of a mask in a view.
 constexpr int kParts = 64;
 
 struct Call {

@@ -26,14 +26,14 @@ struct Moments {
   F error;          // Of (x - y)^2.
 };
 
-// 1 - similarity. Its gradient with respect to x at a place is the sum over the windows that see the place, with their
-// weights, of by_mean + x by_squares + (x - y) by_error.
+// 1 - similarity. Its gradient with respect to x at a pixel is the weighted sum over the windows that contain the pixel
+// of by_mean + x by_squares + (x - y) by_error.
 template <class F>
 struct Dissimilarity {
   F value, by_mean, by_squares, by_error;
 };
 
-// The similarity is (1 - p) (1 - q): p tells how far the means are apart, q how far what varies around them is.
+// The similarity is (1 - p) (1 - q): p measures the difference of the means, q that of the deviations from them.
 template <class F>
 LG_INLINE Dissimilarity<F> dissimilarity(const Moments<F>& m) {
   const F c1(1e-4f), c2(9e-4f), one(1.0f), two(2.0f);

@@ -1,4 +1,4 @@
-"""The command `lumigrad`: finds the subcommand, runs it, and tells what was wrong."""
+"""The command `lumigrad`: finds the subcommand, runs it, and reports errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
         chosen.refuse_unknown(unknown)
     options |= chosen.options
     if entry.module.startswith("lumigrad.client"):
-        # What gRPC has to say to clients is in their errors.
+        # gRPC's own log messages repeat the errors of clients.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     command = commands[arguments.command]
     assert command is not None
@@ -47,7 +47,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
         code = command.run(arguments)
     except ModuleNotFoundError as error:
         raise missing(entry, error) from error
-    # While an error can still be told.
+    # Done here, where an error can still be reported.
     with naming("standard output"):
         sys.stdout.flush()
     return code

@@ -45,7 +45,7 @@ def write_depth(path: Path, depth: Array) -> None:
     if path.suffix == ".npy":
         np.save(path, depth)
         return
-    # Spheres say -1 where nothing is, Gaussians 0.
+    # The depth where there is nothing is -1 for spheres and 0 for Gaussians.
     seen = depth > 0
     shade = np.zeros(depth.shape, np.float32)
     if seen.any():

@@ -65,19 +65,19 @@ class VideoWriter:
             raise self._failure() from error
 
     def close(self) -> None:
-        """Writes what is left and ends ffmpeg; LumigradError, with what ffmpeg says, if it has failed."""
+        """Writes the remaining frames and ends ffmpeg; LumigradError, with ffmpeg's message, if it has failed."""
         if self._process is None:
             return
         process, self._process = self._process, None
         with self._said:
-            # If it has ended before, its exit status tells.
+            # If it has ended before, its exit status is reported below.
             with suppress(OSError):
                 _input(process).close()
             if process.wait() != 0:
                 raise self._failure()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A file, so that ffmpeg never waits for somebody to read.
+        # A file, because ffmpeg would block on a pipe that is not read.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         width, height = self._size
         pictures = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self._frames_per_second} -i -"
@@ -92,7 +92,7 @@ class VideoWriter:
         )
 
     def _failure(self) -> LumigradError:
-        """The first line of what ffmpeg says: the others follow from it."""
+        """The first line of ffmpeg's messages, which causes the others."""
         self._said.seek(0)
         lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
         return LumigradError(f"ffmpeg could not write {self._path}: {lines[0] if lines else 'it ended early'}")

@@ -34,7 +34,7 @@ SPOT, BLOB = 0.018, 0.05
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller said: where files belong, and how long a fit may take."""
+    """The options: the folder for files, and the length of the fit."""
 
     folder: Path
     steps: int

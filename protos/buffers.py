@@ -17,7 +17,7 @@ _KEPT = 2
 class PayloadBuffers:
     """Lends buffers. Fresh memory, which the system clears page by page, takes up to a third of the time to receive.
 
-    Whoever borrows one has to fill all of it: there is anything in it. Safe to use from several threads.
+    The borrower has to fill all of it, because its contents are undefined. Safe to use from several threads.
     """
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:

@@ -45,7 +45,7 @@ def allocate_bytes(length: int) -> memoryview:
 
 
 class PayloadAssembler:
-    """One buffer, as long as the header says, which the chunks of a stream fill in order."""
+    """One buffer of the length in the header, which the chunks of a stream fill in order."""
 
     def __init__(
         self,

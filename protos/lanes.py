@@ -1,4 +1,4 @@
-"""What both ends of a shared-memory lane agree on, see `WorkerService.OpenLane`: packets, and names."""
+"""The protocol of a shared-memory lane, see `WorkerService.OpenLane`: packets, and names."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def address_of(name: str) -> str:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user whose process is at the other end, as the kernel knows it."""
+    """The user of the process at the other end, reported by the operating system."""
     form = struct.Struct("3i")
     _, uid, _ = form.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
     return int(uid)

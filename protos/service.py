@@ -82,7 +82,7 @@ def method_handlers(service_name: str, servicer: object, *, early: bool = False)
     """Serve the methods of `servicer`, named as in the contract and called as `method(request, context)`.
 
     A request that does not parse reaches the servicer as a ProtocolError in place of the message: gRPC itself
-    would answer INTERNAL and say nothing about it.
+    would answer INTERNAL without a reason.
 
     `early`: every method gets an iterator of requests, also one that takes a single request, as soon as it is called:
     gRPC itself would wait for that request first, however long it takes, whoever calls. The requests come as bytes,

@@ -114,7 +114,7 @@ class PayloadReader:
         return array.reshape(tuple(tensor.shape))
 
     def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
-        """As `read`, for those who do not mind if whoever sent the bytes changes them meanwhile."""
+        """As `read`, but without a copy; the sender may change the bytes meanwhile."""
         return self.read(tensor, field)
 
     def _bytes(self, tensor: tensor_pb2.Tensor, field: str) -> memoryview:

@@ -52,7 +52,7 @@ def measure(what: str, call: Callable[[], Timings | None], seconds: float, nbyte
 
     Args:
         what: the line's name.
-        call: makes one; returns what the worker says of it, if anything.
+        call: makes one call; returns the worker's timings, if there are any.
         seconds: for how long; at least three calls, at most 200, after one that is not counted.
         nbytes: payload of a call, if that is what is measured.
     """

@@ -70,14 +70,14 @@ class SceneCalls(Cancellable):
             handle: names the scene and the version that the update builds on.
             poses: of a world: of obstacles by their names, object to world: [7] x y z (metres) and quaternion w x y z,
                 or [3] or [4, 4], as of an `Obstacle`.
-            enabled: of a world: whether queries see obstacles, by their names.
+            enabled: of a world: whether queries include obstacles, by their names.
             timeout_s: instead of the client's time-out.
             tensors: by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres; "means",
                 "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it has;
                 "vertices" of a mesh, which stored worlds that show its handle then show.
 
         Raises:
-            VersionMismatch: somebody else updated the scene since this handle was made.
+            VersionMismatch: another client updated the scene after this handle was made.
         """
         method, facts = f"{SCENE_SERVICE}/Update", partial(scene_facts, handle)
         with self._workers.begin(timeout_s, method, facts, self._cancellation) as call:

@@ -72,7 +72,7 @@ class Extent:
         return Extent(axes.T @ center, up, max(radius, smallest), max(height, smallest))
 
     def distance(self, elevation_degrees: float, fov_degrees: float, width: int, height: int) -> float:
-        """The distance, scene units, at which a camera at this elevation sees the whole cylinder from every side."""
+        """The distance, scene units, at which a camera at this elevation shows the whole cylinder from every side."""
         toward = orbit_direction(0.0, elevation_degrees, self.up)
         rotation = look_rotation(-toward, self.up)
         vertical = math.tan(math.radians(fov_degrees) / 2)

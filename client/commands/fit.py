@@ -26,7 +26,7 @@ from lumigrad.client.training.trainer import Trainer
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
 
-# Gaussians for each initial point, unless --cap says otherwise.
+# Default of --cap: Gaussians for each initial point.
 _GROWTH = 3
 # Photographs in comparison.jpg.
 _COMPARED = 3

@@ -60,7 +60,7 @@ def _text(info: WorkerInfo, lane: str) -> str:
         f"{limits.max_voxels:,} voxels",
         "payloads": "through shared memory" if lane == "shared" else "with the stream",
         "up for": f"{info.uptime_seconds:.0f} s",
-        "metrics": info.metrics_url or "at a port that it does not tell",
+        "metrics": info.metrics_url or "at an unknown port",
     }
     return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
 

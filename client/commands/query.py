@@ -110,7 +110,7 @@ def _add_question(group: argparse._ArgumentGroup) -> None:
     option(group, "--margin", "less clearance is a collision", 0.0, **_LENGTH)
     group.add_argument("--sweep", action="store_true", help="look between time steps as well, along straight lines")
     group.add_argument("--costs", action="store_true", help="also collision costs and their gradients")
-    option(group, "--activation-distance", "clearance at which costs begin; says --costs too", 0.0, **_LENGTH)
+    option(group, "--activation-distance", "clearance at which costs begin; implies --costs", 0.0, **_LENGTH)
     help_text = "how far to look from centres (default: any)"
     option(group, "--max-distance", help_text, type=positive_number, metavar="METRES")
 

@@ -49,7 +49,7 @@ def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:
     """The cameras of a data set, or the one that --view names."""
     for name in ("fov", "up"):
         if getattr(arguments, name) is not None:
-            raise InvalidArgument.of(name, "is what the cameras of the data set say; leave it out, or add --orbit")
+            raise InvalidArgument.of(name, "is defined by the cameras of the data set; leave it out, or add --orbit")
     views = capture.views if arguments.view is None else (capture.view(arguments.view),)
     sized = [view.resized(*arguments.size) if arguments.size else view for view in views]
     # Names may contain folders.

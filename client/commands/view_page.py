@@ -136,7 +136,7 @@ def first_view(
     """The initial viewpoint; its `up` is the orbit's axis, by default the scene's usual one."""
     if capture is not None:
         if arguments.fov is not None:
-            raise InvalidArgument.of("fov", "is what the cameras of the data set say; leave it out")
+            raise InvalidArgument.of("fov", "is defined by the cameras of the data set; leave it out")
         first = Viewpoint.of(capture.view(arguments.view or 0).camera, capture.focus)
         return replace(first, up=capture.up if arguments.up is None else _axis(arguments.up))
     up = arguments.up or up or usual_up(scene)

@@ -1,4 +1,4 @@
-"""Refusals of the client and the worker, told in the words of a drop-in."""
+"""Converts errors of the client and the worker to those of a drop-in, with its argument names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def renamed(
     Args:
         kind: the drop-in's own error.
         arguments: what a part of a path in the request, or the client's own argument, is called in the drop-in.
-        numbers: of the drop-in's arguments, where its errors tell them.
+        numbers: positions of the drop-in's arguments, if its errors name them.
     """
     try:
         yield

@@ -272,7 +272,7 @@ def _read_streams(header: _Header, source: Source) -> tuple[dict[str, Source], S
     parts = {"harmonics": Source(source.path, b"", "harmonics")}
     for name, (stored, content) in zip(wanted, entries, strict=False):
         if content != sizes[name]:
-            raise source.fail(f"expected {sizes[name]:,} bytes of {name}, the table of streams says {content:,}")
+            raise source.fail(f"expected {sizes[name]:,} bytes of {name}, the table of streams has {content:,}")
         stream = bytes(source.take(offset, stored, f"compressed {name}"))
         parts[name] = Source(source.path, _inflate(source, stream, content, name), name)
         offset += stored
@@ -292,7 +292,7 @@ def _inflate(source: Source, stream: bytes, size: int, name: str) -> bytes:
 
 
 def _signs(extensions: Source) -> tuple[int, int, int]:
-    """The signs that convert the file's axes to right, down, forward; RUB unless an extension says otherwise."""
+    """The signs that convert the file's axes to right, down, forward; RUB unless an extension defines others."""
     offset = 0
     while offset < len(extensions):
         kind, size = extensions.unpack("II", offset, "extension header")

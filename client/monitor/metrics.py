@@ -164,7 +164,7 @@ class Watch:
         self._url = url = self._url or self._ask()
         if not url:
             advice = "name their URL, such as http://HOST:9464/metrics"
-            raise Unavailable(f"{self._target} does not tell where its metrics are; {advice}")
+            raise Unavailable(f"{self._target} does not report the address of its metrics; {advice}")
         try:
             with self._open(url, timeout=_TIMEOUT_S) as reply:
                 page = Page(reply.read(_MOST_BYTES).decode("utf-8", "replace"))

@@ -60,7 +60,7 @@ class Frame(Result):
     `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
     `projected_opacities` [C, N].
 
-    Arrays are float32 unless said otherwise; outputs requested as uint8 map 0 to 1 to 0 to 255. Outputs requested as
+    Arrays are float32 unless stated otherwise; outputs requested as uint8 map 0 to 1 to 0 to 255. Outputs requested as
     JPEG or PNG files are in `encoded` instead. The camera axis C is absent if a single camera was passed to render
     instead of a sequence.
 

@@ -1,4 +1,4 @@
-"""What commands tell: results as JSON, error messages, exit codes."""
+"""The output of commands: results as JSON, error messages, exit codes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ MEANINGS = {
     BUSY: "the worker is full, or has no memory for the call; what exceeds a limit that it declares is 1",
     TIMED_OUT: "no answer in the time given",
     INTERRUPTED: "ended by Ctrl-C; `view`, `top`, and a `fit` that leaves its scene, end with 0",
-    CLOSED_PIPE: "whoever read the output has closed it",
+    CLOSED_PIPE: "the reader of the output has closed it",
 }
 
 _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (

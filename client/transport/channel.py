@@ -141,7 +141,7 @@ def open_channel(
 ) -> grpc.Channel:
     """Returns a channel that connects at its first use; without `credentials` it is plain text.
 
-    A connection on which nothing was heard for `keepalive_s` is probed while calls wait for it.
+    A connection without received data for `keepalive_s` is probed while calls wait for it.
     """
     options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
     options = (*options, ("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
@@ -158,7 +158,7 @@ def open_channel(
 def _read_authorities(path: File) -> bytes:
     content = _read("tls", "certificate authorities", path)
     try:
-        # gRPC itself would only say, at every call, that the handshake failed.
+        # gRPC itself would only report, at every call, that the handshake failed.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, ValueError):
         text = f"expected a PEM file of certificate authorities, got {path}, which holds no certificate"
@@ -169,7 +169,7 @@ def _read_authorities(path: File) -> bytes:
 def _read_pair(certificate: File, key: File) -> tuple[bytes, bytes]:
     contents = _read("certificate", "the client's certificate", certificate), _read("certificate", "its key", key)
     try:
-        # gRPC itself would only say, at every call, that the handshake failed.
+        # gRPC itself would only report, at every call, that the handshake failed.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError:
         text = f"expected a certificate and its key without a password, both PEM, got {certificate} and {key}"

@@ -48,7 +48,7 @@ _MOST_KEPT_BYTES = 512 << 20
 # The time-out of calls whose replies are not used.
 _TELL_S = 5.0
 _FORKED = (
-    "this process was forked from one that had calls under way, as a client of several workers always has, or a "
+    "this process was forked from one that had calls in progress, as a client of several workers always has, or a "
     'trainer; gRPC does not survive that. Fork before the client is used, or start processes by "spawn"'
 )
 # In a child of a fork, connections of the parent: gRPC must not even take them apart there.
@@ -115,7 +115,7 @@ class Connection:
     def tell(self, method: Any, request: Message, affinity: str) -> None:
         """Sends one message; errors are ignored."""
         routing = ((AFFINITY_METADATA, affinity),) if affinity else ()
-        # A ValueError is gRPC's way to say that the channel is closed.
+        # gRPC raises a ValueError if the channel is closed.
         with suppress(grpc.RpcError, ValueError):
             method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
 
@@ -210,7 +210,7 @@ class Connection:
         )
 
     def _received(self, rpc: Any, began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
-        """Reads a stream into one buffer, which is allocated when the header tells its length."""
+        """Reads a stream into one buffer, which is allocated when the header with its length arrives."""
         try:
             with call.watching(rpc):
                 frames: Iterator[Frame[Any]] = iter(rpc)

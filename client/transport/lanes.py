@@ -190,7 +190,7 @@ class Lanes:
         try:
             lane = _open(self._offer(call, min(PATIENCE_S, call.remaining_s())), call)
         except Unavailable:
-            # There is no worker at all, as the call itself will hear; the next one may have a lane.
+            # No worker answers, so the call itself will fail too; the next worker may have a lane.
             return None
         except (LumigradError, LaneFailed, OSError) as error:
             self._not_before = time.monotonic() + self._pause_s

@@ -61,13 +61,13 @@ class Backoff:
             self._call.trace.note_retry(0.0)
             self._call.remaining_s()
             return
-        # An attempt may have been under way for long when its worker was lost: only the search for another counts.
+        # The attempt itself may have taken long before its worker was lost; only the search for another one counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
         # Randomness keeps clients apart that lost the same worker at the same moment.
         self._pause(self._delay * random.uniform(0.5, 1.0), error)
 
     def _wait_for_room(self, error: ResourceExhausted) -> None:
-        # Callers who do not want to wait for a worker do not want to wait for its queue either.
+        # A client without retries does not wait for a worker's queue either.
         if error.retry_after_s is None or not self._retry_s:
             raise error
         # The search for a worker that answers has ended.

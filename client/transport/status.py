@@ -66,7 +66,7 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
     call: Any = error
     text = call.details() or "no further details"
     if _was_lost(call):
-        text = f"the worker at {target} was lost while it was at the call ({text}); its log may say why"
+        text = f"the worker at {target} was lost during the call ({text}); its log may show the reason"
         return Unavailable(text, was_begun=True)
     if call.code() is grpc.StatusCode.CANCELLED:
         # A worker that ends a call which takes too long has begun it.

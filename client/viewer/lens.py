@@ -34,7 +34,7 @@ class Lens:
     aspect: float
 
     def camera(self, width: int, height: int) -> Camera:
-        """The camera that sees the window's content, in an image of any size."""
+        """The camera of the window's view, for an image of any size."""
         matrix = matrix_of("camera", (*self.position, *self.wxyz))
         rotation = matrix[:3, :3].T
         tangent = math.tan(self.fov / 2)

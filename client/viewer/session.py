@@ -74,7 +74,7 @@ class Session:
         self.look()
 
     def look(self) -> None:
-        """Asks for what the browser's camera sees."""
+        """Requests an image for the browser's camera."""
         camera, panel = self._browser.camera, self._panel
         w, x, y, z = map(float, camera.wxyz)
         lens = Lens((w, x, y, z), tuple(map(float, camera.position)), camera.fov, camera.aspect)  # type: ignore[arg-type]

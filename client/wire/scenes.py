@@ -31,7 +31,7 @@ def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[st
     """The scene in a message; `mesh` makes the handle of a world's mesh from its scene_id."""
     kind = message.WhichOneof("kind")
     if kind is None:
-        raise Internal("the worker sent a scene of a kind that this client does not know; update Lumigrad")
+        raise Internal("the worker sent a scene of a kind that this client does not support; update Lumigrad")
     if kind == "world":
         return world_of(message.world, reader, mesh)
     arrays: dict[str, Any] = {name: reader.read(tensor, name) for name, tensor in tensors_of(getattr(message, kind))}

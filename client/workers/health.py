@@ -16,7 +16,7 @@ _SERVING = b"\x08\x01"
 # Between two watches; what follows a refusal grows, since a worker only lets so many watch.
 _PAUSE_S = 0.1
 _LARGEST_PAUSE_S = 30.0
-# In which a worker that a call heard nothing of has to answer a check: it takes no thread nor device there.
+# The time-out of a health check of a worker that did not answer a call; the check needs no thread or device there.
 _CHECK_S = 2.0
 
 
@@ -106,5 +106,5 @@ class Health:
                     self.standing = Standing.READY
                     pause = min(2 * pause, _LARGEST_PAUSE_S)
             except ValueError:
-                # gRPC's way to say that the channel is closed.
+                # gRPC raises this if the channel is closed.
                 return

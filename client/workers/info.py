@@ -43,7 +43,7 @@ class WorkerInfo:
         threads: CPU threads of the kernels.
         device_memory_bytes: in all.
         device_memory_free_bytes: free now.
-        metrics_port: of the HTTP server at the same host that shows Prometheus metrics; 0: it does not say.
+        metrics_port: port of the HTTP server with Prometheus metrics at the same host; 0: unknown.
         metrics_tls: whether that is HTTPS.
     """
 

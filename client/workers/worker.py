@@ -15,7 +15,7 @@ from lumigrad.client.workers.health import Health
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import render_pb2
 
-# A thread that has nothing to tell, and expects nothing, ends after so long.
+# A thread without messages to send or replies to wait for ends after so long.
 _LINGER_S = 1.0
 
 
@@ -39,13 +39,13 @@ class Worker:
         return f"Worker({self.target!r})"
 
     def enter(self) -> None:
-        """Notes that a call is under way."""
+        """Counts a call in progress."""
         # Not exact between threads, and need not be: it only helps to choose.
         self.under_way += 1
         self.asked += 1
 
     def leave(self) -> None:
-        """Notes that a call is not under way any more."""
+        """Counts the end of a call."""
         self.under_way -= 1
 
     def close(self) -> None:

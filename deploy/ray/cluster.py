@@ -29,13 +29,13 @@ def start(
 
     Args:
         options: how many, on what; None: one on a CPU.
-        name: tells fleets of one cluster apart.
-        token: what workers ask of clients; None: a new one. `lumigrad.ray.token` tells it to all in the cluster.
+        name: distinguishes the fleets of one cluster.
+        token: the token that clients need; None: a new one. `lumigrad.ray.token` returns it within the cluster.
         timeout_s: how long to wait, seconds. The fleet stays when they are over.
 
     Raises:
         ValueError: a fleet of this name runs with other options.
-        TimeoutError: the cluster has no room for so many workers, or they do not start; Ray's logs say why.
+        TimeoutError: the cluster has no room for so many workers, or they do not start; Ray's logs show the reason.
     """
     connect()
     options = options or Options()

@@ -38,12 +38,14 @@ def targets(name: str = DEFAULT_NAME) -> list[str]:
     """Addresses of the workers that serve now. `Client(lumigrad.ray.targets)` asks again as they come and go.
 
     Raises:
-        Unavailable: nobody can tell just now, or no worker serves; clients go on with those that they know.
+        Unavailable: the fleet does not answer, or no worker serves; clients keep the addresses that they have.
     """
     try:
         found = ray.get(fleet_of(name).status.remote(), timeout=_ANSWER_S).targets
     except (GetTimeoutError, RayError) as error:
-        raise Unavailable(f"the fleet {name!r} does not say where its workers are ({type(error).__name__})") from error
+        raise Unavailable(
+            f"the fleet {name!r} does not report its workers' addresses ({type(error).__name__})"
+        ) from error
     if not found:
         raise Unavailable(f"no worker of the fleet {name!r} serves; see lumigrad.ray.status()")
     return list(found)

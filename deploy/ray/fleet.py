@@ -1,4 +1,4 @@
-"""The actor that looks after the workers of a fleet and tells clients where they are."""
+"""The actor that manages the workers of a fleet and returns their addresses to clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Status:
         targets: addresses of the workers that serve.
         nodes: Ray's nodes that they are on.
         wanted: how many there are to be.
-        starting: how many are on their way, or wait for a place in the cluster.
+        starting: the number of workers that are starting, or wait for resources of the cluster.
         leaving: how many finish their calls and go.
         waiting: calls that wait for a device, of all workers together.
     """

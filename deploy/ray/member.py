@@ -1,4 +1,4 @@
-"""One worker of a fleet, as the fleet sees it."""
+"""The fleet's state of one worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Member:
 
     Attributes:
         number: its place in the order in which workers were added.
-        seen: what it said last; None: nothing yet, or it is being started again.
+        seen: its last report; None: there is none yet, or it is being restarted.
         is_leaving: it is to finish its calls and go.
         has_gone: it will not come back.
     """
@@ -71,7 +71,7 @@ class Member:
         self._pending, self._asked_at = method.remote(), time.monotonic()
 
     def _mind_silence(self) -> None:
-        # One that has not said anything yet may wait for a place, or for its libraries.
+        # A worker without a report may still wait for resources, or load its libraries.
         if self.seen is not None and not self.is_leaving and time.monotonic() - self._asked_at > self._silence_s:
             self.seen = None
             ray.kill(self._actor, no_restart=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# A worker's address and device are for Ray to say, and the fleet reads its metrics in plain text.
+# Ray determines a worker's address and device, and the fleet reads its metrics in plain text.
 _NOT_YOURS = (
     *("--device", "--host", "--port", "--metrics-host", "--metrics-port", "--metrics-tls"),
     *("--no-supervisor", "--tokens-file"),
@@ -30,7 +30,7 @@ class Options:
         idle_s: after how long without any call that waits the newest worker is drained, seconds.
         interval_s: between two looks at the workers, seconds.
         drain_s: how long a worker that is taken away may take to finish its calls, seconds.
-        silence_s: how long a worker may say nothing before it is ended and started anew, seconds.
+        silence_s: the time without a report after which a worker is ended and restarted, seconds.
     """
 
     minimum: int = 1

@@ -26,7 +26,7 @@ class Scaling:
             under_way: likewise the calls that have not ended.
         """
         count = len(waiting)
-        # While one is on its way nobody knows yet what it will take off the others.
+        # While a worker is starting, its effect on the load of the others is unknown.
         is_busy = count >= self.wanted and sum(waiting) > self._options.queue_high * count
         # One fewer could take the calls without any of them waiting.
         is_idle = not sum(waiting) and sum(under_way) < count

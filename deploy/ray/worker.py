@@ -38,7 +38,7 @@ _STOP_S = 15.0
 
 @dataclass(frozen=True)
 class Look:
-    """What a worker says of itself.
+    """A worker's report of its state.
 
     Attributes:
         target: its address.
@@ -85,7 +85,7 @@ class ServingWorker:
             self._ask("/health")
             samples = {name: int(float(value)) for name, value in _SAMPLE.findall(self._ask("/metrics"))}
         except (OSError, urllib.error.URLError):
-            # It says that it does not serve, or its supervisor is just starting it again.
+            # It reports NOT_SERVING, or its supervisor is restarting it.
             return Look(self._target, self._node_id, False)
         waiting, under_way = samples["lumigrad_queue_depth"], samples["lumigrad_calls_in_progress"]
         return Look(self._target, self._node_id, True, waiting, under_way)
@@ -123,7 +123,7 @@ class ServingWorker:
         )
 
     def _drop_lines(self) -> None:
-        """A worker that was started again says so; unread, the lines would fill the pipe."""
+        """A restarted worker writes its address again; the lines would fill the pipe if they were not read."""
         assert self._process.stdout is not None
         for _ in self._process.stdout:
             pass

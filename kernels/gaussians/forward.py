@@ -32,7 +32,7 @@ class Forward:
     """What a forward pass returns.
 
     Attributes:
-        outputs: By name, float32 unless said otherwise, stacked over the C cameras:
+        outputs: By name, float32 unless stated otherwise, stacked over the C cameras:
             "color" [C, H, W, D]; "alpha" [C, H, W], 1 - transmittance; "transmittance" [C, H, W], the background's
             weight; "depth" [C, H, W], depths blended like a colour, scene units; "expected_depth" [C, H, W], depth /
             max(alpha, 1e-10); "inverse_depth" [C, H, W], accumulated 1 / depth; "contributors" i32 [C, H, W], Gaussians

@@ -82,7 +82,7 @@ class Evaluation:
     """What a query returns.
 
     Attributes:
-        outputs: By name, for each sphere, float32 unless said otherwise.
+        outputs: By name, for each sphere, float32 unless stated otherwise.
             "cost" [B, H, S], with the weight; "gradient" [B, H, S, 4], of the sum of all costs (with cuRobo's semantics
             with respect to the own centre only, and 0 for the radius); "exhausted" bool [B, H, S], true where half of a
             sweep found no contact but used up its samples before it could exclude one.

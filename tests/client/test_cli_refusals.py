@@ -18,7 +18,7 @@ REFUSED = [
         ("--camera", "transforms.json", "--view", "9", "-o", "out.png"),
         "--view: expected an index below 5, or a name",
     ),
-    (("--camera", "transforms.json", "--fov", "30", "-o", "views"), "--fov: is what the cameras of the data set say"),
+    (("--camera", "transforms.json", "--fov", "30", "-o", "views"), "--fov: is defined by the cameras of the data set"),
     (("--view", "1", "-o", "out.png"), "--view: expected with --camera of a data set and without --orbit"),
     (("--camera", "look-at 0,0,5 0,0,0", "--orbit", "3", "-o", "f"), '--orbit: expected with --camera "orbit …"'),
     (("--gamma", "0.1", "-o", "out.png"), "--gamma: belongs to spheres, but this scene is Gaussians; leave it out"),

@@ -184,7 +184,7 @@ def test_a_call_that_crashes_every_worker_is_given_up_before_the_workers_are(tmp
         expected = poisoner.render(cloud(), CAMERA, outputs=[POISON])
         other.wait_for_progress()
         faults.arm("poison")
-        with pytest.raises(Unavailable, match=r"was lost while it was at the call .* its log may say why") as error:
+        with pytest.raises(Unavailable, match=r"was lost during the call .* its log may show the reason") as error:
             poisoner.render(cloud(), CAMERA, outputs=[POISON])
         assert error.value.was_begun
         other.wait_for_progress()

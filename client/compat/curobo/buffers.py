@@ -18,7 +18,7 @@ class CollisionBuffer:
     Attributes:
         distance_buffer: (b, h, n) costs, or distances with compute_esdf.
         grad_distance_buffer: (b, h, n, 4), whose last column, that of radii, is left as it is.
-        sparsity_index_buffer: (b, h, n) uint8, 1 where the cost is not 0; None: nobody asks.
+        sparsity_index_buffer: (b, h, n) uint8, 1 where the cost is not 0; None: not requested.
     """
 
     distance_buffer: torch.Tensor

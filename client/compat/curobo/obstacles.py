@@ -18,12 +18,12 @@ from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.world import Obstacle, World
 
-# Kinds of obstacles that a world model may hold but no checker here knows.
+# Kinds of obstacles that a world model may contain but no checker here supports.
 _FOREIGN = ("sphere", "capsule", "cylinder", "blox")
 
 
 class Obstacles:
-    """What a checker knows of its surroundings; the world is made anew when something changed."""
+    """The obstacles of a checker; the world is rebuilt when something changed."""
 
     def __init__(self, environments: int) -> None:
         self._slots: list[list[Slot]] = [[] for _ in range(environments)]
@@ -99,7 +99,7 @@ class Obstacles:
         self.update_obstacle_pose(name, pose, env_idx)
 
     def enable_obstacle(self, name: str, enable: bool = True, env_idx: int = 0) -> None:
-        """Lets queries see an obstacle, or not."""
+        """Enables or disables an obstacle in queries."""
         self._change(env_idx, self._find(name, env_idx), enabled=bool(enable))
 
     def get_obstacle_names(self, env_idx: int = 0) -> list[str]:

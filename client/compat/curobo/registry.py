@@ -64,7 +64,7 @@ def registered_mesh(handle: int, argument: str) -> Mesh:
 
 
 def sign_of(mesh: Mesh, client: Client) -> Sign:
-    """How cuRobo tells inside from outside, or what is equal to that where it can be told faster.
+    """The sign policy that is equal to cuRobo's, the fastest if there are several.
 
     It asks three rays. They agree with the normals where a mesh is closed, and oriented so that its volume is positive.
     """
@@ -91,7 +91,7 @@ class Slot:
         name: by which it is found.
         shape: what is there.
         pose: x y z qw qx qy qz, object to world.
-        enabled: whether queries see it.
+        enabled: whether queries include it.
         grid: the object that a grid comes from, whose features may change.
         features: of that object, when the shape was made of them: the tensor and its version.
     """

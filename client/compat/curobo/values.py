@@ -35,7 +35,7 @@ class TensorDeviceType:
 
 
 class CollisionCheckerType(Enum):
-    """Accepted for the signatures' sake: every checker here knows meshes, cuboids and grids."""
+    """Accepted for compatibility of signatures: every checker here supports meshes, cuboids and grids."""
 
     PRIMITIVE = "PRIMITIVE"
     BLOX = "BLOX"

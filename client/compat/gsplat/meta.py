@@ -31,7 +31,7 @@ class Meta(dict[str, Any]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        # Its presence alone keeps dict(meta) and {**meta} from copying values that nobody has read.
+        # Defining it keeps dict(meta) and {**meta} from copying values that were not computed yet.
         return super().__iter__()
 
     def pop(self, name: str, *default: Any) -> Any:
@@ -42,7 +42,7 @@ class Meta(dict[str, Any]):
 
 
 class _Later:
-    """A value that nobody has read."""
+    """A value that has not been computed yet."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.compute = compute
@@ -216,7 +216,7 @@ def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch
     """In gsplat it has one, so here backward through it is an error.
 
     Workers take gradients of images and of the projected means, not of these. Without a gradient a loss on them would
-    leave the scene untouched and say nothing.
+    silently leave the scene unchanged.
     """
     sources = [tensors.inputs[name] for name in (*PROJECTED, "opacities")]
     differentiable = [tensor for tensor in sources if tensor is not None and tensor.requires_grad]

@@ -126,12 +126,12 @@ def rasterization(
         means. X is D, 1 for a depth alone, D + 1 for both.
 
     Raises:
-        NotImplementedError: an option of gsplat that is not supported; it says which and what to do.
+        NotImplementedError: an option of gsplat is not supported; the text names it and what to do.
         GsplatArgumentError: an argument was refused.
     """
     refuse_unsupported(locals())
     check_modes(render_mode, camera_model, rasterize_mode)
-    # gsplat sees their squares only, and optimisers that step them without an activation cross 0.
+    # gsplat uses only squares of scales, and optimisers that step them without an activation may make them negative.
     scales = scales.abs() if isinstance(scales, torch.Tensor) else scales
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = _no_colors(means), None, None
@@ -182,7 +182,7 @@ def _images(render_mode: str) -> tuple[str, ...]:
 
 
 def _no_colors(means: torch.Tensor) -> torch.Tensor:
-    """Something to send in place of colours that nobody will see."""
+    """Placeholder colours, for outputs that do not depend on colours."""
     if not isinstance(means, torch.Tensor):
         raise GsplatArgumentError.of("means", f"expected a tensor, got {type(means).__name__}")
     return torch.zeros(*means.shape[:-1], 1)

@@ -91,7 +91,7 @@ class RendererLimits:
 
 @dataclass(frozen=True)
 class ForwardArguments:
-    """What `Renderer.forward` takes, min_depth as the caller said it."""
+    """The arguments of `Renderer.forward`, with min_depth as the caller passed it."""
 
     vert_pos: torch.Tensor
     vert_col: torch.Tensor
@@ -280,7 +280,7 @@ def on_backward(wanted: Sequence[str], gamma: float) -> None:
 
 
 def _to_caller() -> int:
-    """The stack level, for `on_forward`, of whoever called the module: past what is torch's and this package's."""
+    """The stack level, for `on_forward`, of the module's caller: beyond the frames of torch and of this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "lumigrad"):
         level, frame = level + 1, frame.f_back

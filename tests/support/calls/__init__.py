@@ -1,1 +1,1 @@
-"""Calls of the contract by stock stubs."""
+"""Calls of the protocol with generated stubs."""

@@ -19,7 +19,7 @@ IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def files() -> list[Path]:
-    """The oracle's files; none where the variable is not set."""
+    """The files of expected results; none if the variable is not set."""
     folder = os.environ.get(VARIABLE)
     return sorted(Path(folder, "oracle", "meshes").glob("*.npz")) if folder else []
 

@@ -1,4 +1,4 @@
-"""Calls about meshes and worlds with the messages of the contract themselves."""
+"""Calls about meshes and worlds with protobuf messages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def mesh_arrays(shape: MeshShape) -> dict[str, Array]:
 
 
 def pose_of(*values: float) -> world_pb2.Pose:
-    """x y z and, if it turns, w x y z."""
+    """A pose of x y z and, with a rotation, w x y z."""
     return world_pb2.Pose(values=values if len(values) == 7 else (*values, 1.0, 0.0, 0.0, 0.0))
 
 
 def mesh_obstacle(mesh_id: str, **fields: Any) -> world_pb2.Obstacle:
-    """Shows a stored mesh."""
+    """An obstacle with a stored mesh."""
     return world_pb2.Obstacle(mesh_id=mesh_id, **fields)
 
 
@@ -93,7 +93,7 @@ class DistanceClient:
         timeout: float = SECONDS,
         **fields: Any,
     ) -> Reply:
-        """Ask a stored scene, or one that travels along with its tensors in `payload`."""
+        """Query a stored scene, or one that is sent with the call with its tensors in `payload`."""
         payload = payload or PayloadWriter()
         spec = self.spec(source, spheres, payload, **fields)
         request = distance_pb2.QueryRequest(spec=spec, retain=retain)
@@ -121,7 +121,7 @@ class DistanceClient:
         )
 
     def field(self, **fields: Any) -> Reply:
-        """Ask about the voxels of a box."""
+        """Query the voxels of a box."""
         frames = self.stub.Field(distance_pb2.FieldRequest(**fields), timeout=SECONDS)
         return reply_of(frames, lambda header: header.outputs)
 

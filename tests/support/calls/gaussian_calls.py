@@ -1,4 +1,4 @@
-"""Calls about Gaussians, and what the kernels give in-process for the same messages."""
+"""Calls about Gaussians, and the kernels' in-process results for the same messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings with the messages of the contract themselves, one request at a time."""
+"""Trainings with protobuf messages, one request at a time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RawTraining:
         return self.reply().started
 
     def step(self, number: int, views: Sequence[int] = (0,)) -> training_pb2.StepDone:
-        """Make a step with the training's own loss, and wait for it."""
+        """Run a step with the training's own loss, and wait for it."""
         self.send(step=training_pb2.Step(number=number, views=views))
         return self.reply().done
 
@@ -73,7 +73,7 @@ class RawTraining:
 
 
 def cameras(count: int = 3) -> list[camera_pb2.Camera]:
-    """Side by side."""
+    """Cameras side by side."""
     return [opencv_camera(40, 32, x=0.2 * index) for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""A program: atheris searches for bytes that the hand codec reads otherwise than protobuf does.
+"""A fuzzing program: atheris searches for bytes that the codec reads differently from protobuf.
 
 Usage: wire_fuzzer.py -max_total_time=SECONDS -seed=NUMBER, and other options of libFuzzer.
 """

@@ -1,1 +1,1 @@
-"""Tools of deployment, and stand-ins for what they talk to."""
+"""Tools of deployment, and stand-ins for the services that they call."""

@@ -1,4 +1,4 @@
-"""Certificate authorities and certificates that tests make for themselves."""
+"""Generated certificate authorities and certificates."""
 
 from __future__ import annotations
 

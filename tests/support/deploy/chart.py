@@ -1,4 +1,4 @@
-"""The chart: its values with their comments, and what the real Helm makes of values."""
+"""The chart: its values with their comments, and the objects that Helm renders from values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier states of this repository: clients and contracts as they were, from its own history."""
+"""Earlier versions of the client and of the protocol, from the history of this repository."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def client_of(commit: str, folder: Path) -> Path:
 
 
 def run_with(site: Path, script: str, *arguments: str) -> str:
-    """Run a program against a client of old, with today's other packages; returns what it printed."""
+    """Run a program with an old client and today's other packages; returns its output."""
     # Without the site, which would put the present client first.
     path = os.pathsep.join((str(site), sysconfig.get_path("purelib")))
     environment = {**os.environ, "PYTHONPATH": path}

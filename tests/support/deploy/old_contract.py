@@ -1,4 +1,4 @@
-"""A proxy that makes a current worker look like one of an earlier contract, with its methods and fields only."""
+"""A proxy that restricts a current worker to the methods and fields of an earlier protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback that reads real workers."""
+"""A real Prometheus on loopback that scrapes real workers."""
 
 from __future__ import annotations
 

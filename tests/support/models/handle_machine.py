@@ -137,13 +137,13 @@ class HandleMachine(RuleBasedStateMachine):
         self.place.kill_soon(0.0).join(0.01)
 
     def teardown(self) -> None:
-        """Let the last death be over."""
+        """Wait until the last kill is over."""
         self.place.settle()
         for client in self.clients:
             client.close()
 
     def _may_die(self) -> bool:
-        """Not all the time: a death takes as long as hundreds of calls."""
+        """Whether a kill is allowed now: each takes as long as hundreds of calls."""
         may = self.place.answers >= ANSWERS_BETWEEN and time.monotonic() < self.place.until
         self.place.answers = 0 if may else self.place.answers + 1
         return may

@@ -1,4 +1,4 @@
-"""After each test nothing is left, on any worker, of what its calls took."""
+"""A check after each test that all workers have released the resources of its calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def left(process: WorkerProcess) -> dict[str, float]:
 
 
 def _runs(process: WorkerProcess) -> bool:
-    """Whether a worker, or its supervisor, is neither at its end nor stopped."""
+    """Whether a worker, or its supervisor, has neither ended nor been stopped."""
     if process.process.poll() is not None:
         return False
     state = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -20,7 +20,7 @@ def cloud(count: int = 200) -> Spheres:
 
 
 def renders(client: Client) -> Callable[[], None]:
-    """A call that renders what is stored already, and finds out whether the picture is right."""
+    """A call that renders a stored scene and checks the image."""
     scene = client.put(cloud())
     expected = client.render(scene, CAMERA).color
 
@@ -32,6 +32,6 @@ def renders(client: Client) -> Callable[[], None]:
 
 @contextmanager
 def load(target: str, rate: float = 30.0) -> Iterator[Load]:
-    """Such renders at a fixed rate, with the client's own repetitions."""
+    """Such renders at a fixed rate, with the client's own retries."""
     with Client(target, timeout_s=120, retry_s=60) as client, Load([renders(client)], rate) as running:
         yield running

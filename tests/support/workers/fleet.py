@@ -16,7 +16,7 @@ SETTINGS = {"max_depth": 10.0}
 
 
 def cloud(seed: int, count: int = 40) -> Spheres:
-    """A small scene that no other seed gives."""
+    """A small scene, different for each seed."""
     random = np.random.default_rng(seed)
     positions, colors = random.normal(size=(count, 3)), random.random((count, 3))
     return Spheres(positions.astype("f4"), colors.astype("f4"), np.full(count, 0.15, "f4"))
@@ -55,12 +55,12 @@ def homes(client: Client, handles: Sequence[SceneHandle]) -> list[str]:
 
 
 def puts(worker: WorkerProcess) -> float:
-    """How many scenes were stored there anew."""
+    """The number of scenes that were newly stored there."""
     return worker.metric("lumigrad_scene_puts_total", result="stored")
 
 
 def right(client: Client, handle: SceneHandle, expected: np.ndarray) -> Callable[[], None]:
-    """A call that renders, and finds out whether the picture is right."""
+    """A call that renders a scene and checks the image."""
 
     def call() -> None:
         assert np.array_equal(client.render(handle, CAMERA, **SETTINGS).color, expected), "a wrong picture"

@@ -1,4 +1,4 @@
-"""A little of everything that clients ask of a worker, so that each of its metrics has something to show."""
+"""A mix of all kinds of calls, so that each of a worker's metrics has a value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gaussians() -> Gaussians:
 
 
 def use_everything(client: Client) -> None:
-    """Every verb with every kind of scene, and calls that the worker refuses."""
+    """Makes every kind of call with every kind of scene, and calls that the worker refuses."""
     for scene, change in ((spheres(), "radii"), (gaussians(), "opacities")):
         handle = client.put(scene)
         frame = client.render(client.put(scene), CAMERA, retain=True)

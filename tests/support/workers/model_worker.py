@@ -29,12 +29,12 @@ class ModelWorker:
     def __init__(self, process: WorkerProcess, has_spool: bool) -> None:
         self.process = process
         self.has_spool = has_spool
-        # Every name that it ever gave out.
+        # All names that the worker has returned.
         self.names: set[str] = set()
         # The steps of the machine, and the first error.
         self.history: list[str] = []
         self.error = ""
-        # Calls that were answered since it died.
+        # Number of calls that were answered since the last kill.
         self.answers = 0
         # The end of the test's time, by the monotonic clock.
         self.until = math.inf
@@ -44,7 +44,7 @@ class ModelWorker:
         self.reconnect()
 
     def kill(self) -> bool:
-        """Have another process take its place, and wait for that; not when time is up, for it takes the longest."""
+        """Kill the process and wait for its replacement; does nothing when time is up, because this takes long."""
         if time.monotonic() > self.until:
             return False
         with self._dying:
@@ -53,7 +53,7 @@ class ModelWorker:
         return True
 
     def kill_soon(self, seconds: float) -> threading.Thread:
-        """The same, after a while and in another thread, which is to be waited for before anybody reconnects."""
+        """Kill the process after a while, in another thread; wait for this before reconnecting."""
 
         def work() -> None:
             time.sleep(seconds)
@@ -84,7 +84,7 @@ class ModelWorker:
 
 
 def noted(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule of a machine that leaves its trace: hypothesis tries again what failed, and may find nothing then."""
+    """A rule of a machine that records its steps, because the failure may not occur when hypothesis repeats them."""
 
     @functools.wraps(step)
     def take(machine: Any, **arguments: Any) -> Any:
@@ -105,7 +105,7 @@ def model_worker(folder: Path, *, has_spool: bool) -> Iterator[ModelWorker]:
     """One for the length of a `with` block; `folder` is for its files."""
     (folder / "tokens").write_text("".join(f"{name}: {token}\n" for name, token in TOKENS.items()))
     options = ["--tokens-file", str(folder / "tokens"), *(["--spool", str(folder / "spool")] if has_spool else [])]
-    # Each crash is soon forgotten: the next process need not wait.
+    # A short crash window, so that the next process starts without delay.
     with worker("--device", "cpu", "--crash-seconds", "0.1", *LIMITS, *options, supervised=True) as process:
         place = ModelWorker(process, has_spool)
         try:

@@ -1,4 +1,4 @@
-"""Workers on machines of their own, to the network: each in a namespace, behind a link that can be cut or slowed."""
+"""Workers in separate network namespaces, each behind a link that can be cut or delayed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Network:
         return number
 
     def address(self, number: int) -> str:
-        """Of a machine."""
+        """The address of a machine."""
         return f"{self._prefix}.{number + 2}"
 
     def worker(self, number: int, *options: str) -> WorkerProcess:
@@ -77,7 +77,7 @@ class Network:
         _run("ip", "link", "set", self._link(number), "down")
 
     def mend(self, number: int) -> None:
-        """The link is there again, as fast as before."""
+        """Restores the link, without delay."""
         _run("ip", "link", "set", self._link(number), "up")
         with suppress(subprocess.CalledProcessError):
             _run("tc", "qdisc", "del", "dev", f"{self._tag}t{number}", "root", where=self._namespace(number))
@@ -89,7 +89,7 @@ class Network:
         _run(*arguments, where=self._namespace(number))
 
     def close(self) -> None:
-        """Takes everything away; workers must have ended."""
+        """Removes the network; workers must have ended."""
         for number in range(self._machines):
             with suppress(subprocess.CalledProcessError):
                 _run("ip", "netns", "del", self._namespace(number))

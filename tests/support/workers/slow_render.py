@@ -18,7 +18,7 @@ VIEWS = 100
 
 
 def large_gaussians() -> dict[str, Array]:
-    """So faint that all of them show, one behind the other."""
+    """Nearly transparent primitives, one behind the other, which all contribute."""
     cloud = gaussian_cloud(5000, seed=99)
     cloud["scales"] = np.full_like(cloud["scales"], 1.0)
     cloud["opacities"] = np.full_like(cloud["opacities"], 0.005)
@@ -61,7 +61,7 @@ class SlowRender:
 
 
 def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     until = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > until:

@@ -13,5 +13,5 @@ SETTINGS: dict[str, Any] = {"gamma": 1.0, "outputs": ("alpha",), "timeout_s": 12
 
 
 def slow_spheres() -> Spheres:
-    """One behind the other, in front of the cameras."""
+    """Spheres one behind the other, in front of the cameras."""
     return Spheres(**sphere_cloud(5000, radius=1.0, seed=99))

@@ -1,4 +1,4 @@
-"""Workers that keep their scenes in a spool, and what tests ask of them."""
+"""Workers with a spool, and operations on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wait_until_written(process: WorkerProcess) -> None:
 
 
 def kill(process: WorkerProcess) -> None:
-    """Have another worker in the place of this one, once that has written what it has."""
+    """Replace the worker, once it has written all scenes to the spool."""
     restarts = process.log.count("restarts=")
     os.kill(process.worker_pid, signal.SIGKILL)
     process.wait_for_log("restarts=", count=restarts + 1)
@@ -44,14 +44,14 @@ def files(folder: Path) -> list[Path]:
 
 
 def shown(client: Client, scene: SceneHandle) -> np.ndarray:
-    """What a scene looks like, or how far it is."""
+    """A scene's image, or distances from it."""
     if scene.kind in ("mesh", "world"):
         return client.query(scene, PROBES).distance
     return client.render(scene, CAMERA, **({"max_depth": 10} if scene.kind == "spheres" else {})).color
 
 
 def without_copy(client: Client, scene: SceneHandle) -> SceneHandle:
-    """A handle from which nothing could be put again."""
+    """A handle without the client's copy of the scene."""
     return client.get(scene.scene_id)
 
 

@@ -75,7 +75,7 @@ class WorkerProcess:
         return int(re.findall(r"worker started .*pid=(\d+)", self.log)[-1])
 
     def metrics(self) -> str:
-        """The text that Prometheus would read."""
+        """The text of the metrics."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
             return response.read().decode()
 
@@ -109,7 +109,7 @@ class WorkerProcess:
             time.sleep(0.02)
 
     def wait_for_log(self, text: str, seconds: float = 60.0, count: int = 1) -> None:
-        """Wait until a text stands in the log, so many times."""
+        """Wait until the log contains a text, so many times."""
         until = time.monotonic() + seconds
         while self.log.count(text) < count:
             if time.monotonic() > until:
@@ -129,7 +129,7 @@ class WorkerProcess:
         return code
 
     def stop(self) -> int:
-        """Ask it to end and wait; returns the exit code."""
+        """Terminate the process and wait; returns the exit code."""
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         try:

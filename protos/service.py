@@ -85,7 +85,7 @@ def method_handlers(service_name: str, servicer: object, *, early: bool = False)
     would answer INTERNAL without a reason.
 
     `early`: every method gets an iterator of requests, also one that takes a single request, as soon as it is called:
-    gRPC itself would wait for that request first, however long it takes, whoever calls. The requests come as bytes,
+    gRPC itself would wait for that request first, however long it takes, for any caller. The requests come as bytes,
     for `Method.deserialize_request`: gRPC would parse all of them in one thread, which every call needs.
     """
     handlers = {

@@ -59,17 +59,18 @@ class DistanceCalls(Cancellable):
             outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
                 "exhausted"; see `Distances`.
             environments: [B] the environment of each trajectory, or one for all; None: 0.
-            activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
-            max_distance: how far to look, metres; None: any distance. What is inside is found at any depth.
-            sweep: costs also along the way to the time steps before and after, half of it each.
-            samples: places to look at on each half way, at the most, a power of two up to 256; None: 32.
+            activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
+            max_distance: the search radius around centres, metres; None: unlimited. Penetrations of any depth are
+                found.
+            sweep: also compute costs along the path to the time steps before and after, half of the way to each.
+            samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
             speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
             time_step_s: between time steps, seconds; needed with speed_metric.
             reduction: "sum" or "max" of the costs of samples and obstacles.
             weight: factor on costs.
             semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
             positive: where distances are positive, "outside" or "inside".
-            per_obstacle: distances of each obstacle by itself, with an axis I after S; no costs.
+            per_obstacle: compute distances for each obstacle separately, with an axis I after S; no costs.
             retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
             spread: have several workers share the trajectories, or if there is one, its spheres.
             timeout_s: instead of the client's time-out.

@@ -59,7 +59,7 @@ class SphereSettings(Settings):
         semantics: "exact" or "compat".
         background: K values; empty: all 1.
         allowed_difference: share of the colour that stopping early may cost; None: 0 in exact, 0.01 in compat.
-        max_hits: spheres blended per pixel at the most; 0: no limit.
+        max_hits: maximum number of spheres blended per pixel; 0: no limit.
         n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", 1 to 128.
         background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
     """
@@ -185,16 +185,15 @@ class DistanceSettings(Settings):
     d <= 0, d^2 / (2 a) up to d = a, the activation distance, and d - a / 2 from there on; metres.
 
     Attributes:
-        semantics: "exact": true distances, sweeps that miss nothing, true derivatives; "curobo": costs as cuRobo 0.7
-            computes them, its search radius, marching and gradients included; "curobo_field": as it does with
-            compute_esdf.
-        activation_distance: where costs begin, metres outside of a sphere's surface, >= 0.
-        max_distance: how far to look, metres; None: any distance, in curobo 0.1.
-        sweep: also look along the way to the time steps before and after, half of it each.
-        samples: places to look at on each half way, at the most; in exact a power of two up to 256; None: 32.
+        semantics: "exact": true distances, conservative sweeps, true derivatives; "curobo": the costs of cuRobo 0.7,
+            including its search radius, marching and gradients; "curobo_field": those of its compute_esdf.
+        activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
+        max_distance: the search radius around centres, metres; None: unlimited, in curobo 0.1.
+        sweep: also compute costs along the path to the time steps before and after, half of the way to each.
+        samples: maximum number of samples on each half of a sweep; in exact a power of two up to 256; None: 32.
         speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
         time_step_s: between time steps, seconds; needed with speed_metric.
-        reduction: the cost of a row is the sum, or the largest, of those of its samples and obstacles.
+        reduction: "sum" or "max" of the costs of samples and obstacles.
         weight: factor on costs and their gradients.
     """
 

@@ -76,7 +76,7 @@ class Call:
         timeout_s: of all of it, seconds.
         affinity: the key that its RPCs are routed by; empty: none, any worker may answer them.
         cancellation: cancels it from another thread; None: it cannot be cancelled.
-        trace: what is noted of it.
+        trace: its trace span.
     """
 
     def __init__(

@@ -256,7 +256,7 @@ class WorldMeshes:
     ) -> References:
         """The name and version of each obstacle's mesh.
 
-        With `anew` it is looked up whether all that was stored is still there, and what is not is put again; with
+        With `anew` the worker is asked for all stored meshes, and missing ones are stored again; with
         `any_version` also if a mesh was updated meanwhile. With `newest`, of meshes that this client updated,
         the last version.
         """

@@ -18,7 +18,7 @@ class Options:
 
     Attributes:
         minimum: workers at the least.
-        maximum: workers at the most; None: always `minimum`.
+        maximum: maximum number of workers; None: always `minimum`.
         gpus: of Ray's GPUs, what a worker takes: 1, or a part of one; 0: it computes on a CPU.
         cpus: of Ray's CPUs, what a worker takes.
         resources: of Ray's other resources, by name.
@@ -63,5 +63,5 @@ class Options:
 
     @property
     def most(self) -> int:
-        """Workers at the most."""
+        """The maximum number of workers."""
         return self.minimum if self.maximum is None else self.maximum

@@ -119,7 +119,7 @@ class ServingWorker:
                 return found[1], int(found[2])
         code = self._process.wait()
         raise RuntimeError(
-            f"`lumigrad serve` ended with code {code} before it served; Ray's log of this actor says why"
+            f"`lumigrad serve` ended with code {code} before it served; Ray's log of this actor shows the reason"
         )
 
     def _drop_lines(self) -> None:

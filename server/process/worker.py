@@ -76,7 +76,7 @@ _REFUSING_SECONDS = 0.25
 
 
 class Worker:
-    """Serves one device until it is told to stop."""
+    """Serves one device until it is stopped."""
 
     def __init__(self, config: Config, history: History, on_look: Callable[[], None]) -> None:
         """Acquire the device and both ports; ConfigError if one is not available.
@@ -171,7 +171,7 @@ class Worker:
         time.sleep(_REFUSING_SECONDS)
         self._handler.end_all()
         self._machine.executor.close()
-        # Replies already written may still be on their way.
+        # Replies already written may still be in transit.
         self._handler.wait_sent(_FLUSH_SECONDS)
         if self._tracer is not None:
             self._tracer.close()

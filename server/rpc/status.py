@@ -34,7 +34,7 @@ class Answer:
 
 
 def answer_to(error: BaseException, request_id: str) -> Answer:
-    """The status for an exception. The exception's own text is sent only if the table says so."""
+    """The status for an exception. The exception's own text is sent only for the types so marked in the table."""
     for kind in type(error).__mro__:
         make = _TABLE.get(kind)
         if make is not None:

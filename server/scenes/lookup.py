@@ -167,7 +167,7 @@ def find_scene(
     """Look up the stored scene that a request names, or check the header of the scene in the request.
 
     `spec` has the fields `scene_ref` and `scene` in the oneof `source`, and `field` is its path in the request; empty:
-    it is the request. An error about an empty scene says that the kind `expected` was expected.
+    it is the request. An error about an empty scene names the kind `expected`.
     """
     source, below = spec.WhichOneof("source"), f"{field}." if field else ""
     require(source is not None, field or "source", "scene_ref or scene", "neither")

@@ -94,7 +94,7 @@ class SweptSdfMeshWarpPy(torch.autograd.Function):
         env_query_idx: torch.Tensor | None = None,
         return_loss: bool = False,
     ) -> torch.Tensor:
-        """Fills the buffers and returns `out_cost`. What is not described here is as for `SdfMeshWarpPy`.
+        """Fills the buffers and returns `out_cost`. The other arguments are those of `SdfMeshWarpPy`.
 
         `speed_dt`, (1,), are the seconds between time steps; `sweep_steps` the places to look at on each half way, at
         the most, 0 to 255. With `enable_speed_metric` the costs of time steps between the first and the last are

@@ -49,7 +49,7 @@ def register_mesh(vertices: Any, faces: Any) -> int:
 
 
 def unregister_mesh(handle: int) -> None:
-    """Forgets a mesh here; workers forget what is not used."""
+    """Removes a mesh from this process; workers evict unused meshes."""
     with _lock:
         _meshes.pop(int(handle), None)
 

@@ -39,7 +39,8 @@ demo: setup
 # `make test-all` all of them, after all that there is for sanitizers.
 TESTS ?=
 JOBS ?= 4
-PYTEST = LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Hundreds of processes are started, and each would compile what an environment without bytecode files does not keep.
+PYTEST = PYTHONDONTWRITEBYTECODE= LUMIGRAD_EMULATION=$(CURDIR)/build/emulation $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: setup emulation
 	$(PYTEST) $(TESTS)
 

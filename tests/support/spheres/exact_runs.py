@@ -123,7 +123,7 @@ class ExactScene:
         else:
             targets["cameras"] = [camera for camera in self.cameras if isinstance(camera, Tensor)]
         flat = [value for values in targets.values() for value in values]
-        found = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
+        found = iter(torch.autograd.grad(loss, flat, retain_graph=True, allow_unused=True, materialize_grads=True))
         gradients = {}
         for name, values in targets.items():
             parts = [next(found).numpy() for _ in values]

@@ -48,17 +48,19 @@ def assert_gradients(case: GaussianCase, actual: dict[str, Doubles], reference: 
 
 
 @cache
-def reference_of(name: str, loss: str) -> tuple[dict[str, Doubles], Reference]:
-    """What comes from above, 0 at doubtful pixels, and what must come of it."""
-    scene = ReferenceScene(CASES[name])
-    upstream = scene.forward().masked(upstream_of(CASES[name], LOSSES[loss]))
-    return upstream, Reference([], scene.reference(upstream).gradients)
+def references_of(name: str) -> dict[str, tuple[dict[str, Doubles], Reference]]:
+    """What comes from above by each loss, 0 at doubtful pixels, and what must come of it; from one forward pass."""
+    scene, found = ReferenceScene(CASES[name]), {}
+    for loss, outputs in LOSSES.items():
+        upstream = scene.forward().masked(upstream_of(CASES[name], outputs))
+        found[loss] = upstream, Reference([], scene.reference(upstream).gradients)
+    return found
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_the_references(name: str, loss: str, gaussian_engine: Engine) -> None:
-    upstream, reference = reference_of(name, loss)
+    upstream, reference = references_of(name)[loss]
     result = run(gaussian_engine, CASES[name], outputs=LOSSES[loss], upstream=upstream)
     assert_gradients(CASES[name], result.gradients, reference)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,17 +166,28 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     if "covariances" in steps:
         steps["covariances"] *= 0.01  # Their numbers are small.
 
-    def loss(sign: int, key: str) -> float:
-        frames = ReferenceScene(moved(case, key, {key: sign * STEP * steps[key]})).forward()
-        return float(sum((frames.stacked(output) * weights).sum() for output, weights in upstream.items()))
+    if name == "ties":
+        # Whichever way these are moved, other Gaussians come first.
+        del steps["means"], steps["camera_rotation"]
 
-    for key, step in steps.items():
-        if name == "ties" and key in ("means", "camera_rotation"):
-            continue  # Whichever way it is moved, other Gaussians come first.
-        slope = (loss(1, key) - loss(-1, key)) / (2 * STEP)
-        expected = float((gradients[key] * step).sum())
-        size = float(np.linalg.norm(gradients[key]) * np.linalg.norm(step))
-        assert abs(slope - expected) <= 1e-6 * size + 1e-7, f"{key}: {expected}, differences {slope}, size {size}"
+    def slope(keys: Sequence[str]) -> float:
+        losses = []
+        for sign in (1, -1):
+            changed = case
+            for key in keys:
+                changed = moved(changed, key, {key: sign * STEP * steps[key]})
+            frames = ReferenceScene(changed).forward()
+            losses.append(float(sum((frames.stacked(output) * weights).sum() for output, weights in upstream.items())))
+        return (losses[0] - losses[1]) / (2 * STEP)
+
+    expected = {key: float((gradients[key] * step).sum()) for key, step in steps.items()}
+    sizes = {key: float(np.linalg.norm(gradients[key]) * np.linalg.norm(step)) for key, step in steps.items()}
+    # All inputs are moved at once; the largest gradients have rounding that counts beside the smallest ones.
+    excess = abs(slope(list(steps)) - sum(expected.values())) - (
+        1e-6 * min(sizes.values()) + 1e-8 * sum(sizes.values()) + 1e-7
+    )
+    each = {key: (slope([key]), expected[key], sizes[key]) for key in steps if excess > 0}
+    assert excess <= 0, f"differences, expected and size of each: {each}"
 
 
 def test_poses_are_turned_about_the_camera() -> None:

@@ -19,7 +19,7 @@ from support.gaussians.runs import OUTPUTS, run
 BLANK = build("blank", Cloud(count=0, degree=1), width=9, height=7)
 numbers = st.floats(-1, 1, width=32)
 common = settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     derandomize=True,
     database=None,
@@ -126,7 +126,7 @@ def test_inria_is_finite_for_every_valid_input(case: GaussianCase, gaussian_engi
     check(gaussian_engine, case)
 
 
-@settings(common, max_examples=25)
+@settings(common, max_examples=10)
 @given(seed=st.integers(0, 10**6))
 def test_order_of_gaussians_does_not_matter(seed: int, gaussian_engine: Engine) -> None:
     case = build(f"permuted {seed}", Cloud(count=40, scales=(0.05, 0.5)), width=20, height=17)
@@ -145,7 +145,7 @@ def test_order_of_gaussians_does_not_matter(seed: int, gaussian_engine: Engine) 
         assert_relative(name, second.gradients[name], first.gradients[name][order], 1e-5)
 
 
-@settings(common, max_examples=25)
+@settings(common, max_examples=10)
 @given(seed=st.integers(0, 10**6), factor=st.floats(-8, 8))
 def test_gradients_are_linear_in_what_comes_from_above(seed: int, factor: float, gaussian_engine: Engine) -> None:
     case = build(f"linear {seed}", Cloud(count=40, degree=1, scales=(0.05, 0.5)), width=20, height=17)
@@ -160,7 +160,7 @@ def test_gradients_are_linear_in_what_comes_from_above(seed: int, factor: float,
         assert_relative(name, gradient, expected, 0, 1e-5 * size)
 
 
-@settings(common, max_examples=15)
+@settings(common, max_examples=6)
 @given(seed=st.integers(0, 10**6), count=st.integers(2, 4))
 def test_many_cameras_are_as_many_calls(seed: int, count: int, gaussian_engine: Engine) -> None:
     random = random_of(f"cameras {seed}")

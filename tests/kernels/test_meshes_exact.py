@@ -11,7 +11,7 @@ from support.meshes.case import MeshCase
 from support.meshes.cases import exact_cases
 from support.meshes.marks import DIRECTION, DISTANCE, GRADIENT, exact, size_of, upstream_of
 from support.meshes.obstacles import ANY
-from support.meshes.runs import DISTANCES, OUTPUTS, run
+from support.meshes.runs import DISTANCES, OUTPUTS, run, world_of
 
 CASES = {case.name: case for case in exact_cases()}
 BOTH = ("cost", "distance")
@@ -51,10 +51,10 @@ def test_values_are_those_of_the_reference(name: str, mesh_engine: Engine) -> No
 def test_gradients_are_those_of_the_reference(name: str, mesh_engine: Engine) -> None:
     case, scene = CASES[name], exact(name, found)
     stable = scene.shaped(scene.sure & scene.smooth)
-    upstream = upstream_of(case, stable, BOTH)
+    upstream, world = upstream_of(case, stable, BOTH), world_of(mesh_engine, case)
     for names in (BOTH, *((one,) for one in BOTH)):
         given = {key: upstream[key] for key in names}
-        gradients = run(mesh_engine, case, outputs=names, upstream=given).gradients
+        gradients = run(mesh_engine, case, outputs=names, upstream=given, world=world).gradients
         tolerance = GRADIENT * max(1.0, size_of(case) / 20 if size_of(case) < 1e3 else 1.0)
         for key, expected in scene.gradients(given).items():
             assert_relative(f"{key} of {names}", gradients[key], expected, tolerance, 1e-5 * case.options.weight)
@@ -71,9 +71,10 @@ def test_the_gradient_of_the_sum_comes_with_the_costs(name: str, mesh_engine: En
 
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_do_not_depend_on_what_else_is_asked_for(name: str, mesh_engine: Engine) -> None:
-    everything = run(mesh_engine, CASES[name], outputs=OUTPUTS).outputs
+    world = world_of(mesh_engine, CASES[name])
+    everything = run(mesh_engine, CASES[name], outputs=OUTPUTS, world=world).outputs
     for key in OUTPUTS:
-        alone = run(mesh_engine, CASES[name], outputs=(key,)).outputs
+        alone = run(mesh_engine, CASES[name], outputs=(key,), world=world).outputs
         assert set(alone) == {key}
         assert alone[key].shape == everything[key].shape and alone[key].dtype == everything[key].dtype
         off = np.abs(np.nan_to_num(alone[key].astype(np.float64)) - np.nan_to_num(everything[key].astype(np.float64)))

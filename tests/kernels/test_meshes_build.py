@@ -211,7 +211,7 @@ def test_vertices_that_part_or_meet_are_seen(mesh_engine: Engine) -> None:
 
 
 def test_large_meshes_answer_as_small_ones(mesh_engine: Engine) -> None:
-    shape = shapes.torus(200, 100) if "cpu" in mesh_engine.name else shapes.torus(60, 40)
+    shape = shapes.torus(160, 80) if "cpu" in mesh_engine.name else shapes.torus(60, 40)
     case = case_of("large", Placed(shape, TURNED), crowd=Crowd(1, 1, 300, near=0.05))
     seen = seen_by(case)
     mesh = mesh_of(mesh_engine, shape)

@@ -72,7 +72,11 @@ def assert_same(first: Run, second: Run) -> None:
 
 @every_case
 def test_same_query_twice_gives_the_same_bits(name: str, mesh_engine: Engine) -> None:
-    first, second = everything(mesh_engine, CASES[name]), everything(mesh_engine, CASES[name])
+    case = CASES[name]
+    if mesh_engine.name == "emulation":
+        # There a thread of the device takes much longer.
+        case = replace(case, spheres=np.ascontiguousarray(case.spheres[:2]))
+    first, second = everything(mesh_engine, case), everything(mesh_engine, case)
     for key, value in first.outputs.items():
         np.testing.assert_array_equal(second.outputs[key], value, err_msg=key)
     for key, value in first.gradients.items():
@@ -160,7 +164,7 @@ def test_threads_may_share_a_world() -> None:
 
 
 def test_states_live_as_long_as_they_are_held(mesh_engine: Engine) -> None:
-    first, other = CASES["swept"], CASES["as cuRobo"]
+    first, other = (replace(CASES[name], spheres=CASES[name].spheres[:2]) for name in ("swept", "as cuRobo"))
     upstream = {"cost": tensor(random_of("held").standard_normal(first.shape))}
 
     def held(case: MeshCase) -> object:

@@ -22,10 +22,9 @@ class Signs:
         a, b, c = mesh.triangles.unbind(1)
         self.normals = torch.nn.functional.normalize(torch.linalg.cross(b - a, c - a), dim=-1, eps=1e-300)
 
-    @cached_property
-    def edge_normals(self) -> dict[tuple[int, int], Tensor]:
-        """Sums of the normals of the faces at an edge."""
-        return {edge: sum(self.normals[face] for face, _ in faces) for edge, faces in self.mesh.edges.items()}  # type: ignore[misc]
+    def edge_normal(self, start: int, end: int) -> Tensor:
+        """The sum of the normals of the faces at an edge, given by its two ascending vertices."""
+        return self.normals[[face for face, _ in self.mesh.edges[start, end]]].sum(0)
 
     @cached_property
     def vertex_normals(self) -> Tensor:
@@ -48,7 +47,7 @@ class Signs:
             if len(there) == 1:
                 normals[row] = self.vertex_normals[there[0]]
             else:
-                normals[row] = self.edge_normals[min(there), max(there)]
+                normals[row] = self.edge_normal(min(there), max(there))
         return normals
 
     def by_normals(self, points: Tensor, feet: Feet) -> Tensor:

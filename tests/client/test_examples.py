@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +19,34 @@ from support.files.documents import ROOT, run_code_of
 from support.files.robot_files import ZOO, write_urdf
 from support.workers.worker import WorkerProcess
 
+EXAMPLES = ROOT / "examples"
 PICTURES = {"target.png", "initial.png", "fit.png", "demo.png", "loss.png", "plan.png", "plan_scene.png"}
+
+
+@pytest.fixture
+def run_example(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs an example on the shared worker, in this process, which has imported what takes longer than the example.
+
+    Returns what it printed.
+    """
+
+    def run(name: str, *options: object) -> str:
+        monkeypatch.setenv("LUMIGRAD_TARGET", worker_process.target)
+        monkeypatch.syspath_prepend(EXAMPLES)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.slow
 def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py", "--steps", "60", "--output", tmp_path / "out"],
+        [sys.executable, EXAMPLES / "demo.py", "--steps", "30", "--output", tmp_path / "out"],
         capture_output=True,
         text=True,
         timeout=200,
@@ -42,51 +62,37 @@ def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_planner_runs_by_itself(tmp_path: Path, worker_process: WorkerProcess):
+def test_the_planner_runs_by_itself(tmp_path: Path, run_example):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")
-    command = [sys.executable, ROOT / "examples" / "planner.py", "--steps", "25", "--output", tmp_path]
-    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
-    assert done.returncode == 0, done.stderr
-    before, after = map(int, re.search(r"went from (-?\d+) to (-?\d+) mm", done.stdout).groups())
+    said = run_example("planner.py", "--steps", 25, "--output", tmp_path)
+    before, after = map(int, re.search(r"went from (-?\d+) to (-?\d+) mm", said).groups())
     assert before < -50 and after > before
     assert {"plan.png", "plan_scene.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
-def test_losses_of_any_framework_train_on_the_worker(library: str, tmp_path: Path, worker_process: WorkerProcess):
+def test_losses_of_any_framework_train_on_the_worker(library: str, tmp_path: Path, run_example):
     pytest.importorskip(library)
-    command = [sys.executable, ROOT / "examples" / "own_loss.py", "--with", library, "--steps", "120"]
-    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
-    done = subprocess.run(
-        [*command, "--output", tmp_path], capture_output=True, text=True, timeout=200, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+)", done.stdout).groups())
+    said = run_example("own_loss.py", "--with", library, "--steps", 120, "--output", tmp_path)
+    before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+)", said).groups())
     assert after < 0.5 * before
     assert np.asarray(Image.open(tmp_path / "own_loss.png").convert("L")).std() > 5
 
 
-def test_gaussians_are_fitted_with_an_optimiser_of_torch(tmp_path: Path, worker_process: WorkerProcess):
-    command = [sys.executable, ROOT / "examples" / "torch_fit.py", "--steps", "60", "--output", tmp_path]
-    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
-    before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
+def test_gaussians_are_fitted_with_an_optimiser_of_torch(tmp_path: Path, run_example):
+    said = run_example("torch_fit.py", "--steps", 60, "--output", tmp_path)
+    before, after = map(float, re.search(r"went from ([\d.]+) to ([\d.]+) dB", said).groups())
     assert after > before + 3
     assert len(Gaussians.load(tmp_path / "torch_fit.ply")) == 1500
     assert np.asarray(Image.open(tmp_path / "torch_fit.png").convert("L")).std() > 5
 
 
 @pytest.mark.slow
-def test_the_gallery_is_rendered(tmp_path: Path, worker_process: WorkerProcess):
+def test_the_gallery_is_rendered(tmp_path: Path, run_example):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")
-    command = [sys.executable, ROOT / "examples" / "gallery.py", "--steps", "120", "--output", tmp_path]
-    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
-    assert done.returncode == 0, done.stderr
-    before, after = map(float, re.search(r"fit: ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
+    said = run_example("gallery.py", "--steps", 120, "--output", tmp_path)
+    before, after = map(float, re.search(r"fit: ([\d.]+) to ([\d.]+) dB", said).groups())
     assert after > before + 4
     rendered = {path.name for path in tmp_path.glob("*.jpg")}
     assert rendered == {path.name for path in (ROOT / "docs" / "images" / "gallery").iterdir()}
@@ -94,23 +100,17 @@ def test_the_gallery_is_rendered(tmp_path: Path, worker_process: WorkerProcess):
         assert np.asarray(Image.open(tmp_path / name).convert("L")).std() > 5, name
 
 
-def test_a_turn_is_rendered_from_a_coroutine(tmp_path: Path, worker_process: WorkerProcess):
-    command = [sys.executable, ROOT / "examples" / "async_turn.py", "--frames", "12", "--output", tmp_path]
-    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert int(re.search(r"looked at the queue (\d+) times", done.stdout)[1]) > 0
-    assert "given up" in done.stdout
+def test_a_turn_is_rendered_from_a_coroutine(tmp_path: Path, run_example):
+    said = run_example("async_turn.py", "--frames", 12, "--output", tmp_path)
+    assert int(re.search(r"looked at the queue (\d+) times", said)[1]) > 0
+    assert "given up" in said
     assert np.asarray(Image.open(tmp_path / "turn.png")).shape == (180, 6 * 240, 3)
 
 
 @pytest.mark.slow
-def test_a_coroutine_trains_and_looks_on(tmp_path: Path, worker_process: WorkerProcess):
-    command = [sys.executable, ROOT / "examples" / "async_training.py", "--steps", "120", "--output", tmp_path]
-    environment = {**os.environ, "LUMIGRAD_TARGET": worker_process.target}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
-    assert done.returncode == 0, done.stderr
-    before, after = map(float, re.search(r"from ([\d.]+) to ([\d.]+) dB", done.stdout).groups())
+def test_a_coroutine_trains_and_looks_on(tmp_path: Path, run_example):
+    said = run_example("async_training.py", "--steps", 120, "--output", tmp_path)
+    before, after = map(float, re.search(r"from ([\d.]+) to ([\d.]+) dB", said).groups())
     assert after > before + 2
     assert np.asarray(Image.open(tmp_path / "async_training.png").convert("L")).std() > 5
 

@@ -177,7 +177,7 @@ def everything(state: TrainingState) -> dict[str, Any]:
     found: dict[str, Any] = {name: tensor.numpy().tobytes() for name, tensor in state.tensors().items()}
     found |= {name: list(tensor.shape) for name, tensor in state.parameters.values.items()}
     found["views"] = [view.SerializeToString() for view in state.views.messages]
-    found["counters"] = state.step, state.chosen, state.generation, list(state.told), state.snapshots
+    found["counters"] = state.step, state.chosen, state.generation, list(state.recent_replies), state.snapshots
     return found
 
 

@@ -27,6 +27,7 @@ from lumigrad.client.shell import exits
 from support.deploy.certificates import Authority
 from support.files.dataset_files import shots, transforms
 from support.gaussians.clouds import post
+from support.workers.forks import lumigrad
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +36,9 @@ IS_UPDATE = os.environ.get("LUMIGRAD_UPDATE", "0") != "0"
 TOKEN = "a-token-for-the-tests"
 # What gRPC and TLS say of a connection depends on the machine and on their versions.
 FOREIGN = re.compile(r"((?:worker|connection) at (?:once|\S+)|to the worker at \S+) \(.*\)(?=[;:] )")
-# Lines that need a worker or a shell are run by one; the others here, which is quicker.
-OF_SHELL = re.compile(r"[|>={]")
+# Lines that need a shell are run by one, lines that need a worker by a process of their own; the others here, which is
+# quicker.
+OF_SHELL, OF_WORKER = re.compile(r"[|>=]"), re.compile(r"{")
 
 
 def blocks() -> dict[str, str]:
@@ -102,11 +104,16 @@ def environment(folder: Path) -> dict[str, str]:
     return {**kept, "PATH": path, "HOME": str(folder), "COLUMNS": "100"}
 
 
-def in_shell(line: str, folder: Path, targets: dict[str, str]) -> str:
+def elsewhere(line: str, folder: Path, targets: dict[str, str]) -> str:
+    """What is said in a shell or in another process, with this process's environment."""
+    is_of_shell = OF_SHELL.search(line)
     for name, target in targets.items():
         line = line.replace(f"{{{name}}}", target)
-    script = ["bash", "-o", "pipefail", "-c", line]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=folder, env=environment(folder))
+    if is_of_shell:
+        script = ["bash", "-o", "pipefail", "-c", line]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=folder)
+    else:
+        done = lumigrad(*shlex.split(line)[1:], folder=folder)
     said = done.stderr
     for name, target in targets.items():
         said = said.replace(target, f"{{{name}}}")
@@ -126,8 +133,13 @@ def here(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("line", BLOCKS)
 def test_what_is_said(line, folder, transcript, capsys, monkeypatch, request):
-    if OF_SHELL.search(line):
-        said = in_shell(line, folder, request.getfixturevalue("targets"))
+    if OF_SHELL.search(line) or OF_WORKER.search(line):
+        targets = request.getfixturevalue("targets")
+        for name in set(os.environ) - set(environment(folder)):
+            monkeypatch.delenv(name)
+        for name, value in environment(folder).items():
+            monkeypatch.setenv(name, value)
+        said = elsewhere(line, folder, targets)
     else:
         for name in ("LUMIGRAD_TARGET", "LUMIGRAD_TOKEN", "LUMIGRAD_TLS"):
             monkeypatch.delenv(name, raising=False)

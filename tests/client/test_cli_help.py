@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 
 import pytest
 
 from lumigrad.client.shell.catalog import all_parsers, found_commands
-from support.workers.worker import LUMIGRAD
+from support.workers.forks import lumigrad
 
 COMMANDS = sorted(found_commands())
 WITHOUT_WORKER = ("serve", "completion", "convert")
@@ -18,11 +16,9 @@ OWN = {"serve": {"--host", "--port", "--device"}, "view": {"--host", "--port"}}
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_has_examples_and_fits(command: str):
-    environment = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run(
-        [LUMIGRAD, *command.split(), "--help"], capture_output=True, text=True, timeout=60, env=environment
-    )
+def test_help_has_examples_and_fits(command: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = lumigrad(*command.split(), "--help")
     assert done.returncode == 0, done.stderr
     assert "\nexamples:\n" in done.stdout
     assert not [line for line in done.stdout.splitlines() if len(line) > 100]
@@ -31,7 +27,7 @@ def test_help_has_examples_and_fits(command: str):
 
 
 def test_the_help_has_a_line_for_each_command():
-    done = subprocess.run([LUMIGRAD, "--help"], capture_output=True, text=True, timeout=60)
+    done = lumigrad("--help")
     shown = " ".join(done.stdout.split())
     for name, entry in found_commands().items():
         assert f" {name} {entry.load().help} " in shown

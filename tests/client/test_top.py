@@ -24,6 +24,7 @@ import pytest
 from lumigrad.client import Client
 from support.deploy.certificates import Authority
 from support.workers.client_load import load
+from support.workers.forks import lumigrad
 from support.workers.mixed_load import CAMERA, spheres
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
@@ -32,18 +33,22 @@ PLAIN = {name: value for name, value in os.environ.items() if name not in ("COLU
 
 
 def top(*arguments: str, columns: int = 80, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**PLAIN, "COLUMNS": str(columns), **variables}
-    return subprocess.run([LUMIGRAD, "top", *arguments], capture_output=True, text=True, timeout=60, env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(PLAIN):
+            patch.delenv(name)
+        for name, value in {"COLUMNS": str(columns), **variables}.items():
+            patch.setenv(name, value)
+        return lumigrad("top", *arguments, timeout=60)
 
 
 @contextmanager
 def busy(target: str) -> Iterator[None]:
-    """A worker that is asked the same short things again and again."""
-    go_on = True
+    """A worker that is asked the same short things again and again, some fifty times a second."""
+    enough = threading.Event()
 
     def run() -> None:
         with Client(target) as client:
-            while go_on:
+            while not enough.wait(0.02):
                 client.render(client.put(spheres()), CAMERA)
 
     thread = threading.Thread(target=run)
@@ -51,7 +56,7 @@ def busy(target: str) -> Iterator[None]:
     try:
         yield
     finally:
-        go_on = False
+        enough.set()
         thread.join(60)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lumigrad.client.shell.catalog import found_commands
-from support.workers.worker import LUMIGRAD
+from support.workers.forks import lumigrad
 
 pytest.importorskip("shtab", reason="needs the extra completion")
 
@@ -18,7 +18,7 @@ pytest.importorskip("shtab", reason="needs the extra completion")
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "lumigrad.bash"
-    path.write_text(subprocess.run([LUMIGRAD, "completion", "bash"], capture_output=True, text=True, check=True).stdout)
+    path.write_text(lumigrad("completion", "bash").stdout)
     return path
 
 
@@ -78,7 +78,7 @@ def test_folders_are_completed_as_folders(script: Path, folder: Path):
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh"])
 def test_other_shells_get_a_script_of_all_commands(shell: str):
-    done = subprocess.run([LUMIGRAD, "completion", shell], capture_output=True, text=True, timeout=60)
+    done = lumigrad("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(name in done.stdout for name in found_commands())
 

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from lumigrad.client import Camera, Client, InvalidArgument, Spheres
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
 
 WIDTH, HEIGHT = 40, 30
 
@@ -125,8 +126,7 @@ def run(worker_process: WorkerProcess, scene: Path) -> Callable[..., subprocess.
     options = ("--size", "64x48", "--target", worker_process.target)
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        words = [LUMIGRAD, "render", str(scene), *arguments, *options]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=scene.parent, check=False)
+        return lumigrad("render", str(scene), *arguments, *options, folder=scene.parent, timeout=60)
 
     return command
 
@@ -150,7 +150,6 @@ def test_the_command_writes_jpeg_files(run: Any, scene: Path, name: str) -> None
 
 def test_the_command_refuses_channels_that_a_jpeg_cannot_hold(tmp_path: Path) -> None:
     Spheres(np.zeros((2, 3)), np.zeros((2, 4)), np.ones(2)).save(tmp_path / "four.ply")
-    words = [LUMIGRAD, "render", "four.ply", "-o", "out.jpg"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    done = lumigrad("render", "four.ply", "-o", "out.jpg", folder=tmp_path, timeout=60)
     assert done.returncode == 2
     assert done.stderr == "lumigrad: error: --output: expected 3 channels for a .jpg, got 4; write .npy\n"

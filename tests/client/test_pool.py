@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -18,7 +16,8 @@ from lumigrad.client.aio import AsyncClient
 from lumigrad.client.transport.connection import Connection
 from lumigrad.client.workers.routing import ranked
 from support.workers.fleet import CAMERA, SETTINGS, cloud, fleet, homes, puts, targets
-from support.workers.worker import LUMIGRAD, WorkerProcess
+from support.workers.forks import lumigrad
+from support.workers.worker import WorkerProcess
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +206,14 @@ def test_a_full_queue_spills_over_to_the_next_workers_and_no_further(
     assert asked[: len(order) + 1] == [*order, order[0]]
 
 
-def test_top_and_info_show_each_worker(workers: list[WorkerProcess]) -> None:
-    environment = {**os.environ, "LUMIGRAD_TARGET": ",".join(targets(workers)), "COLUMNS": "120"}
+def test_top_and_info_show_each_worker(workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TARGET", ",".join(targets(workers)))
+    monkeypatch.setenv("COLUMNS", "120")
     for command in (("top", "--once", "--interval", "0.1", "--json"), ("info", "--json")):
-        done = subprocess.run([LUMIGRAD, *command], capture_output=True, text=True, timeout=120, env=environment)
+        done = lumigrad(*command)
         assert done.returncode == 0, done.stderr
         shown = json.loads(done.stdout)
         found = shown["workers"] if command[0] == "top" else shown
         assert {entry["target"] for entry in found} == set(targets(workers))
-    text = subprocess.run([LUMIGRAD, "info"], capture_output=True, text=True, timeout=120, env=environment).stdout
+    text = lumigrad("info").stdout
     assert text.count("CPU kernels") == 3

@@ -17,6 +17,7 @@ from PIL import Image
 from lumigrad.client import Camera, Client, Gaussians, Spheres
 from lumigrad.client.pictures import write_image
 from support.files.dataset_files import shots, transforms
+from support.workers.forks import lumigrad
 from support.workers.worker import LUMIGRAD, WorkerProcess
 
 WIDTH, HEIGHT, FOCAL = 72, 56, 70.0
@@ -63,11 +64,11 @@ def capture(tmp_path: Path, client: Client) -> Path:
 
 
 def command(capture: Path, scene: Path, *options: str, target: str = "localhost:1") -> list[str]:
-    return [LUMIGRAD, "fit", str(capture), "-o", str(scene), "--target", target, *options]
+    return ["fit", str(capture), "-o", str(scene), "--target", target, *options]
 
 
 def fit(capture: Path, scene: Path, *options: str, target: str = "localhost:1") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(capture, scene, *options, target=target), capture_output=True, text=True, timeout=200)
+    return lumigrad(*command(capture, scene, *options, target=target), timeout=200)
 
 
 def report_of(scene: Path) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     scene = tmp_path / "scene.ply"
     options = ["--steps", "100000", "--every", "20", "--sh-degree", "0"]
     process = subprocess.Popen(
-        command(capture, scene, *options, target=running.target),
+        [LUMIGRAD, *command(capture, scene, *options, target=running.target)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -152,7 +153,7 @@ def test_a_stopped_fit_leaves_a_scene_and_goes_on(capture: Path, tmp_path: Path,
     assert len(Gaussians.load(scene)) == stopped["count"]
 
     again = subprocess.Popen(
-        command(capture, scene, "--resume", "--every", "20", target=running.target),
+        [LUMIGRAD, *command(capture, scene, "--resume", "--every", "20", target=running.target)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

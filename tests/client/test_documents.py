@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,6 +24,7 @@ from support.files.documents import (
     prose_of,
     run_code_of,
 )
+from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -100,8 +99,7 @@ def test_what_tenants_can_count_on_is_tested():
 @cache
 def help_of(command: str) -> str:
     """What `lumigrad COMMAND --help` prints."""
-    lumigrad = Path(sys.executable).with_name("lumigrad")
-    done = subprocess.run([lumigrad, command, "--help"], capture_output=True, text=True, timeout=120, check=False)
+    done = lumigrad(command, "--help")
     assert done.returncode == 0, f"lumigrad {command}: {done.stderr}"
     return done.stdout
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,18 @@ SOON = ("OTEL_BSP_SCHEDULE_DELAY", "50")
 
 
 def environment(**variables: str) -> dict[str, str]:
-    return {**os.environ, **dict([SOON]), **variables}
+    return {**dict([SOON]), **variables}
+
+
+@contextmanager
+def worker_with(variables: dict[str, str], *options: str) -> Iterator[WorkerProcess]:
+    """A worker that starts with these variables, which are read after everything is loaded."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            process = stack.enter_context(worker(*options))
+        yield process
 
 
 def traced(trace_id: str = TRACE, flags: str = "01") -> dict[str, Any]:
@@ -46,7 +57,7 @@ def collector() -> Iterator[tuple[Collector, str]]:
 @pytest.fixture(scope="module")
 def process(collector: tuple[Collector, str]) -> Iterator[WorkerProcess]:
     options = ("--device", "cpu", "--log-format", "json", "--trace-endpoint", collector[1])
-    with worker(*options, environment=environment(OTEL_EXPORTER_OTLP_HEADERS="api-key=hidden")) as made:
+    with worker_with(environment(OTEL_EXPORTER_OTLP_HEADERS="api-key=hidden"), *options) as made:
         yield made
 
 
@@ -208,7 +219,7 @@ def test_the_variables_of_opentelemetry_do_as_well_as_the_option_and_strangers_l
             OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test",
             OTEL_TRACES_SAMPLER="parentbased_always_off",
         )
-        with worker("--device", "cpu", "--tokens-file", str(tokens), environment=told) as process:
+        with worker_with(told, "--device", "cpu", "--tokens-file", str(tokens)) as process:
             client = RawClient(process.target)
             stranger = failure(lambda: client.render(spec_of(), cloud=sphere_cloud(), **traced()))
             client.render(spec_of(), cloud=sphere_cloud(), metadata=(bearer,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import re
@@ -80,17 +81,19 @@ def python_files(layer: str) -> Iterator[Path]:
     yield from (path for path in sorted(package(layer).rglob("*.py")) if not path.name.endswith(GENERATED))
 
 
-def imported(path: Path, module: str) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imported(path: Path, module: str) -> tuple[tuple[int, str], ...]:
     """Absolute names of what a file imports, wherever in it, with the line."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    for node in ast.walk(tree):
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = ".".join(module.split(".")[: -node.level]) + "." if node.level else ""
             base = start + (node.module or "")
-            yield node.lineno, base
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            found.append((node.lineno, base))
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def module_of(path: Path, layer: str) -> str:

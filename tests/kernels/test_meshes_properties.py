@@ -20,7 +20,7 @@ from support.meshes.spheres import Crowd, random_of
 
 numbers = st.floats(-1, 1, width=32)
 common = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,
@@ -98,7 +98,7 @@ def test_results_are_finite_for_every_valid_input(case: MeshCase, mesh_engine: E
     assert not (outputs["beyond"] & ~lost).any()
 
 
-@settings(common, max_examples=15)
+@settings(common, max_examples=10)
 @given(seed=st.integers(0, 10**6))
 def test_the_order_of_obstacles_does_not_matter(seed: int, mesh_engine: Engine) -> None:
     case = case_of(f"order {seed}", *kinds(), crowd=PATH, **SWEPT)
@@ -112,7 +112,7 @@ def test_the_order_of_obstacles_does_not_matter(seed: int, mesh_engine: Engine) 
     assert_relative("poses", second.gradients["poses"], first.gradients["poses"][order], 1e-5)
 
 
-@settings(common, max_examples=15)
+@settings(common, max_examples=10)
 @given(seed=st.integers(0, 10**6))
 def test_costs_move_with_the_world(seed: int, mesh_engine: Engine) -> None:
     case = case_of(f"motion {seed}", *three(), crowd=PATH, **SWEPT)
@@ -148,7 +148,7 @@ def quaternion(rotation: Doubles) -> tuple[float, ...]:
     return tuple((np.array(values) / np.linalg.norm(values)).tolist())
 
 
-@settings(common, max_examples=15)
+@settings(common, max_examples=10)
 @given(seed=st.integers(0, 10**6), factor=st.floats(-8, 8))
 def test_gradients_are_linear_in_what_comes_from_above(seed: int, factor: float, mesh_engine: Engine) -> None:
     case = case_of(f"linear {seed}", *kinds(), crowd=Crowd(count=12), speed_metric=True, time_step_s=0.1, **SWEPT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import NDArray
 
 from support.backends.gaussian_engines import Engine
 from support.closeness import assert_image, assert_relative
-from support.gaussians.case import GaussianCase
+from support.gaussians.case import Doubles, GaussianCase
 from support.gaussians.cases import Cloud, build, inria, opencv, random_of, upstream_of
-from support.gaussians.reference_runs import IMAGES, ReferenceScene
+from support.gaussians.reference_runs import IMAGES, Reference, ReferenceScene
 from support.gaussians.runs import OUTPUTS, run, wanted_of
 
 LEVEL = opencv(9, 7, rotation=np.eye(3), translation=np.zeros(3), intrinsics=np.array([8.0, 8.0, 4.5, 3.5]))
@@ -171,17 +172,23 @@ def test_limits_of_depth_belong_to_what_is_seen_but_for_inrias(
     assert not run(gaussian_engine, outside, outputs=("radii",)).outputs["radii"].any()
 
 
-def test_more_gaussians_than_a_tile_takes_at_once(gaussian_engine: Engine) -> None:
+@functools.cache
+def deep() -> tuple[GaussianCase, dict[str, Doubles], Reference]:
+    """Thousands of Gaussians in a tile, what comes from above, and the reference's frames and gradients."""
     cloud = Cloud(count=5000, slope=0.4, scales=(0.02, 0.6), opacities=(0.005, 0.05), degree=0)
     case = build("deep", cloud, width=21, height=18)
     scene = ReferenceScene(case)
-    frame = scene.forward()
-    stable = frame.stacked("stable")
-    upstream = frame.masked(upstream_of(case))
-    assert frame.stacked("contributors").max() > 300
+    upstream = scene.forward().masked(upstream_of(case))
+    return case, upstream, scene.reference(upstream)
+
+
+def test_more_gaussians_than_a_tile_takes_at_once(gaussian_engine: Engine) -> None:
+    case, upstream, reference = deep()
+    stable = reference.stacked("stable")
+    assert reference.stacked("contributors").max() > 300
     result = run(gaussian_engine, case, outputs=("color", "alpha", "depth"), upstream=upstream)
-    assert_image(result.outputs["color"][stable], frame.stacked("color")[stable], 1e-5)
-    for name, gradient in scene.reference(upstream).gradients.items():
+    assert_image(result.outputs["color"][stable], reference.stacked("color")[stable], 1e-5)
+    for name, gradient in reference.gradients.items():
         assert_relative(name, result.gradients[name], gradient, 1e-4)
 
 

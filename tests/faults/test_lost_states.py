@@ -109,12 +109,15 @@ def of_operators(client: Client) -> dict[str, Backward]:
     }
 
 
-@pytest.mark.parametrize("make", [of_spheres, of_gaussians, of_distances, of_operators])
-def test_gradients_are_those_without_the_fault(
-    process: WorkerProcess, client: Client, make: Callable[[Client], dict[str, Backward]]
-) -> None:
-    expected = {name: backward() for name, backward in make(client).items()}
-    calls = make(client)
+def of_all(client: Client) -> dict[tuple[str, str], Backward]:
+    """All of them, by who makes them and what they are of."""
+    makers = (of_spheres, of_gaussians, of_distances, of_operators)
+    return {(make.__name__, name): backward for make in makers for name, backward in make(client).items()}
+
+
+def test_gradients_are_those_without_the_fault(process: WorkerProcess, client: Client) -> None:
+    expected = {name: backward() for name, backward in of_all(client).items()}
+    calls = of_all(client)
     if has_spool(process):
         wait_until_written(process)
     kill(process)

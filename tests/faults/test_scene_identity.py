@@ -19,15 +19,17 @@ BOX = mesh_shapes.box((1.0, 1.0, 1.0))
 PROBE = np.array([[0.0, 0.0, 1.5, 0.1]])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
-    with worker("--device", "cpu", supervised=True) as started:
+    # Each crash is soon forgotten: the next worker need not wait.
+    with worker("--device", "cpu", "--crash-seconds", "0.1", supervised=True) as started:
         yield started
 
 
 def replace_worker(process: WorkerProcess) -> None:
+    restarts = process.log.count("restarts=")
     os.kill(process.worker_pid, signal.SIGKILL)
-    process.wait_for_log("restarts=1")
+    process.wait_for_log("restarts=", count=restarts + 1)
     process.wait_for_health(health_pb2.HealthCheckResponse.SERVING)
 
 

@@ -121,7 +121,7 @@ def test_there_are_only_so_many_lanes(process: WorkerProcess, people: SimpleName
         lanes = [stack.enter_context(RawLane(people.alice)) for _ in range(32)]
         error = failure(lambda: offer_of(people.alice))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert error.details() == "as many lanes of shared memory are open as may; try again later"
+        assert error.details() == "the maximum number of shared-memory lanes is open; try again later"
         stack.enter_context(RawLane(people.bob))
         lanes[0].close()
         wait_for(lambda: process.metric("lumigrad_lanes") == 32)

@@ -110,7 +110,7 @@ SPECS: list[tuple[Any, str, str]] = [
     ),
     (
         changed(lambda s: s.cameras[0].opencv.distortion.extend([0.1, 0, 0, 0])),
-        "spec.cameras[0].opencv.distortion", "expected no values: spheres know no distortion, got 4 values",
+        "spec.cameras[0].opencv.distortion", "expected no values: spheres do not support distortion, got 4 values",
     ),
     (
         changed(lambda s: setattr(s.cameras[0].inria, "tan_fov_x", 1)),

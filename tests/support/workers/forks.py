@@ -94,6 +94,8 @@ class _ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=_TESTS,
+                # As the command line and the supervisor set it, which comes too late in a process that has loaded gRPC.
+                env={**os.environ, "GRPC_VERBOSITY": "NONE"},
                 pass_fds=[its.fileno()],
             )
 

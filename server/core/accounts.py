@@ -151,8 +151,9 @@ class CallSlots:
 
     @property
     def why_none(self) -> str:
-        """Why a slot was refused, for an error text, after the number of slots."""
-        return "the maximum" if self._count >= self._size else "and the others are kept for tenants without any"
+        """Why a slot was refused, for an error text, after the number of slots. One option sets all their numbers."""
+        why = "the maximum" if self._count >= self._size else "and the others are kept for tenants without any"
+        return f"{why} (--queue-size)"
 
     def take(self, tenant: str) -> bool:
         """Take a slot for a tenant; False if there is none."""

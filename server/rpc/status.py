@@ -80,7 +80,7 @@ def _busy(error: errors.BusyError) -> Answer:
 def _device_memory(error: errors.DeviceMemoryError) -> Answer:
     asked, available = error.asked_bytes, max(0, error.available_bytes)
     detail = errors_pb2.DeviceMemoryShort(asked_bytes=asked, available_bytes=available)
-    what = f"the call takes about {asked} bytes of the device's memory"
+    what = f"the call takes about {asked} bytes of the device's memory (--device-memory-mib)"
     if error.retry_seconds is None:
         text = f"{what}, of which it can have at most {available}; send fewer cameras, pixels, primitives or rows"
         return Answer(StatusCode.RESOURCE_EXHAUSTED, text, "device_memory", (detail,))

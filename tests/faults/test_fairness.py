@@ -136,7 +136,8 @@ def test_a_tenant_who_fills_the_queue_leaves_places_for_others(process: WorkerPr
         error = failure(lambda: list(slow.start()))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.details() == (
-            f"{QUEUE - 2} calls wait for the device, and the others are kept for tenants without any; try again later"
+            f"{QUEUE - 2} calls wait for the device, and the others are kept for tenants without any (--queue-size); "
+            "try again later"
         )
         expected = sphere_cloud(3)
         done: list[np.ndarray] = []

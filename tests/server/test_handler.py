@@ -142,7 +142,7 @@ def test_calls_beyond_the_limit_are_refused_at_once(service: SimpleNamespace) ->
         next(call)
     error = failure(lambda: release(service))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert error.details() == "2 calls are in progress, the maximum; try again later"
+    assert error.details() == "2 calls are in progress, the maximum (--queue-size); try again later"
     assert sample(service, "lumigrad_rejections_total", reason="busy") == 1
     go.set()
     for call in held:

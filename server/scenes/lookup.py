@@ -15,6 +15,7 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import InvalidArgumentError, SceneNotFoundError
 from lumigrad.server.core.limits import require
+from lumigrad.server.device.memory import Cost
 from lumigrad.server.engines.base import RenderEngine
 from lumigrad.server.engines.content import Content
 from lumigrad.server.engines.gaussians import GAUSSIANS, GaussianRules
@@ -96,9 +97,16 @@ def _restore(
     call: Call,
     read: Callable[[Callable[[int], memoryview]], SpooledScene | None],
 ) -> None:
-    """Bring a scene into memory, if it can be read and made."""
+    """Bring a scene into memory, if it can be read and made; one that can never fit is refused before it is read."""
+    allocate = runtime.payload_memory.allocator(call)
+
+    def checked(nbytes: int) -> memoryview:
+        runtime.memory.check(Cost.of_payload(nbytes))
+        runtime.scenes.check(nbytes)
+        return allocate(nbytes)
+
     with call.times.stage("restore"):
-        found = read(runtime.payload_memory.allocator(call))
+        found = read(checked)
         if found is None:
             return
         try:
@@ -125,7 +133,7 @@ def _made(runtime: Runtime, call: Call, found: SpooledScene) -> StoredScene:
     kind = kind_of(message, "scene")
     restore_meshes(runtime, call, message)
     make = kind.arrival(message, runtime, f"scene.{kind.name}").receive(found.reader)
-    content = runtime.executor.run(lambda: make(call.times), call)
+    content = runtime.executor.run(lambda: make(call.times), call, Cost.of_payload(found.message.payload_bytes))
     updates = (info,) if info.update_id else ()
     return StoredScene(info.scene_id, info.version, info.content_hash, content, info.update_id, updates)
 

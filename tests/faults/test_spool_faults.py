@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lumigrad.client import Client, SceneHandle, SceneNotFound
+from lumigrad.client.errors import ResourceExhausted
 from support.workers.client_load import CAMERA, cloud
 from support.workers.forks import lumigrad
 from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written
@@ -32,6 +33,29 @@ def test_a_damaged_file_is_a_scene_that_is_put_again(tmp_path: Path) -> None:
         process.wait_for_log("removing a damaged file from the spool")
         assert not path.exists()
         assert np.array_equal(shown(client, scene), expected)
+
+
+def test_a_scene_too_large_for_a_new_device_is_refused_and_kept(tmp_path: Path) -> None:
+    # 4 MiB.
+    scene = cloud(150_000)
+    with spooling(tmp_path, supervised=False) as process, Client(process.target) as client:
+        large, small = client.put(scene), client.put(cloud())
+        expected = shown(client, small)
+        wait_until_written(process)
+    with (
+        spooling(tmp_path, "--device-memory-mib", "3", supervised=False) as process,
+        Client(process.target, retry_s=0.0) as client,
+    ):
+        for _ in range(2):
+            with pytest.raises(ResourceExhausted, match=r"--device-memory-mib.*, of which it can have at most 3145728"):
+                client.get(large.scene_id)
+            with pytest.raises(ResourceExhausted, match="of which it can have at most 3145728"):
+                client.render(large, CAMERA, max_depth=10)
+            assert np.array_equal(shown(client, small), expected)
+        assert process.metric("lumigrad_predicted_bytes") == process.metric("lumigrad_transit_bytes") == 0
+        assert " ERROR " not in process.log
+    with spooling(tmp_path, supervised=False) as process, Client(process.target) as client:
+        assert client.get(large.scene_id).nbytes == large.nbytes
 
 
 def test_a_full_disk_costs_the_spool_and_nothing_else(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from lumigrad.server.core.config import Config
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, color_gradient, failure, spec_of, sphere_cloud
 from support.workers.forks import lumigrad
+from support.workers.slow_render import SlowRender, wait_for, wait_until
 from support.workers.worker import WorkerProcess, worker
 
 
@@ -91,6 +92,17 @@ def test_a_public_address_is_served_when_that_is_said_but_tells_nothing_of_itsel
         # Metrics name tenants: they are for this machine unless --metrics-host says otherwise.
         assert Config(host="0.0.0.0", insecure=True).metrics_address == "127.0.0.1"
         assert process.metric("lumigrad_call_threads") > process.metric("lumigrad_call_threads_busy")
+
+
+def test_threads_are_busy_while_their_calls_run(shared_worker: WorkerProcess, client: RawClient) -> None:
+    slow, count = SlowRender(client), 3
+    try:
+        for _ in range(count):
+            slow.start()
+        wait_until(lambda: shared_worker.metric("lumigrad_call_threads_busy") >= count, "busy threads of slow calls")
+    finally:
+        slow.cancel()
+    wait_for(shared_worker, "lumigrad_call_threads_busy", 0)
 
 
 def list_services(channel: grpc.Channel) -> set[str]:

@@ -57,6 +57,15 @@ def encrypted(authority: Authority, live: Identity) -> Iterator[WorkerProcess]:
         yield process
 
 
+def test_metrics_are_where_the_option_says_and_nowhere_else() -> None:
+    with worker("--device", "cpu", "--metrics-host", "127.0.0.2") as process:
+        url = f"http://127.0.0.2:{process.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+            assert "lumigrad_calls_total" in response.read().decode()
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            read(process.metrics_port)
+
+
 def test_metrics_are_encrypted_and_info_says_so(encrypted: WorkerProcess, authority: Authority) -> None:
     assert "lumigrad_up 1.0" in read(encrypted.metrics_port, context(authority))
     with pytest.raises(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,12 @@ def streams(target: str, path: str, count: int, *messages: bytes) -> Iterator[li
         yield made
 
 
+def silence(seconds: float) -> Iterator[bytes]:
+    """Requests that do not come."""
+    time.sleep(seconds)
+    yield from ()
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while not condition():
@@ -143,11 +150,28 @@ def test_reflection_asks_for_a_token_and_ends_streams_that_stop(process: WorkerP
         with pytest.raises(grpc.RpcError) as error:
             next(stub.ServerReflectionInfo(iter([request]), timeout=10))
         assert error.value.code() == Code.UNAUTHENTICATED
+        # Before it has said anything, too.
+        call = channel.stream_stream(REFLECTION)(silence(10 * STALL_SECONDS), timeout=20 * STALL_SECONDS)
+        assert call.code() == Code.UNAUTHENTICATED
         services = next(stub.ServerReflectionInfo(iter([request]), timeout=10, metadata=MALLORY))
         assert services.list_services_response.service
     with streams(process.target, REFLECTION, 1, request.SerializeToString()) as (stream,):
         assert stream.has_ended.wait(10 * STALL_SECONDS)
         assert stream.call.code() == Code.CANCELLED
+
+
+def test_a_connection_has_as_many_streams_as_there_are_slots(process: WorkerProcess) -> None:
+    header = struct.Struct(">BHBBI")
+    settings: dict[int, int] = {}
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        # The client's preface and an empty frame of settings; the server's come first of all.
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + header.pack(0, 0, 4, 0, 0))
+        with connection.makefile("rb") as stream:
+            high, low, kind, _, _ = header.unpack(stream.read(header.size))
+            assert kind == 4
+            settings.update(struct.iter_unpack(">HI", stream.read(high << 16 | low)))
+    # Of calls that wait or run, and trainings; section 6.5.2 of RFC 9113 numbers the setting.
+    assert settings[3] == max(128, 64 + 32 + MAX_TRAININGS)
 
 
 @pytest.mark.alone

@@ -53,7 +53,8 @@ def live(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iden
 def encrypted(authority: Authority, live: Identity) -> Iterator[WorkerProcess]:
     options = ("--tls-cert", str(live.certificate), "--tls-key", str(live.key), "--metrics-tls")
     credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
-    with worker("--device", "cpu", *options, credentials=credentials) as process:
+    settings = {"credentials": credentials, "metrics_context": context(authority)}
+    with worker("--device", "cpu", *options, **settings) as process:
         yield process
 
 
@@ -125,6 +126,7 @@ def test_a_replaced_certificate_is_used_and_a_broken_one_is_not(
     while True:
         try:
             read(encrypted.metrics_port, context(newer))
+            encrypted.metrics_context = context(newer)
             break
         except urllib.error.URLError:
             assert time.monotonic() < until

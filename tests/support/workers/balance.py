@@ -31,11 +31,11 @@ _SECONDS = 20.0
 
 
 def left(process: WorkerProcess) -> dict[str, float]:
-    """The resources of a worker that are in use; empty if it does not answer."""
+    """The resources of a worker that are in use; its metrics themselves if they do not answer."""
     try:
         samples = _SAMPLE.findall(process.metrics())
-    except (OSError, http.client.HTTPException):
-        return {}
+    except (OSError, http.client.HTTPException) as error:
+        return {f"metrics that do not answer ({error!r})": 1.0}
     assert len(samples) == len(_READ)
     values = {name: float(value) for name, value in samples}
     # Stored trainings keep their resources.
@@ -59,6 +59,6 @@ def nothing_is_left() -> Iterator[None]:
         training.close()
     for process in filter(_runs, list(WorkerProcess.all)):
         until = time.monotonic() + _SECONDS
-        while (taken := left(process)) and time.monotonic() < until:
+        while (taken := left(process)) and _runs(process) and time.monotonic() < until:
             time.sleep(0.02)
-        assert not taken, f"calls have ended, and left this behind: {taken}; the log:\n{process.log}"
+        assert not taken or not _runs(process), f"calls have ended, and left this behind: {taken}; log:\n{process.log}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -38,15 +39,17 @@ class WorkerProcess:
         metrics_port: int = 0,
         environment: dict[str, str] | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        metrics_context: ssl.SSLContext | None = None,
         supervised: bool = False,
         command: Sequence[str] = (LUMIGRAD, "serve"),
     ):
         """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
 
-        `credentials` are for one that asks for TLS. `process` is the worker's own, or its supervisor's if there is to
-        be one.
+        `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
+        worker's own, or its supervisor's if there is to be one.
         """
         self._credentials = credentials
+        self.metrics_context = metrics_context
         alone = () if supervised else ("--no-supervisor",)
         arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
         # A supervisor starts processes of its own, and an environment may matter to what is loaded.
@@ -76,7 +79,9 @@ class WorkerProcess:
 
     def metrics(self) -> str:
         """The text of the metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+        scheme, host = ("http", "127.0.0.1") if self.metrics_context is None else ("https", "localhost")
+        url = f"{scheme}://{host}:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=10, context=self.metrics_context) as response:
             return response.read().decode()
 
     def metric(self, name: str, **labels: str) -> float:

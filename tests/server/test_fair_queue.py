@@ -113,7 +113,7 @@ def test_all_three_priorities_get_on() -> None:
 def test_one_tenant_leaves_places_for_those_who_have_none() -> None:
     queue = queue_of(16)
     assert sum(queue.put(Work("a")) for _ in range(20)) == 14
-    assert queue.why_none == "and the others are kept for tenants without any"
+    assert queue.why_none == "and the others are kept for tenants without any (--queue-size)"
     assert queue.put(Work("b"))
     assert not queue.put(Work("b"))
     assert queue.put(Work("c"))

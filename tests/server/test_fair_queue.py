@@ -118,7 +118,7 @@ def test_one_tenant_leaves_places_for_those_who_have_none() -> None:
     assert not queue.put(Work("b"))
     assert queue.put(Work("c"))
     assert not queue.put(Work("d"))
-    assert queue.why_none == "the maximum"
+    assert queue.why_none == "the maximum (--queue-size)"
     queue.take()
     assert queue.put(Work("d"))
 

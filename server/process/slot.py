@@ -62,11 +62,6 @@ class Slot:
         self._is_hung = False
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the worker serves or will not be restarted."""
-        return self.exit_code is not None or (self.process is not None and self.process.announced)
-
-    @property
     def is_silent(self) -> bool:
         """Whether the worker's heartbeat is overdue."""
         process = self.process
@@ -109,17 +104,21 @@ class Slot:
         elif code == CONFIG_ERROR:
             self.exit_code = CONFIG_ERROR
         else:
-            self._retry(device)
+            self._retry()
 
-    def _retry(self, device: str) -> None:
+    def give_up(self, what: str) -> None:
+        """Do not start a worker again, after too many crashes of `what`."""
+        self.exit_code = GAVE_UP
+        logs.event(
+            f"not restarting the worker: {what} crashed {self._config.max_crashes} times within "
+            f"{self._config.crash_seconds:g} s (--max-crashes, --crash-seconds); the log above has the reason of each",
+            logging.ERROR,
+            device=self._config.device,
+        )
+
+    def _retry(self) -> None:
         delay = self._crashes.add()
         if delay is not None:
             self.start_at = time.monotonic() + delay
             return
-        self.exit_code = GAVE_UP
-        logs.event(
-            f"not restarting the worker: {self._config.max_crashes} crashes within {self._config.crash_seconds:g} s "
-            "(--max-crashes, --crash-seconds); the log above has the reason of each",
-            logging.ERROR,
-            device=device,
-        )
+        self.give_up("the worker")

@@ -18,8 +18,9 @@ from lumigrad.server.core import logs
 from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
 from lumigrad.server.core.link import signal_pipe
-from lumigrad.server.process.child import COMMAND, WorkerProcess
-from lumigrad.server.process.slot import Slot
+from lumigrad.server.process.child import WorkerProcess
+from lumigrad.server.process.fork_server import COMMAND, ForkServer
+from lumigrad.server.process.slot import Crashes, Slot
 
 
 def each(device: str) -> list[str]:
@@ -70,8 +71,8 @@ def _reserved(option: str, host: str, port: int) -> socket.socket:
 _LONGEST_PAUSE_SECONDS = 0.5
 # The pause before the next attempt if the system cannot start a process.
 _NO_PROCESS_SECONDS = 1.0
-# The pause after a spare has ended by itself, because the next one would probably too.
-_SPARE_PAUSE_SECONDS = 10.0
+# The pause after several fork servers have ended by themselves, while workers serve.
+_FORK_SERVER_PAUSE_SECONDS = 10.0
 # Added to the time that workers have to drain.
 _STOP_SECONDS = 10.0
 
@@ -80,14 +81,15 @@ class Supervisor:
     """Starts workers, restarts them when they die, and forwards signals; all in one thread."""
 
     def __init__(self, config: Config, command: Sequence[str] = COMMAND) -> None:
-        """Reserve the ports; ConfigError if one is in use. `command` starts a worker's process."""
+        """Reserve the ports; ConfigError if one is in use. `command` starts the fork server."""
         self._config = config
         self._command = command
         self._ports: list[socket.socket] = []
         devices = each(config.device)
         self._slots = [Slot(self._for(device, index, len(devices))) for index, device in enumerate(devices)]
-        self._spare: WorkerProcess | None = None
-        self._spare_at = 0.0
+        self._fork_server: ForkServer | None = None
+        self._fork_server_at = 0.0
+        self._fork_server_crashes = Crashes(config.max_crashes, config.crash_seconds)
         self._kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
 
@@ -105,7 +107,7 @@ class Supervisor:
             self._check_workers()
             code = self._final_code()
             if code is not None:
-                self._drop_spare()
+                self._end_fork_server()
                 return code
 
     def _for(self, device: str, index: int, count: int) -> Config:
@@ -127,12 +129,18 @@ class Supervisor:
 
     def _wait(self) -> signal.Signals | None:
         """Wait for the next event; returns the signal to stop, if one arrived."""
-        next_start = min(slot.start_at for slot in self._slots)
-        pause = max(0.0, min(_LONGEST_PAUSE_SECONDS, next_start - time.monotonic()))
+        pause = _LONGEST_PAUSE_SECONDS
+        if self._fork_server is not None and self._fork_server.is_loaded:
+            next_start = min(slot.start_at for slot in self._slots)
+            pause = max(0.0, min(pause, next_start - time.monotonic()))
         asked = None
         for key, _ in self._selector.select(pause):
             if isinstance(key.data, WorkerProcess):
                 self._forward_announcements(key.data)
+                continue
+            if isinstance(key.data, ForkServer):
+                if not key.data.receive():
+                    self._selector.unregister(key.data.line)
                 continue
             for number in map(signal.Signals, os.read(key.fd, 64)):
                 asked = asked if number == signal.SIGCHLD else number
@@ -157,46 +165,53 @@ class Supervisor:
             if slot.process is not None and code is not None:
                 self._disconnect(slot.process)
                 slot.record_exit(code, is_stopping=self._kill_at is not None)
+        self._check_fork_server()
+        for slot in self._slots:
             if self._kill_at is None and slot.exit_code is None and time.monotonic() >= slot.start_at:
                 self._start(slot)
-        self._check_spare()
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             for process in self._processes():
                 process.kill()
 
-    def _check_spare(self) -> None:
-        """Keep one loaded process ready for all devices, so that a dead worker is replaced quickly."""
-        if self._spare is not None and self._spare.poll() is not None:
-            logs.event("the spare process ended", logging.WARNING, code=self._spare.poll())
-            self._spare.close()
-            self._spare = None
-            self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
-        is_wanted = self._spare is None and self._kill_at is None
-        # Not before the workers serve, because loading would slow their start.
-        if is_wanted and time.monotonic() >= self._spare_at and all(slot.is_settled for slot in self._slots):
-            self._spare = self._new_process()
-            self._spare_at = time.monotonic() + _SPARE_PAUSE_SECONDS
+    def _check_fork_server(self) -> None:
+        """Keep one process from which workers are forked."""
+        server = self._fork_server
+        if server is not None and (server.is_overdue or server.poll() is not None):
+            self._end_fork_server()
+            logs.event("the fork server ended", logging.ERROR, code=server.poll(), loaded=server.is_loaded)
+            self._retry_fork_server()
+        if self._fork_server is None and self._kill_at is None and time.monotonic() >= self._fork_server_at:
+            try:
+                self._fork_server = ForkServer(self._command)
+                self._selector.register(self._fork_server.line, selectors.EVENT_READ, self._fork_server)
+            except OSError as error:
+                # It must not affect running workers that the system cannot start a process.
+                logs.event("cannot start a process", logging.ERROR, error=error)
+                self._fork_server_at = time.monotonic() + _NO_PROCESS_SECONDS
 
-    def _new_process(self) -> WorkerProcess | None:
-        """Create a process; None if the system cannot, which must not affect running workers."""
-        try:
-            return WorkerProcess(self._command)
-        except OSError as error:
-            logs.event("cannot start a process", logging.ERROR, error=error)
-            return None
+    def _retry_fork_server(self) -> None:
+        """Decide when to start the next one; without it, no worker can be restarted."""
+        pause = self._fork_server_crashes.add()
+        self._fork_server_at = time.monotonic() + (_FORK_SERVER_PAUSE_SECONDS if pause is None else pause)
+        if pause is None and not any(self._processes()):
+            for slot in self._slots:
+                slot.give_up("the fork server")
 
     def _start(self, slot: Slot) -> None:
-        process, self._spare = self._spare or self._new_process(), None
-        if process is None:
+        if self._fork_server is None or not self._fork_server.is_loaded:
+            return
+        try:
+            process = self._fork_server.fork()
+        except OSError as error:
+            logs.event("cannot start a process", logging.ERROR, error=error)
             slot.start_at = time.monotonic() + _NO_PROCESS_SECONDS
             return
-        self._spare_at = 0.0
         self._selector.register(process.line, selectors.EVENT_READ, process)
         slot.start(process)
 
     def _stop(self) -> None:
         self._kill_at = time.monotonic() + self._config.lame_duck_seconds + self._config.drain_seconds + _STOP_SECONDS
-        self._drop_spare()
+        self._end_fork_server()
         for slot in self._slots:
             if slot.process is not None:
                 slot.process.terminate()
@@ -223,11 +238,12 @@ class Supervisor:
     def _processes(self) -> Iterator[WorkerProcess]:
         yield from (slot.process for slot in self._slots if slot.process is not None)
 
-    def _drop_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.kill()
-            self._spare.close()
-            self._spare = None
+    def _end_fork_server(self) -> None:
+        server, self._fork_server = self._fork_server, None
+        if server is not None:
+            if server.line.fileno() in self._selector.get_map():
+                self._selector.unregister(server.line)
+            server.end()
 
     def _disconnect(self, process: WorkerProcess) -> None:
         if process.line.fileno() in self._selector.get_map():

@@ -70,7 +70,7 @@ def test_a_signal_stops_it_with_code_0(contained: WorkerProcess) -> None:
 
 def test_a_worker_that_dies_is_replaced_and_leaves_nothing_behind(contained: WorkerProcess) -> None:
     first = first_process(contained)
-    # Beside it there may be a spare process.
+    # Beside it there is the process from which it was forked.
     (worker,) = [child for child in children(first) if inner_number(child) == contained.worker_pid]
     os.kill(worker, signal.SIGKILL)
     contained.wait_for_log("worker started", count=2)

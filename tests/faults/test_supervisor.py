@@ -17,7 +17,6 @@ import pytest
 from lumigrad.client import Client, Unavailable
 from support.workers.client_load import CAMERA, cloud, load
 from support.workers.faults import FOLDER, POISON, SERVE, faulty_worker
-from support.workers.spares import wait_for_spare
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 RECOVERY_SECONDS = 3.0
@@ -27,6 +26,12 @@ def kill_worker(process: WorkerProcess, number: int = signal.SIGKILL) -> int:
     pid = process.worker_pid
     os.kill(pid, number)
     return pid
+
+
+def fork_server(process: WorkerProcess) -> psutil.Process:
+    """The process from which the supervisor's one worker was forked."""
+    (found,) = [child for child in psutil.Process(process.process.pid).children() if child.pid != process.worker_pid]
+    return found
 
 
 def wait_for_end(pid: int, seconds: float = 10.0) -> None:
@@ -50,22 +55,33 @@ def test_workers_killed_under_load_cost_no_call() -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_worker_is_replaced_in_time_on_the_same_ports(number: signal.Signals) -> None:
+def test_a_killed_worker_is_replaced_in_time_on_the_same_ports() -> None:
     with worker("--device", "cpu", supervised=True) as process, Client(process.target) as client:
-        client.render(cloud(), CAMERA)
-        wait_for_spare(process)
-        started = time.monotonic()
-        kill_worker(process, number)
-        client.render(cloud(), CAMERA)
-        assert time.monotonic() - started < RECOVERY_SECONDS
-        assert process.process.stdout is not None
-        again = f"listening on {process.target} (metrics {process.metrics_port})\n"
-        assert process.process.stdout.readline() == again
-        reason = "killed" if number == signal.SIGKILL else "crash"
-        assert process.metric("lumigrad_worker_last_exit", reason=reason) == 1
-        process.wait_for_log(f"worker ended device=cpu code={-number} reason={reason}")
-    assert ("Fatal Python error: Segmentation fault" in process.log) == (number == signal.SIGSEGV)
+        expected = client.render(cloud(), CAMERA).color
+        # One right after the other.
+        for number, reason in ((signal.SIGKILL, "killed"), (signal.SIGSEGV, "crash"), (signal.SIGKILL, "killed")):
+            assert ("Fatal Python error: Segmentation fault" in process.log) == (process.log.count("reason=crash") > 0)
+            started = time.monotonic()
+            kill_worker(process, number)
+            assert np.array_equal(client.render(cloud(), CAMERA).color, expected)
+            assert time.monotonic() - started < RECOVERY_SECONDS
+            assert process.process.stdout is not None
+            again = f"listening on {process.target} (metrics {process.metrics_port})\n"
+            assert process.process.stdout.readline() == again
+            assert process.metric("lumigrad_worker_last_exit", reason=reason) == 1
+            process.wait_for_log(f"worker ended device=cpu code={-number} reason={reason}")
+
+
+def test_a_fork_server_that_ends_is_replaced_without_harm_to_the_worker() -> None:
+    with worker("--device", "cpu", supervised=True) as process, load(process.target) as calls:
+        fork_server(process).kill()
+        process.wait_for_log("the fork server ended code=-9 loaded=True")
+        calls.wait_for_progress()
+        assert process.metric("lumigrad_worker_restarts_total") == 0
+        kill_worker(process)
+        calls.wait_for_progress()
+        assert process.metric("lumigrad_worker_restarts_total") == 1
+        assert calls.failures == []
 
 
 def test_a_worker_that_is_asked_to_end_is_replaced_and_no_crash() -> None:
@@ -99,15 +115,22 @@ def serve(*options: str, environment: dict[str, str] | None = None, command: tup
     return subprocess.run(arguments, capture_output=True, text=True, timeout=90, check=False, env=environment)
 
 
-def test_a_crash_loop_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "crash at start").touch()
+@pytest.mark.parametrize(
+    ("fault", "line", "what"),
+    [
+        ("crash at start", "worker ended device=cpu code=70 reason=crash", "the worker"),
+        ("crash while loading", "the fork server ended code=70 loaded=False", "the fork server"),
+    ],
+)
+def test_a_crash_loop_ends_with_a_code_of_its_own(fault: str, line: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / fault).touch()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), FOLDER: str(tmp_path)}
     result = serve("--max-crashes", "3", environment=environment, command=SERVE)
     assert result.returncode == 5
     assert result.stdout == ""
-    assert result.stderr.count("worker started") == 3
-    assert result.stderr.count("code=70 reason=crash") == 3
-    assert "not restarting the worker: 3 crashes within 60 s (--max-crashes, --crash-seconds)" in result.stderr
+    assert result.stderr.count(line) == 3
+    given_up = f"not restarting the worker: {what} crashed 3 times within 60 s (--max-crashes, --crash-seconds)"
+    assert given_up in result.stderr
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "cpu,tpu"])
@@ -125,9 +148,8 @@ def test_a_list_of_devices_has_no_gaps(device: str) -> None:
     assert f"--device: expected one device, several with commas between, or all, got '{device}'" in result.stderr
 
 
-def test_no_worker_and_no_spare_outlive_their_supervisor() -> None:
+def test_no_process_outlives_its_supervisor() -> None:
     process = WorkerProcess("--device", "cpu", supervised=True)
-    wait_for_spare(process)
     children = psutil.Process(process.process.pid).children()
     assert len(children) == 2
     process.signal(signal.SIGKILL)
@@ -145,13 +167,21 @@ def test_a_supervisor_in_the_way_of_nobody_keeps_its_port_from_others() -> None:
         assert "is another process using it?" in result.stderr
 
 
-def test_a_stop_while_workers_start_is_heard() -> None:
+@pytest.mark.parametrize("has_loaded", [False, True])
+def test_a_stop_before_a_worker_serves_is_obeyed(has_loaded: bool) -> None:
     arguments = [LUMIGRAD, "serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", "--lame-duck-seconds", "0"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "worker started" in process.stderr.readline()
+        if has_loaded:
+            assert "worker started" in process.stderr.readline()
+        else:
+            until = time.monotonic() + 30
+            while not psutil.Process(process.pid).children():
+                assert time.monotonic() < until
+                time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+        assert has_loaded or "worker started" not in process.stderr.read()
 
 
 def test_sigquit_writes_the_stacks_down_and_ends_nothing() -> None:
@@ -164,6 +194,22 @@ def test_sigquit_writes_the_stacks_down_and_ends_nothing() -> None:
 
 def test_the_supervisor_is_light() -> None:
     script = "import sys; import lumigrad.server.process.command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+
+
+def test_what_the_fork_server_loads_uses_no_device_and_starts_no_thread() -> None:
+    # Neither a context of CUDA nor a thread survives a fork.
+    script = """
+import os, threading, lumigrad.server.process.main, torch
+def target(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        return ""
+devices = [name for name in map(target, os.listdir("/proc/self/fd")) if "nvidia" in name]
+assert not devices and not torch.cuda.is_initialized(), devices
+assert threading.active_count() == 1, threading.enumerate()
+"""
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
 
 

@@ -20,7 +20,7 @@ from tests.benchmarks.recovery.case import Case, recover
 
 RESULTS = Path("build/bench/recovery.json")
 PAGE = Path("docs/performance.md")
-# Of a killed worker, on a CPU, with a spare beside it.
+# Of a killed worker, on a CPU.
 TARGET_SECONDS = 3.0
 
 

@@ -15,7 +15,6 @@ from lumigrad.client import Client, Gaussians
 from support.calls import verbs
 from support.workers.client_load import renders
 from support.workers.faults import faulty_worker
-from support.workers.spares import wait_for_spare
 from support.workers.spooling import wait_until_written
 from support.workers.worker import WorkerProcess, worker
 from tests.benchmarks.recovery.case import Case, Incident
@@ -99,7 +98,6 @@ def _forgotten(has_spool: bool) -> Iterator[Incident]:
 
 def _settle(process: WorkerProcess) -> None:
     process.wait_for_health(1)
-    wait_for_spare(process)
 
 
 def _many_gaussians() -> Gaussians:

@@ -1,4 +1,4 @@
-"""The worker's process, with engines that fail on request."""
+"""The fork server of workers whose engines fail on request."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from lumigrad.server.process import child as supervised
+from lumigrad.server.process import fork_server, main, worker
 from lumigrad.server.process import liveness as warm_up
-from lumigrad.server.process import worker
 from lumigrad.server.scenes import lookup as engines
 from support.workers.faults import FOLDER, Faults, FaultyEngine
 
 faults = Faults(Path(os.environ[FOLDER]))
-if faults.is_armed("crash at start"):
+if faults.is_armed("crash while loading"):
     os._exit(70)
+
+
+def run(*arguments: Any) -> int:
+    if faults.is_armed("crash at start"):
+        os._exit(70)
+    return run_worker(*arguments)
 
 
 def trial(machine: Any) -> None:
@@ -31,9 +36,10 @@ def start(thread: threading.Thread) -> None:
     start_thread(thread)
 
 
+run_worker, main.run = main.run, run
 start_thread = threading.Thread.start
 threading.Thread.start = start  # type: ignore[method-assign]
 worker.warm_up = trial
 wrapped: Any = engines.ENGINES
 wrapped["spheres"] = FaultyEngine(wrapped["spheres"], faults)
-sys.exit(supervised.main())
+sys.exit(fork_server.main())

@@ -1,0 +1,191 @@
+"""The fork server: a process that loads everything once, and from which workers are forked in milliseconds."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from lumigrad.server.process.child import WorkerProcess
+
+# prctl(2): the signal that a process is sent when its parent dies; adopt the orphans among one's descendants.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LINE = 0
+# The environment variable that holds the supervisor's process id.
+_SUPERVISOR = "LUMIGRAD_SUPERVISOR"
+
+# Without the current directory in the path, where a torch.py would shadow the module.
+COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from lumigrad.server.process.fork_server import main; sys.exit(main())",
+)
+
+_ENVIRONMENT = {
+    # gRPC's core would otherwise log a bare line for each failed handshake.
+    "GRPC_VERBOSITY": "ERROR",
+    # glibc gives each of the worker's 150 threads a heap of its own, up to eight per core. Each of them keeps the free
+    # memory of its busiest moment, so that memory would grow for hours.
+    "MALLOC_ARENA_MAX": "4",
+}
+_MESSAGE_BYTES = 256
+_LOADED = b"loaded"
+# Loading takes seconds, a fork milliseconds; a busy machine takes longer for both.
+_LOAD_SECONDS = 120.0
+_FORK_SECONDS = 10.0
+_ADOPTION_POLL_SECONDS = 0.001
+
+
+def main() -> int:
+    """Load everything, then fork a worker for each order, until the supervisor closes the socket."""
+    _die_with(int(os.environ[_SUPERVISOR]))
+    # Imports take most of a worker's start. None of them may use a device: a context of CUDA does not survive a fork.
+    import lumigrad.server.process.main  # noqa: F401
+
+    # Collections in a worker would otherwise copy the pages of all objects that it shares with the others.
+    gc.collect()
+    gc.freeze()
+    line = socket.socket(fileno=os.dup(_LINE))
+    line.send(_LOADED)
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
+        if not order:
+            return 0
+        (worker_line,) = descriptors
+        _fork(line, worker_line)
+        os.close(worker_line)
+
+
+def _fork(line: socket.socket, worker_line: int) -> None:
+    """Fork a worker, which is the supervisor's child: it is orphaned at once, and the supervisor adopts it."""
+    try:
+        between = os.fork()
+        if between == 0:
+            _fork_and_exit(line, worker_line)
+        _, status = os.waitpid(between, 0)
+        code = os.waitstatus_to_exitcode(status)
+    except OSError as error:
+        code = error.errno or 1
+    if code:
+        line.send(f"{-abs(code)}".encode())
+
+
+def _fork_and_exit(line: socket.socket, worker_line: int) -> NoReturn:
+    try:
+        between = os.getpid()
+        if os.fork() == 0:
+            _become_worker(between, line, worker_line)
+    except OSError as error:
+        os._exit(error.errno or 1)
+    os._exit(0)
+
+
+def _become_worker(between: int, line: socket.socket, worker_line: int) -> NoReturn:
+    from lumigrad.server.core.link import WorkerEnd
+    from lumigrad.server.process.main import run
+
+    code = 1
+    try:
+        while os.getppid() == between:
+            time.sleep(_ADOPTION_POLL_SECONDS)
+        _die_with(int(os.environ[_SUPERVISOR]))
+        os.setsid()
+        line.send(str(os.getpid()).encode())
+        line.close()
+        os.dup2(worker_line, _LINE)
+        os.close(worker_line)
+        end = WorkerEnd(socket.socket(fileno=_LINE))
+        order = end.order()
+        code = 0 if order is None else run(*order, end)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_with(supervisor: int) -> None:
+    """Make the kernel kill this process when the supervisor ends, so that port and device are freed."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The supervisor may have ended before `prctl`.
+    if os.getppid() != supervisor:
+        os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+class ForkServer:
+    """The supervisor's handle on the fork server, which starts to load when this is created."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.line.settimeout(_FORK_SECONDS)
+        self._load_by = time.monotonic() + _LOAD_SECONDS
+        self.is_loaded = False
+        with its:
+            self._process = subprocess.Popen(
+                command,
+                stdin=its.fileno(),
+                env={**_ENVIRONMENT, **os.environ, _SUPERVISOR: str(os.getpid())},
+                # Only the supervisor gets a terminal's Control-C; it forwards the signal.
+                start_new_session=True,
+            )
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it should have loaded everything by now."""
+        return not self.is_loaded and time.monotonic() > self._load_by
+
+    def receive(self) -> bool:
+        """Read that it has loaded; returns False once it has closed the socket."""
+        message = self.line.recv(_MESSAGE_BYTES)
+        self.is_loaded = self.is_loaded or message == _LOADED
+        return bool(message)
+
+    def fork(self) -> WorkerProcess:
+        """Have it fork a process that serves once it gets an order; OSError if it cannot, now or any more."""
+        line, its = socket.socketpair()
+        try:
+            with its:
+                socket.send_fds(self.line, [b"fork"], [its.fileno()])
+            answer = self.line.recv(_MESSAGE_BYTES)
+            if not answer:
+                raise ConnectionError("the fork server has ended")
+            pid = int(answer)
+            if pid < 0:
+                raise OSError(-pid, os.strerror(-pid))
+            return WorkerProcess(pid, line)
+        except (TimeoutError, ConnectionError):
+            # A late answer would be taken for that to the next order.
+            self._process.kill()
+            line.close()
+            raise
+        except BaseException:
+            line.close()
+            raise
+
+    def poll(self) -> int | None:
+        """The exit code, once it has ended."""
+        return self._process.poll()
+
+    def end(self) -> None:
+        """Kill it, which its workers survive, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+        self.line.close()

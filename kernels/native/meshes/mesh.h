@@ -17,16 +17,16 @@ namespace lumigrad::meshes {
 struct Report {
   int64_t vertices, faces;                    // As given.
   int64_t welded_vertices;                    // Distinct positions.
-  int64_t degenerate_faces, duplicate_faces;  // Without an area; with the corners of another. Degenerate ones and
-                                              // repetitions of the same orientation are left out of everything below.
+  int64_t degenerate_faces, duplicate_faces;  // Without an area; with the corners of another. Degenerate faces and
+                                              // duplicates of the same orientation are not counted below.
   int64_t boundary_edges, nonmanifold_edges;  // With one face; with more than two.
-  int64_t inconsistent_edges;                 // With two faces that run along it in the same direction.
-  bool closed, oriented;                      // Every edge has two faces; and they run along it in opposite directions.
+  int64_t inconsistent_edges;                 // With two faces that traverse it in the same direction.
+  bool closed, oriented;                      // Every edge has two faces; and they traverse it in opposite directions.
   double low[3], high[3], volume, area;       // Of the mesh as given, metres; the volume is signed.
 };
 
-// Of the faces that are kept, in the order of the slots of the Tree. Behind the values of each face there is room for
-// the slots of a whole last leaf, which repeat the last face.
+// Values of the faces that are kept, in the order of the slots of the Tree. The arrays of faces have room for all slots
+// of the last leaf; the unused slots repeat the last face, with the number -1.
 struct Topology {
   Array<int32_t> welded;          // [vertices given] to distinct vertices
   Array<int32_t> sources;         // [distinct] the first vertex given there
@@ -41,14 +41,14 @@ struct Topology {
   std::size_t bytes() const;
 };
 
-// Corners of triangles are rounded to multiples of 2^(exponent - 23), of the extent's exponent, so that their edges are
-// exact, and two triangles that share an edge agree on where it is.
+// Corners of triangles are rounded to multiples of 2^(e - 23), e being the exponent of the extent: edges are then
+// exact, and two triangles that share an edge have the same edge.
 inline float rounder_of(float extent) {
   int exponent;
   std::frexp(extent, &exponent);
   return std::ldexp(1.0f, exponent);
 }
-// With a rounder of its own sign the sum has the same last bit for all coordinates.
+// A rounder with the coordinate's sign makes the last bit of the sum worth the same for all coordinates.
 LG_INLINE float on_grid(float coordinate, float rounder) {
   const float r = coordinate < 0.0f ? -rounder : rounder;
   return (coordinate + r) - r;
@@ -65,30 +65,30 @@ struct Surface {
   std::size_t bytes() const { return positions.bytes() + normals.bytes() + vertex_normals.bytes(); }
 };
 
-// A mesh in host memory: the report, and the hierarchy that the CPU searches. Immutable.
-
 struct Leaves;
 
-// Boxes of leaves may grow to this, relative to those of the last build, before `moved` builds anew.
+// Beyond this Mesh::growth, `moved` builds the mesh anew.
 inline constexpr double kWorstGrowth = 2.0;
 
+// A mesh in host memory: the report, and the hierarchy that the CPU searches. Immutable.
 class Mesh : public std::enable_shared_from_this<Mesh> {
  public:
   // From vertices [count, 3] and faces [face_count, 3]; indices are in range, values finite. Throws
   // std::invalid_argument if no face has an area.
   static std::shared_ptr<const Mesh> build(const double* vertices, int64_t count, const int32_t* faces,
                                            int64_t face_count);
-  // The same faces with other vertices: boxes are fitted again in the order that is there, unless they would be much
-  // worse than at first (kWorstGrowth), or vertices that were one are no more, or a face that had no area has one now,
-  // or the edge opposite a face's first corner is less than half its longest; then all is built anew.
+  // The same faces with other vertices. The boxes are fitted again, and the order of triangles is kept. The mesh is
+  // built anew if the boxes are much larger than those of the last build (kWorstGrowth), welded vertices no longer
+  // coincide, a degenerate face has an area now, or the edge opposite a face's first corner is less than half its
+  // longest edge.
   std::shared_ptr<const Mesh> moved(const double* vertices) const;
 
   const Report& report() const { return report_; }
   const Topology& topology() const { return *topology_; }
   const Surface& surface() const { return *surface_; }
-  // Whether `moved` made it without fitting.
+  // Whether `moved` built it anew.
   bool rebuilt() const { return rebuilt_; }
-  // Of the boxes of all leaves to that of the mesh, relative to the last build: 1, larger after moves.
+  // The leaves' boxes relative to the mesh's box (areas), divided by the same of the last build: 1 after a build.
   double growth() const { return growth_; }
   Tree tree() const;
   // The same mesh with Tree::dipoles; itself if it has them.

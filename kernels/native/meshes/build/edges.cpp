@@ -11,7 +11,7 @@ namespace {
 // Edge `half` % 3 (ab, bc, ca) of face `half` / 3, between the vertices low < high.
 struct HalfEdge {
   int32_t low, high;
-  uint32_t half_and_way;  // half * 2 + 1 if the face runs from low to high.
+  uint32_t half_and_way;  // 2 * half, plus 1 if the face traverses the edge from low to high.
 
   int32_t half() const { return static_cast<int32_t>(half_and_way >> 1); }
   int32_t face() const { return half() / 3; }
@@ -33,7 +33,7 @@ class Pairing {
     return {std::min(from, to), std::max(from, to), static_cast<uint32_t>(half) << 1 | (from < to)};
   }
 
-  // Half-edges of one edge, in the order of their faces.
+  // Joins the faces of one edge; its half-edges are in the order of their faces.
   void join(const HalfEdge* edge, int64_t count, Counts& counts) const {
     if (count == 1) {
       neighbours_[edge[0].half()] = -1;
@@ -58,7 +58,7 @@ class Pairing {
     return corners_[half % 3 == 0 ? half + 2 : half - 1];
   }
 
-  // Faces with the same corners share all their edges; they are looked for at the edge that leaves out the largest.
+  // Faces with the same corners share all three edges; they are found at the edge opposite their largest vertex.
   void find_duplicates(const HalfEdge* edge, int64_t count, Counts& counts) const {
     struct Corner {
       int32_t third, number, face;
@@ -86,7 +86,7 @@ class Pairing {
   int32_t* neighbours_;
 };
 
-// Sorts the half-edges of one vertex by where they go.
+// Sorts half-edges with the same low vertex by their high vertex, then by face.
 void sort_edges(HalfEdge* from, HalfEdge* to) {
   const auto before = [](const HalfEdge& a, const HalfEdge& b) {
     return a.high != b.high ? a.high < b.high : a.half_and_way < b.half_and_way;
@@ -100,7 +100,7 @@ void sort_edges(HalfEdge* from, HalfEdge* to) {
   }
 }
 
-// The half-edges of one bin, which holds all with a `low` from `first` on, `vertices` of them.
+// Joins the half-edges of one bin: all those whose low vertex is among the `vertices` vertices from `first` on.
 void join_bin(const Pairing& pairing, const HalfEdge* edges, int64_t count, int32_t first, int32_t vertices,
               Counts& counts) {
   std::vector<int32_t> begin(static_cast<std::size_t>(vertices) + 2, 0);

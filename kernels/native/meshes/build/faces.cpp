@@ -1,4 +1,4 @@
-// Selects the faces that are kept, and their first corners.
+// Selects the faces to keep, and the first corner of each.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace lumigrad::meshes {
 namespace {
 
-// Heights below this part of the longest edge are rounding of the coordinates.
+// A height below this fraction of the longest edge is a rounding error of the coordinates.
 constexpr double kNoHeight = 1e-12;
 
 struct Edges {
@@ -24,7 +24,7 @@ bool has_area(Point a, Point b, Point c, const Edges& e) {
   return twice > kNoHeight * std::max({e.ab, e.bc, e.ca});
 }
 
-// Which corner is opposite the longest edge; the first of those that are.
+// The corner opposite the longest edge; the first one if several edges are the longest.
 int first_corner(const Edges& e) { return e.bc >= e.ab && e.bc >= e.ca ? 0 : e.ca >= e.ab ? 1 : 2; }
 
 }  // namespace

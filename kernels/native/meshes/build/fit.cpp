@@ -1,4 +1,4 @@
-// Computes the packet, normals and box of the triangles of each leaf, then the boxes of the nodes above.
+// Computes the triangles, normals and boxes of each leaf, then the boxes of the nodes above.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -14,7 +14,7 @@
 namespace lumigrad::meshes {
 namespace {
 
-// Of the direction (x, y), y >= 0: 0 to pi, to 3e-7; without branches. 0 for (0, 0).
+// The angle of the direction (x, y), y >= 0, in [0, pi], accurate to 3e-7, without branches; 0 for (0, 0).
 inline float angle_of(float y, float x) {
   const float ax = x < 0.0f ? -x : x;
   const float large = ax > y ? ax : y, small = ax > y ? y : ax;
@@ -36,7 +36,7 @@ inline float angle_of(float y, float x) {
 // The triangles of a leaf side by side, in double: loops over the lanes become SIMD.
 using Lanes = double[kWide];
 
-// Corner a, the edges u = b - a, v = c - a, and what follows of them.
+// Corner a, the edges u = b - a and v = c - a, and values derived from them.
 struct LeafLanes {
   Lanes a[3], u[3], v[3];
   Lanes cross[3], twice;  // u x v, and its length
@@ -73,18 +73,19 @@ inline void measure(LeafLanes& leaf) {
   }
 }
 
-// Faces that are lower than this part of their longest edge have no normal: that of their float corners would be noise.
+// A face whose height is below this fraction of its longest edge gets no normal: rounding of its corners to float would
+// determine it.
 constexpr double kLeastHeight = 1e-6;
 
 struct Share {
   int32_t vertex;
   float normal[3];
 };
-// What a chunk adds up for itself.
+// The sums of one chunk.
 struct ChunkSums {
   double area = 0.0, volume = 0.0, size = 0.0;
   bool turned = false;
-  std::vector<Share> shares;  // Of vertices that other chunks use too.
+  std::vector<Share> shares;  // Terms of the normals of vertices that other chunks use too.
 };
 
 struct FaceLanes {
@@ -101,7 +102,7 @@ void face_normals(const LeafLanes& leaf, FaceLanes& face) {
     for (int k = 0; k < 3; ++k) face.normal[k][l] = static_cast<float>(leaf.cross[k][l] * inverse);
     turned |= ww < 0.25 * longest;
     const float y = static_cast<float>(twice);
-    // The largest angle is that at a, and the rest that the others leave.
+    // The angle at a is the largest: it is computed as pi minus the other two.
     const float at_b = angle_of(y, static_cast<float>(uu - leaf.uv[l]));
     const float at_c = angle_of(y, static_cast<float>(vv - leaf.uv[l]));
     face.angle[0][l] = 3.14159265f - at_b - at_c;
@@ -191,7 +192,7 @@ class LeafFitter {
       box[k * kWide] = low[k] - widen_;
       box[(3 + k) * kWide] = high[k] + widen_;
     }
-    // Twice: computations in its frame round more often.
+    // Widened twice as much as the other boxes: computations in its frame have more rounding errors.
     const OrientedBox oriented = oriented_box(triangles, low, high, direction, 2.0f * widen_);
     float* out = leaves_.oriented.data() + static_cast<int64_t>(leaf / kWide) * kOrientedFloats * kWide + leaf % kWide;
     for (int k = 0; k < kOrientedFloats; ++k) out[k * kWide] = oriented.values[k];
@@ -265,7 +266,7 @@ std::shared_ptr<Leaves> fit_leaves(const Points& points, const Topology& topolog
   return leaves;
 }
 
-// Boxes of boxes.
+// Boxes of the nodes above the leaves.
 namespace {
 
 // The box around all children of a node.

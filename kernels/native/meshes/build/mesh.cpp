@@ -18,7 +18,7 @@ Array<int32_t> copy_of(const int32_t* values, int64_t count) {
   return copy;
 }
 
-// Takes faces into the order of the slots, and leaves out those that repeat others.
+// Puts the faces into the order of the slots, and drops those that repeat others.
 void arrange(FaceList& list, Topology& topology, Report& report) {
   order_triangles(list.centroids.data(), static_cast<int64_t>(list.centroids.size()));
   take_faces(list, topology);
@@ -40,7 +40,7 @@ void arrange(FaceList& list, Topology& topology, Report& report) {
   report.duplicate_faces = duplicates;
 }
 
-// Whether the vertices that were one still are, and the faces that had no area have none.
+// Whether welded vertices still coincide, and degenerate faces are still degenerate.
 bool same_faces(const double* vertices, const int32_t* faces, const Topology& topology) {
   const auto at = [&](int64_t v) { return vertices + 3 * v; };
   std::atomic<bool> same{true};
@@ -59,7 +59,8 @@ bool same_faces(const double* vertices, const int32_t* faces, const Topology& to
          });
 }
 
-// Of the boxes of all leaves to that of the mesh: a mesh that grows as a whole is searched as fast as before.
+// Total area of the leaves' boxes relative to that of the mesh's box. Scaling the whole mesh does not change it, nor
+// the cost of a search.
 double relative_size(const Leaves& leaves) {
   double edge[3];
   for (int k = 0; k < 3; ++k) edge[k] = static_cast<double>(leaves.high[k]) - leaves.low[k];

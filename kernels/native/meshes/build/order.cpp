@@ -11,10 +11,10 @@
 namespace lumigrad::meshes {
 namespace {
 
-// Which records have the smallest keys: as std::nth_element, but without a branch that the processor must guess for
-// each record, and in little more than one pass and a half.
+// Selection of the records with the smallest keys, as by std::nth_element, but without an unpredictable branch for each
+// record, and in little more than one and a half passes.
 
-// The axis along which records reach farthest, and from where to where.
+// The axis along which the records' extent is largest, and its ends.
 struct Span {
   int axis;
   float low, high;
@@ -40,7 +40,7 @@ inline Span widest_span(const Centroid* records, int64_t count) {
   return {axis, low[axis], high[axis]};
 }
 
-// Moves the records for which is_low(record, place) holds to the front; returns how many.
+// Moves the records for which is_low(record, place) holds to the front; returns their number.
 template <class IsLow>
 int64_t divide(Centroid* records, int64_t count, const IsLow& is_low) {
   int64_t low = 0;
@@ -55,7 +55,7 @@ int64_t divide(Centroid* records, int64_t count, const IsLow& is_low) {
 
 inline constexpr int kFew = 512;
 
-// Of at most kFew: by halving the interval in which the key that divides them is.
+// Selects from at most kFew records, by bisection of the key that divides them.
 inline void select_of_few(Centroid* records, int count, int wanted, const Span& span) {
   alignas(64) int keys[kFew];
   const float scale = span.high > span.low ? 65535.0f / (span.high - span.low) : 0.0f;
@@ -73,8 +73,8 @@ inline void select_of_few(Centroid* records, int count, int wanted, const Span& 
   divide(records, count, [&](const Centroid&, int64_t i) { return keys[i] < middle; });
 }
 
-// A key that about `wanted` of the records are below: from a sample, and on the side from which the next one will come
-// closest.
+// A key below which there are about `wanted` records, estimated from a sample. It is shifted toward the middle, so that
+// the record number `wanted` is most likely in the smaller part.
 inline float pivot_for(const Centroid* records, int64_t count, int64_t wanted, int axis) {
   constexpr int kMost = 1024;
   float sample[kMost];
@@ -88,7 +88,7 @@ inline float pivot_for(const Centroid* records, int64_t count, int64_t wanted, i
   return sample[at];
 }
 
-// Afterwards none of the first `wanted` records is beyond any other along the span's axis, but for rounding.
+// Moves the `wanted` lowest records along the span's axis to the front, up to rounding of the keys.
 inline void select_lowest(Centroid* records, int64_t count, int64_t wanted, Span span) {
   const int axis = span.axis;
   while (count > kFew && wanted > 0 && wanted < count) {
@@ -113,19 +113,19 @@ inline void select_lowest(Centroid* records, int64_t count, int64_t wanted, Span
   }
 }
 
-// Triangles that are to be split into children of `size` each, all but the last one full.
+// Triangles to be split into children of `size` triangles each; the last one may have fewer.
 struct Range {
   int64_t begin, end, size;
 };
 
-// Size of the children of a range, given that of its siblings' children or more.
+// The number of triangles of each child of the range: r.size, or less where the whole range fits into one such child.
 int64_t child_size(const Range& r) {
   int64_t size = r.size;
   while (size > kWide && r.end - r.begin <= size) size /= kWide;
   return size;
 }
 
-// False: it is a leaf.
+// Returns false if the range is one leaf.
 bool split(Centroid* centroids, const Range& whole, Range halves[2]) {
   const int64_t count = whole.end - whole.begin, size = child_size(whole);
   const int64_t children = (count + size - 1) / size;
@@ -163,7 +163,7 @@ void order_triangles(Centroid* centroids, int64_t count) {
   const Levels shape = shape_of(count);
   int64_t size = kWide;
   for (int level = 1; level < shape.levels; ++level) size *= kWide;
-  // Large ranges are split one after another, until there are enough for all threads.
+  // All ranges are split in parallel, level by level, until there are enough of them for all threads.
   std::vector<Range> ranges{{0, count, size}};
   const std::size_t enough = 8 * static_cast<std::size_t>(thread_count());
   while (!ranges.empty() && ranges.size() < enough && count > 4096) {

@@ -1,4 +1,4 @@
-// Oriented boxes, aligned with the surface.
+// Oriented boxes of leaves, aligned with the surface.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ struct LeafFrame {
       out[2][l] = a + v;
     }
   }
-  // Two directions across `normal`, which is a unit vector (Duff et al. 2017).
+  // Completes the unit vector n to an orthonormal frame (Duff et al. 2017).
   void complete(const float* n) {
     const float sign = std::copysign(1.0f, n[2]), s = -1.0f / (sign + n[2]), t = n[0] * n[1] * s;
     const float frame[3][3] = {{1.0f + sign * n[0] * n[0] * s, sign * t, -sign * n[0]},
@@ -57,7 +57,7 @@ struct LeafFrame {
                                {n[0], n[1], n[2]}};
     for (int i = 0; i < 3; ++i) std::copy(frame[i], frame[i] + 3, axes[i]);
   }
-  // Turns the first two axes into the principal ones of the corners.
+  // Rotates the first two axes to the principal axes of the corners.
   void turn(const float* triangles) {
     alignas(64) float x[3][kWide], y[3][kWide];
     project(triangles, 0, x);
@@ -86,7 +86,7 @@ struct LeafFrame {
   }
 };
 
-// Around the triangles of a leaf, whose corners lie between low and high; the third axis is along `direction`.
+// The box around the triangles of a leaf, whose corners lie between low and high; its third axis is along `direction`.
 inline OrientedBox oriented_box(const float* triangles, const float* low, const float* high, const float* direction,
                                 float widen) {
   LeafFrame frame;

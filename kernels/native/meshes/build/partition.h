@@ -10,7 +10,8 @@
 
 namespace lumigrad::meshes {
 
-// How many parts to split a loop over `count` things into.
+// The number of parts into which a loop over `count` items is split: each has at least `least` items, unless there
+// is only one.
 static inline int parts_for(int64_t count, int64_t least = 4096) {
   return static_cast<int>(std::clamp<int64_t>(count / least, 1, 4 * thread_count()));
 }
@@ -21,7 +22,7 @@ struct Partition {
   std::vector<int64_t> begin;  // [bins + 1]
 };
 
-// Thing i becomes make(i) and goes to bin_of(make(i)).
+// Item i becomes the entry make(i) in the bin bin_of(make(i)).
 template <class Entry, class Make, class BinOf>
 Partition<Entry> partition(int64_t count, int bins, const Make& make, const BinOf& bin_of) {
   Partition<Entry> result{Array<Entry>(static_cast<std::size_t>(count)), std::vector<int64_t>(bins + 1)};

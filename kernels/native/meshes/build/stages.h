@@ -1,4 +1,4 @@
-// The stages of building a mesh, in their order.
+// The stages of building a mesh, in the order in which they run.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void weld(const double* vertices, int64_t count, Topology& topology);
 
 // The data by which triangles are ordered.
 struct Centroid {
-  float at[3];  // Three times the centroid, relative to anything.
+  float at[3];  // Three times the centroid, relative to a point that is the same for all.
   int32_t face;
 };
 struct FaceList {
@@ -27,10 +27,10 @@ struct FaceList {
 };
 // Fills `left_out`.
 FaceList list_faces(const double* vertices, const int32_t* faces, int64_t count, Topology& topology);
-// Whether a face with these corners has an area: its height is more than rounding of its longest edge.
+// Whether a face with these corners has an area: its height exceeds the rounding error of its longest edge.
 bool has_area(const double* a, const double* b, const double* c);
 
-// The levels of a Tree over so many triangles.
+// The levels of a Tree.
 struct Levels {
   int32_t leaves, levels;
   int32_t level_begin[kMaxLevels + 1];
@@ -38,24 +38,25 @@ struct Levels {
   int32_t nodes() const { return level_begin[levels]; }
   int32_t nodes_of(int level) const { return level_begin[level + 1] - level_begin[level]; }
 };
+// The levels of a Tree of this many triangles.
 Levels shape_of(int64_t triangles);
 
-// Puts triangles into the order of the slots: the children of a node are found by halving them along the widest axis of
-// their centroids.
+// Puts triangles into the order of the slots: the triangles of a node are halved, again and again, along the widest
+// axis of their centroids.
 void order_triangles(Centroid* centroids, int64_t count);
 
 // Fills `numbers` and `corners` from a list in order.
 void take_faces(const FaceList& list, Topology& topology);
 
-// Fills `neighbours`, and the counts of edges of the report.
-// Faces that repeat another in its orientation, but the first of them: by their numbers in `topology`, ascending; if
-// there are any, neighbours are not valid. `duplicates` counts faces with the corners of another.
+// Fills `neighbours`, and the counts of edges and of duplicate faces in the report. Returns the faces that have the
+// corners and the orientation of an earlier one: ascending indices into `topology`. If there are any, `neighbours` is
+// not valid.
 std::vector<int32_t> pair_edges(Topology& topology, Report& report);
 
 // Fills `owners`.
 void assign_owners(Topology& topology);
 
-// Positions in double, [distinct, 3] relative to the surface's centre, for the time of building.
+// Positions in double, [distinct, 3] relative to the surface's centre; used only while building.
 using Points = Array<double>;
 Points place(const double* vertices, const Topology& topology, Surface& surface, Report& report);
 
@@ -69,20 +70,21 @@ struct Leaves {
 };
 // Fills `normals` and `vertex_normals` of the surface, volume and area of the report.
 std::shared_ptr<Leaves> fit_leaves(const Points& points, const Topology& topology, Surface& surface, Report& report);
-// Boxes of all levels but the lowest.
+// Computes the boxes of all levels but the lowest.
 void fit_nodes(Leaves& leaves);
-// Bounds are widened by this fraction of the extent: positions and values computed from them are rounded.
+// Bounds are widened by this fraction of the extent, since positions and values computed from them are rounded.
 inline constexpr float kWiden = 4e-7f;
-// A missing child is this far away.
+// The distance of missing children.
 inline constexpr float kFar = 1e18f;
 
-// Tree::dipoles of so many triangles.
+// Computes Tree::dipoles; `faces` is the number of triangles.
 Array<float> fit_dipoles(const Leaves& leaves, int64_t faces);
 
-// Owners of vertices that no face uses, and that faces of several chunks use; others are numbers of chunks.
+// The owner of a vertex that no face uses, and of one that several chunks use; other owners are numbers of chunks.
 inline constexpr uint8_t kNobody = 255, kEverybody = 254;
 
-// Runs of leaves that are fitted together: fixed by their number, so that sums do not depend on the threads.
+// Runs of leaves that are fitted together. They depend only on the number of leaves, so that sums do not depend on the
+// number of threads.
 struct Chunks {
   int32_t leaves, length, count;
 

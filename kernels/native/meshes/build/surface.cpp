@@ -1,4 +1,4 @@
-// Positions of vertices, and the parts of the tree that sum their normals.
+// Computes positions of vertices, and which chunk of the leaves sums each vertex normal.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

@@ -31,7 +31,7 @@ uint32_t hash_of(const double* p) {
 
 bool same(const double* a, const double* b) { return a[0] == b[0] && a[1] == b[1] && a[2] == b[2]; }
 
-// first[v] = lowest vertex at the place of v, of the entries of one bin, whose vertices ascend.
+// Sets first[v] to the lowest vertex at the position of v, for the entries of one bin, which are sorted by vertex.
 void find_first(const double* vertices, const Hashed* entries, int64_t count, int32_t* first) {
   const uint32_t mask = std::bit_ceil(static_cast<uint64_t>(count) * 2 + 2) - 1;
   std::vector<Hashed> table(static_cast<std::size_t>(mask) + 1, Hashed{0, -1});
@@ -47,7 +47,7 @@ void find_first(const double* vertices, const Hashed* entries, int64_t count, in
   }
 }
 
-// Numbers the vertices that are the first of their place, and gives the others the number of that.
+// Numbers the first vertex at each position; the others at it get the same number.
 void number(const int32_t* first, int64_t count, Topology& topology) {
   const int parts = parts_for(count);
   const auto from = [&](int p) { return count * p / parts; };

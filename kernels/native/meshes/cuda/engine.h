@@ -14,14 +14,14 @@
 
 namespace lumigrad::meshes {
 
-// A mesh on the device. Topology, normals and dipoles come from the host's Mesh, and so does the order of triangles:
-// the host's splits take fewer visits than what a device sorts quickly. Triangles and boxes are made here, of the
-// positions. It is used on the stream that it was made on, or where that has been waited for; like all of DeviceBuffer
-// it must not go before what other streams do with it.
+// A mesh on the device. Topology, normals, dipoles and the order of triangles are copied from the host's Mesh: searches
+// visit fewer nodes with the host's splits than with an order that a device computes quickly. Triangles and boxes are
+// computed on the device from the positions. Other streams than the one that it was built on must wait for that stream
+// before they use it, and must have finished with it before it is destroyed (see DeviceBuffer).
 class CudaMesh {
  public:
   static std::shared_ptr<const CudaMesh> build(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream);
-  // For a Mesh that came of mesh.moved() without being rebuilt: the topology stays where it is.
+  // For a Mesh that Mesh::moved() returned without rebuilding it: the topology on the device is shared.
   std::shared_ptr<const CudaMesh> moved(const Mesh& mesh, DeviceStaging& staging, cudaStream_t stream) const;
   Tree tree() const { return tree_; }  // Pointers are to the device's memory.
   std::size_t bytes() const;
@@ -37,13 +37,13 @@ class CudaMesh {
   Tree tree_{};
 };
 
-// What calls share on a device. One call at a time.
+// State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   DeviceStaging staging;
 };
 
-// Works on the current device; Obstacle::tree of the world's meshes are of CudaMesh, grids on the device. The timer's
-// stage is "query".
+// Works on the current device. The world's meshes have the trees of CudaMesh, and its grids are in the device's memory.
+// The timer's stage is "query".
 DeviceTimer cuda_evaluate(const World& world, const Spheres& spheres, const Settings& settings, const Outputs& outputs,
                           CudaWorkspace& workspace, cudaStream_t stream);
 

@@ -9,8 +9,6 @@
 namespace lumigrad::meshes {
 namespace {
 
-// The result of searching one obstacle from one position of a row.
-
 __device__ inline Vec<float> vector_of(const float* numbers) { return {numbers[0], numbers[1], numbers[2]}; }
 
 __device__ inline bool is_inside(const Obstacle& mesh, const RowLanes& lanes, Vec<float> p) {
@@ -18,7 +16,8 @@ __device__ inline bool is_inside(const Obstacle& mesh, const RowLanes& lanes, Ve
   return mesh.sign == Sign::winding && inside_by_winding(mesh.tree, lanes, p);
 }
 
-// A point that cannot be in the mesh may stop at its limit; one that may be deep in it, if that counts, may not.
+// The search stops at `limit`, unless the point may be inside the mesh and its depth is needed: the closest surface may
+// then be farther away.
 template <Mode kMode>
 __device__ inline Sight look_at_mesh(const Obstacle& mesh, const RowLanes& lanes, Vec<float> p, float limit, int hint) {
   const Tree& tree = mesh.tree;
@@ -41,8 +40,8 @@ __device__ inline Sight look_at_mesh(const Obstacle& mesh, const RowLanes& lanes
   return sight;
 }
 
-// From `p` in the obstacle's frame, as far as `limit`; `hint` is a slot that was seen nearby, or -1. A function of its
-// own, since a row looks from several places in its code.
+// Searches an obstacle from `p`, in its frame, up to the distance `limit`; `hint` is a slot that was found nearby, or
+// -1. Not inlined, since a row calls it from several places.
 template <Mode kMode>
 __device__ __noinline__ Sight look(const Obstacle& obstacle, RowLanes lanes, Vec<float> p, float limit, int hint) {
   if (obstacle.shape == Shape::mesh) return look_at_mesh<kMode>(obstacle, lanes, p, limit, hint);
@@ -59,10 +58,10 @@ __device__ __noinline__ Sight look(const Obstacle& obstacle, RowLanes lanes, Vec
 
 constexpr unsigned kThreads = 128;
 constexpr unsigned kRowsOfBlock = kThreads / kWide;
-// At least so many blocks at a time: a search mostly waits for memory, and what a row keeps meanwhile may go there too.
+// Least number of resident blocks: a search is bound by memory latency, so that occupancy is worth spilled registers.
 constexpr unsigned kBlocks = 5;
 
-// Passed to kernels by value; obstacles and where environments begin are on the device.
+// Passed to kernels by value; pointers are to the device's memory.
 struct Call {
   const Obstacle* obstacles;
   const int32_t* begin;
@@ -70,10 +69,10 @@ struct Call {
   Spheres spheres;
   Settings settings;
   Outputs out;
-  bool costs, closest;  // Wanted.
+  bool costs, closest;  // Whether each is requested.
 };
 
-// The sums of one row for the gradients of poses, an entry for each of the first lanes.
+// The sums of one row for the gradients of poses: each of the first kMomentDoubles lanes has one.
 struct Moments {
   const RowLanes& lanes;
   double sum = 0.0;

@@ -1,4 +1,4 @@
-// Meshes on the device: from positions to triangles and boxes, level by level.
+// Meshes on the device: computes triangles and boxes from positions, level by level.
 #include <algorithm>
 
 #include "common/cuda/launch.h"
@@ -18,7 +18,8 @@ struct BoxPair {
   float low[3], high[3];
 };
 
-// The box around those of all lanes, by the first of them to place `child` of the nodes from `boxes` on.
+// Encloses the boxes of all lanes; the first lane stores the result as child `child` of the nodes that begin at
+// `boxes`.
 __device__ void store_enclosing(BoxPair box, float margin, float* boxes, int64_t child, const RowLanes& lanes) {
   float* to = boxes + child / kWide * kBoxStride + child % kWide;
 #pragma unroll
@@ -35,7 +36,7 @@ __device__ void store_missing(float* boxes, int64_t child, const RowLanes& lanes
   }
 }
 
-// Sixteen lanes for each leaf, and for each place of one that is missing.
+// Sixteen lanes for each leaf, missing ones included.
 __global__ void __launch_bounds__(kThreads)
     leaves_kernel(const float* positions, float rounder, const int32_t* corners, int64_t leaves, int64_t places,
                   float margin, float* triangles, float* boxes) {
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   store_enclosing(box, margin, boxes, leaf, lanes);
 }
 
-// The same for the nodes of the level below.
+// Sixteen lanes for each node of the level below, missing ones included.
 __global__ void __launch_bounds__(kThreads)
     nodes_kernel(const float* below, int64_t nodes, int64_t places, float* boxes) {
   const int64_t node = int64_t{blockIdx.x} * kGroups + threadIdx.x / kWide;
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   store_enclosing(box, 0.0f, boxes, node, lanes);
 }
 
-// In pieces, so that the host's side of the copies is used again and again.
+// Copies in pieces, so that the host's staging memory stays small and is reused.
 template <class T>
 DeviceBuffer<T> upload(const T* values, std::size_t count, DeviceStaging& staging, cudaStream_t stream) {
   constexpr std::size_t kPiece = (std::size_t{4} << 20) / sizeof(T);

@@ -1,4 +1,4 @@
-// Traversals of the hierarchy of a mesh: for the closest triangle, the first hits of rays, and winding numbers.
+// Traversals of the hierarchy of a mesh: the closest triangle, the first hits of rays, and winding numbers.
 #pragma once
 
 #include "meshes/cuda/lanes.cuh"
@@ -9,7 +9,7 @@
 
 namespace lumigrad::meshes {
 
-// Larger than all distances of existing boxes, smaller than those of missing children; squared.
+// A squared distance above all those to existing boxes and below those to missing children.
 inline constexpr float kNoLimit = 1e34f;
 
 // A row of 16 numbers, one for each lane.
@@ -17,10 +17,10 @@ __device__ inline Vec<float> vector_of_lane(const float* rows, int lane) {
   return {rows[lane], rows[kWide + lane], rows[2 * kWide + lane]};
 }
 
-// Looks into nodes and leaves, nearest first, until none is left below `search.limit`:
-//   float bound(const float* boxes, int64_t node)  of the lane's child: nothing in it is below this
+// Visits nodes and leaves depth first, the nearest child first, as long as their bounds are below `search.limit`:
+//   float bound(const float* boxes, int64_t node)  returns a lower bound for all that the lane's child contains
 //   void leaf(int64_t leaf)                        may lower the limit, the same for all lanes
-// What waits at each level is in the lanes that it belongs to; the places follow from the tree's shape.
+// Each lane keeps the bounds of its own unvisited children, one per level; node numbers follow from the tree's shape.
 template <class Search>
 __device__ inline void descend(const Tree& tree, const RowLanes& lanes, Search& search) {
   float waiting[kMaxLevels];
@@ -33,7 +33,7 @@ __device__ inline void descend(const Tree& tree, const RowLanes& lanes, Search& 
   };
   open();
   while (true) {
-    // The number of the lane takes the place of the last bits: which of nearly equal bounds is first does not matter.
+    // The lane's number replaces the last bits of its bound: the order of nearly equal bounds does not matter.
     const float bound = waiting[level] < search.limit ? waiting[level] : INFINITY;
     const int key = lanes.least((bits(bound) & ~(kWide - 1)) | lanes.lane);
     if (key >= bits(INFINITY)) {
@@ -60,7 +60,7 @@ struct ClosestSearch {
   const RowLanes& lanes;
   Vec<float> p;
   float limit;
-  int slot;  // -1: there is none
+  int slot;  // -1: none was found.
 
   __device__ float bound(const float* boxes, int64_t) const {
     return squared_distance_to_box(p, vector_of_lane(boxes, lanes.lane), vector_of_lane(boxes + 3 * kWide, lanes.lane));
@@ -77,7 +77,7 @@ struct ClosestSearch {
   }
 };
 
-// `hint`: a slot that may be close, -1: none.
+// `hint` is a slot that may be close, or -1.
 __device__ inline int closest_slot(const Tree& tree, const RowLanes& lanes, Vec<float> p, float limit, int hint) {
   ClosestSearch search = {tree, lanes, p, limit, -1};
   if (hint >= 0) search.leaf(hint / kWide);
@@ -85,14 +85,14 @@ __device__ inline int closest_slot(const Tree& tree, const RowLanes& lanes, Vec<
   return search.slot;
 }
 
-// What the ray from a point along an axis meets first; coordinates are turned round so that it is the first.
+// The first hit of the ray from a point along an axis; coordinates are permuted so that this axis is the first.
 struct RaySearch {
   const Tree& tree;
   const RowLanes& lanes;
   Vec<float> p;
-  int rows[3];  // Where the turned coordinates are, in floats.
+  int rows[3];  // Offsets of the permuted coordinates, in floats.
   float limit;
-  bool back;
+  bool back;  // The hit is on the back of a face.
 
   __device__ Vec<float> vector(const float* at) const {
     return {at[rows[0] + lanes.lane], at[rows[1] + lanes.lane], at[rows[2] + lanes.lane]};
@@ -110,7 +110,7 @@ struct RaySearch {
   }
 };
 
-// Two of the rays along +x, +y and +z meet the back of a face first (spec section 2).
+// Whether at least two of the rays along +x, +y and +z hit the back of a face first (spec section 2).
 __device__ inline bool inside_by_rays(const Tree& tree, const RowLanes& lanes, Vec<float> p) {
   const float at[3] = {p.x, p.y, p.z};
   int votes = 0;
@@ -123,7 +123,7 @@ __device__ inline bool inside_by_rays(const Tree& tree, const RowLanes& lanes, V
   return votes >= 2;
 }
 
-// Adds up the winding number: parts that are far at once, and the triangles of those that are not.
+// Sums the winding number: far parts of the mesh by their expansions, near ones triangle by triangle.
 struct WindingSearch {
   const Tree& tree;
   const RowLanes& lanes;
@@ -131,6 +131,7 @@ struct WindingSearch {
   float total;  // The lane's.
   static constexpr float limit = 1.0f;
 
+  // Adds the lane's child if it is far; otherwise returns a bound below the limit, so that it is visited.
   __device__ float bound(const float*, int64_t node) {
     const float* d = tree.dipoles + node * (kDipoleFloats * kWide);
     const Vec<float> r = vector_of_lane(d + kDipoleCentre * kWide, lanes.lane) - p;

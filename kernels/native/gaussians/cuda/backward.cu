@@ -5,7 +5,7 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Sums over the pixels, of every item.
+// Sums the gradients of every item over its pixels.
 void blend_backward(const CudaCall& call, const CudaRecords& records, const CudaPass& pass, const Upstream& upstream,
                     CudaRows& rows, cudaStream_t stream) {
   const auto items = static_cast<std::size_t>(call.views) * call.scene.count;

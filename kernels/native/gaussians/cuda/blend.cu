@@ -12,8 +12,8 @@ struct Pixel {
   float transmittance = 1.0f;
   float sums[kFeatures] = {};
   int contributors = 0;
-  int recent = -1;  // Number in the batch of the last contributor.
-  int last = 0;     // One past the last contributor's position in the list, of the batches before.
+  int recent = -1;  // The last contributor's number in the current batch; -1: none.
+  int last = 0;     // One past the position in the list of the last contributor from earlier batches; 0: none.
   bool active;
 };
 

@@ -11,13 +11,13 @@ namespace {
 
 constexpr int power_of_two(int n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
 
-// A warp's sums for each of the 32 Gaussians that the tile is at.
+// Each warp's sums for the 32 Gaussians that the tile processes at a time.
 template <int kFeatures>
 struct RowSums {
   static constexpr int kFeaturesRoom = power_of_two(kFeatures);
   static constexpr int kRow = gradient_row::kFeatures + kFeaturesRoom;
   SharedArray<float, kTileWarps * kWarp * kRow> sums;
-  SharedArray<unsigned, kTileWarps> filled;  // Which of the 32 have sums, as bits.
+  SharedArray<unsigned, kTileWarps> filled;  // The Gaussians that have sums, as bits.
 
   template <int kCount>
   __device__ void put(int slot, int field, float (&values)[kCount]) {
@@ -42,15 +42,15 @@ struct RowSums {
 
 __device__ inline float value_at(const float* image, int64_t index) { return image != nullptr ? image[index] : 0.0f; }
 
-// What a pixel's images are differentiated with.
+// The upstream gradients of a pixel.
 struct PixelUpstream {
   const Upstream& up;
   Features features;
   const float* background;  // [D] or null: 0
   int64_t index;
-  float transmittance;       // What all Gaussians left.
+  float transmittance;       // The final one.
   float depth;               // Gradient of the accumulated depth.
-  float transmittance_only;  // Of the final transmittance, but for what the background sends.
+  float transmittance_only;  // Gradient of the final transmittance, without the background's part.
 
   __device__ PixelUpstream(const CudaCall& call, const Features& blended, const Upstream& upstream, int view,
                            int64_t pixel)
@@ -75,9 +75,9 @@ struct PixelUpstream {
   }
 };
 
-// A pixel in the round of features from number `first` on. Gradients are linear in those of the features, so that
-// rounds add up; the first one brings along what the final transmittance sends. Absolute values do not add up: for them
-// `whole` goes with all features through the first round.
+// The state of a pixel in the round that begins at feature `first`. Gradients are linear in those of the features, so
+// that rounds add up; the first round includes the gradient of the final transmittance. Absolute values do not add up:
+// `whole` takes all features into account in the first round.
 template <int kFeatures>
 struct PixelRound {
   float gradient[kFeatures];
@@ -109,13 +109,13 @@ struct Tile {
   GaussianBatch& batch;
   RowSums<kFeatures>& sums;
   TileList list;
-  int last;   // Of the pixel's visits: places in the list below it.
-  int first;  // Feature of the round.
+  int last;   // The pixel visits the positions in the list below this one.
+  int first;  // The round's first feature.
 
   __device__ bool wants_whole() const { return kFeatures > kInlineFeatures && rows.wants_abs && first == 0; }
 };
 
-// The exponent's gradient with all features taken into account.
+// The gradient of the exponent, all features taken into account.
 template <int kFeatures>
 __device__ inline float whole_gradient(const Tile<kFeatures>& tile, int i, float full, float toward, bool fork,
                                        PixelRound<kFeatures>& pixel) {
@@ -126,7 +126,8 @@ __device__ inline float whole_gradient(const Tile<kFeatures>& tile, int i, float
   return visit_backward(full, tile.limits.alpha_max, fork, toward, pixel.whole).v_sigma;
 }
 
-// Number `i` of the batch in one pixel; returns whether it took part. `geometry` is laid out as gradient_row.
+// Differentiates Gaussian `i` of the batch in one pixel; returns whether it contributed. `geometry` is laid out as
+// gradient_row.
 template <int kFeatures>
 __device__ inline bool visit(const Tile<kFeatures>& tile, int i, PixelRound<kFeatures>& pixel,
                              float (&geometry)[gradient_row::kFeatures], float& weight) {
@@ -156,7 +157,8 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, PixelRound<kFea
   return true;
 }
 
-// The warp's part in up to 32 Gaussians from number `begin` of the batch on, the farthest first.
+// Sums the gradients of the warp's pixels for up to 32 Gaussians of the batch, from number `begin` on, the farthest
+// first.
 template <int kFeatures>
 __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int count, PixelRound<kFeatures>& pixel) {
   unsigned filled = 0;
@@ -179,7 +181,8 @@ __device__ inline void visit_group(const Tile<kFeatures>& tile, int begin, int c
   if (lane_index() == 0) tile.sums.filled[static_cast<int>(threadIdx.x) / kWarp] = filled;
 }
 
-// Adds the tile's sums to the rows of its Gaussians, or writes those of its pairs. All threads of the block share it.
+// Adds the tile's sums to the rows of its Gaussians, or writes them to the rows of its pairs. The threads of the block
+// share the work.
 template <int kFeatures>
 __device__ inline void hand_over(const Tile<kFeatures>& tile, int begin, int count) {
   constexpr int kRow = RowSums<kFeatures>::kRow;
@@ -205,7 +208,7 @@ __device__ inline void hand_over(const Tile<kFeatures>& tile, int begin, int cou
   }
 }
 
-// The largest value of the block, to every thread.
+// Returns the largest value of the block to every thread.
 __device__ inline int block_max(int value) {
   __shared__ SharedArray<int, kTileWarps> largest;
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -228,7 +231,7 @@ __global__ void __launch_bounds__(kTilePixels)
   const TilePixel place = tile_pixel(lists, call.width, call.height);
   const PixelPlace at(call, place);
   const Limits limits(call.settings);
-  // Pixels beyond the film read the first pixel and visit nothing.
+  // Threads outside the image read its first pixel and visit no Gaussian.
   const PixelUpstream up(call, records.features, upstream, place.view, place.on_film ? at.index : 0);
   Tile<kFeatures> tile{call, records, lists, rows, limits, at, up, batch, sums, TileList(lists), 0, 0};
   if (place.on_film) tile.last = lasts[at.index];
@@ -245,7 +248,7 @@ __global__ void __launch_bounds__(kTilePixels)
         hand_over(tile, begin, count);
         __syncthreads();
       }
-      // Also where nothing was fetched: the next batch takes this one's place.
+      // Needed even if nothing was fetched: the next batch overwrites this one.
       __syncthreads();
     }
   }

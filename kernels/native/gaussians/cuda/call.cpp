@@ -9,10 +9,10 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
-// Arrays of a call, one behind the other.
+// The arrays of a call, one after another in one block of bytes.
 class Packed {
  public:
-  // Where the array begins.
+  // Appends an array; returns its offset in bytes.
   template <class T>
   std::size_t add(const T* from, std::size_t count) {
     const std::size_t begin = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
@@ -30,7 +30,7 @@ class Packed {
   std::vector<unsigned char> bytes_;
 };
 
-// Blocks before each slice.
+// The number of blocks before each slice.
 std::vector<int32_t> blocks_before(const Scene& scene) {
   std::vector<int32_t> blocks(1, 0);
   for (int g = 0; g < scene.slices; ++g) {

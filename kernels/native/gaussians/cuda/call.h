@@ -8,14 +8,14 @@ namespace lumigrad::gaussians {
 
 inline constexpr unsigned kGaussianThreads = 128;
 
-// Passed to kernels by value. Blocks of kGaussianThreads threads go over a scene's Gaussians, a thread each; every
+// Passed to kernels by value. Blocks of kGaussianThreads threads process a scene's Gaussians, one per thread; every
 // block lies in one slice, whose pose it reads once.
 struct CudaCall {
   Settings settings;
-  Scene scene;  // Slices and poses on the device, as all that follows.
+  Scene scene;  // Its slices and poses, like the arrays below, are in the device's memory.
   int views, width, height;
   const View* view;             // [views]
-  const int32_t* lenses;        // [views] of each view, a Lens
+  const int32_t* lenses;        // [views] the Lens of each view
   const int32_t* scene_starts;  // [scenes + 1] into `scene_views`
   const int32_t* scene_views;   // [views] the views of each scene, one scene after another
   const int32_t* slice_blocks;  // [slices + 1] blocks before each slice

@@ -15,20 +15,20 @@
 
 namespace lumigrad::gaussians {
 
-// What calls share on a device. One call at a time.
+// State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
   PairRoom pairs{std::size_t{1} << 28};
   DeviceStaging staging;
 };
 
-// What forward leaves for backward, on the device.
+// What the forward pass retains on the device for the backward pass.
 struct CudaPass {
   Features features;
   TileLists lists{};
   TileBuffers tiles;
   DeviceBuffer<float4> records;       // [V, N, 4], see records.cuh
   DeviceBuffer<float> more_features;  // [V, N, stride], where they do not fit into a record
-  DeviceBuffer<int> lasts;            // [V, H, W] how much of its tile's list a pixel went through
+  DeviceBuffer<int> lasts;            // [V, H, W] one past a pixel's last contributor in its tile's list
 
   std::size_t bytes() const { return tiles.bytes() + records.bytes() + more_features.bytes() + lasts.bytes(); }
 };

@@ -12,14 +12,14 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// The tiles that an ellipse reaches, row by row: where it meets a row of tiles it covers one run of columns.
+// The tiles that an ellipse overlaps, row by row: in each row of tiles they are consecutive.
 struct EllipseTiles {
   Ellipse<float> ellipse;
   PixelRange range;
-  float center;       // Of the first pixel.
-  float above;        // log2 of the largest alpha over the least, widened.
-  float half_height;  // Of the ellipse where alpha is the least; pixels.
-  float peak;         // dy of its rightmost point; that of the leftmost is the opposite.
+  float center;       // Coordinate of the first pixel's centre.
+  float above;        // log2 of the largest alpha over alpha_min, with a margin.
+  float half_height;  // Of the ellipse on which alpha is alpha_min; pixels.
+  float peak;         // dy of its rightmost point; its leftmost point has -peak.
 
   __device__ EllipseTiles(const float* record, float log2_alpha_min, float pixel_center)
       : ellipse(ellipse_of<float>(record)), range(range_of(record)), center(pixel_center) {
@@ -32,9 +32,9 @@ struct EllipseTiles {
   __device__ int first_row() const { return range.y0 / kDeviceTile; }
   __device__ int end_row() const { return (range.y1 + kDeviceTile - 1) / kDeviceTile; }
 
-  // Columns of tiles [x, y) that it reaches in a row of tiles. With dx = x - centre and dy = y - centre the edges are
-  // at ux dx = -uy dy +- sqrt(above - (vy dy)^2): concave to the right and convex to the left, so that the outermost
-  // point in a band is the peak or, of the band, what is closest to it.
+  // The columns of tiles [x, y) that it overlaps in a row of tiles. With dx = x - centre and dy = y - centre its
+  // outline is ux dx = -uy dy +- sqrt(above - (vy dy)^2), dx being concave in dy on the right and convex on the left:
+  // the outermost point within a band of rows is the peak, or the point of the band closest to it.
   __device__ uint2 columns(int row) const {
     const int y0 = ::max(row * kDeviceTile, range.y0), y1 = ::min(row * kDeviceTile + kDeviceTile, range.y1) - 1;
     const float low = max(static_cast<float>(y0) + center - ellipse.y, -half_height);
@@ -45,7 +45,7 @@ struct EllipseTiles {
       return fma(-ellipse.uy, dy, side * sqrt(max(fma(-v, v, above), 0.0f))) / ellipse.ux;
     };
     const float right = edge(min(max(peak, low), high), 1.0f), left = edge(min(max(-peak, low), high), -1.0f);
-    // More than rounding costs.
+    // Exceeds the rounding errors.
     const float margin = fma(1e-6f, max(abs(left), abs(right)), 0.01f), x = ellipse.x - center;
     const float first = max(ceilf(x + left - margin), static_cast<float>(range.x0));
     const float last = min(floorf(x + right + margin), static_cast<float>(range.x1 - 1));
@@ -92,8 +92,8 @@ void cuda_bin(const CudaCall& call, const CudaRecords& records, CudaPass& pass, 
   std::optional<std::size_t> room = pairs.expected(items, tiles);
   PairCount& told = pairs.count(items, tiles);
   DeviceBuffer<unsigned> counts = count_tiles(reach, pass.lists, pass.tiles, told, stream);
-  // Tiles that were not listed would go through all Gaussians: that is slow, and leaves no row for each pair, by which
-  // deterministic sums are ordered.
+  // Without lists, every tile would go through all Gaussians: that is slow, and there would be no row for each pair,
+  // which deterministic sums need.
   if (!room || call.settings.deterministic) {
     check(cudaStreamSynchronize(stream), "counting pairs of tiles and Gaussians");
     const std::size_t counted = told.read().value_or(0);

@@ -1,4 +1,4 @@
-// Loads one Gaussian of the scene as the argument of the formulas, and its spherical harmonics into registers.
+// Loads one Gaussian of the scene as the argument of the formulas; evaluates spherical harmonics in registers.
 #pragma once
 
 #include "gaussians/cuda/records.cuh"
@@ -24,7 +24,7 @@ __device__ inline Gaussian<float> gaussian_of(const Scene& scene, int64_t index)
   return g;
 }
 
-// Calls run(lens, covariance) with constants for each lens that the views have.
+// Calls run(lens, covariance), both compile-time constants, for each lens that the views have.
 template <class Run>
 void each_lens(const CudaCallData& data, const Run& run) {
   const auto with = [&](auto lens) {
@@ -41,11 +41,11 @@ void each_lens(const CudaCallData& data, const Run& run) {
   with(std::integral_constant<Lens, Lens::fisheye>());
 }
 
-// Spherical harmonics are in registers.
+// The number of spherical harmonics up to a degree.
 template <int kDegree>
 inline constexpr int kHarmonics = (kDegree + 1) * (kDegree + 1);
 
-// Their values in a direction.
+// Their values in a direction, in registers.
 template <int kDegree>
 struct Harmonics {
   float value[kHarmonics<kDegree>];
@@ -73,7 +73,7 @@ void with_degree(int degree, const Run& run) {
   }
 }
 
-// The given colours of a view, without spherical harmonics.
+// A Gaussian's colour in a view, for scenes that have colours instead of spherical harmonics.
 __device__ inline const float* given_colors(const CudaCall& call, int view, int number) {
   const int64_t count = call.scene.count;
   const int64_t row = call.scene.colors_per_view ? view * count + number : call.view[view].scene * count + number;

@@ -1,4 +1,4 @@
-// The data of its Gaussians that a tile loads, the test whether one overlaps a warp's pixels, and the end of blending.
+// The Gaussians that a tile loads, the test whether one overlaps a warp's pixels, and the condition that ends blending.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"
@@ -6,13 +6,13 @@
 
 namespace lumigrad::gaussians {
 
-// Features that a pixel keeps in registers; where there are more, a tile goes through its list again for the next ones.
+// Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
 inline constexpr int kChunk = 16;
 
 // When a Gaussian contributes to a pixel, and when the pixel ends.
 struct Limits {
   float log2_alpha_min, alpha_max;
-  float ends_below;  // The transmittance; Inria's pixels end below the limit that is set, gsplat's also at it.
+  float ends_below;  // Transmittance. In Inria's renderer pixels end below the limit that is set, in gsplat also at it.
 
   __device__ explicit Limits(const Settings& s)
       : log2_alpha_min(log2_positive(s.alpha_min)),
@@ -20,7 +20,7 @@ struct Limits {
         ends_below(s.inria ? s.transmittance_min : from_bits(bits(s.transmittance_min) + 1)) {}
 };
 
-// Where a pixel's centre is, and its index in the images.
+// The position of a pixel's centre, and its index in the images.
 struct PixelPlace {
   float x, y;
   int64_t index;
@@ -35,8 +35,8 @@ struct GaussianBatch {
   TileBatch<kRecordQuarters> batch;
   SharedArray<int, kTilePixels> places;
 
-  // Fetches those among the list's next ones, from `position` on, that reach the tile, in order; returns how many. The
-  // threads of the block call it together, and again only after a barrier.
+  // Fetches, in order, those of the list's next Gaussians, from `position` on, that reach the tile; returns their
+  // number. All threads of the block must call it together, and again only after a barrier.
   __device__ int fetch(const TileLists& lists, const TileList& list, const CudaRecords& records, int position) {
     const auto reaches = [&](unsigned item) {
       const PixelRange r = range_of(records.record(item));
@@ -48,11 +48,11 @@ struct GaussianBatch {
 
   __device__ const float* record(int i) { return batch.record(i); }
   __device__ unsigned item(int i) { return batch.items[i]; }
-  // Where it is in the tile's list.
+  // Its position in the tile's list.
   __device__ int place(int i) { return places[i]; }
 
-  // Which of the 32 from `begin` on reach into the warp's pixels, as bits. The whole warp calls it; `pixel` is the
-  // lane's own.
+  // Those of the 32 Gaussians from `begin` on that overlap the warp's pixels, as bits. The whole warp must call it;
+  // `pixel` is the lane's own.
   __device__ unsigned reaching(int begin, int count, const PixelPlace& pixel, const Limits& limits) {
     const int lane = lane_index(), i = begin + lane;
     bool reached = false;
@@ -67,7 +67,8 @@ struct GaussianBatch {
   }
 };
 
-// kFeatures of a Gaussian of the batch from feature `first` on: of its record, or those in an array of their own.
+// Loads kFeatures features, from number `first` on, of a Gaussian of the batch: from its record, or from the separate
+// array of features.
 template <int kFeatures>
 __device__ inline void load_features(const CudaRecords& records, GaussianBatch& batch, int i, int first,
                                      float (&to)[kFeatures]) {
@@ -89,7 +90,7 @@ __device__ inline void load_features(const CudaRecords& records, GaussianBatch& 
   }
 }
 
-// Calls run(std::integral_constant<int, n>()) with how many features a pixel keeps at a time.
+// Calls run(std::integral_constant<int, n>()), n being the number of features that a pixel keeps at a time.
 template <class Run>
 void with_features(int total, const Run& run) {
   if (total <= 1) return run(std::integral_constant<int, 1>());

@@ -7,13 +7,13 @@
 namespace lumigrad::gaussians {
 namespace {
 
-// Keys that sort as the floats do, negative ones included.
+// A key that sorts like the float, negative ones included.
 __device__ inline unsigned sortable(float depth) {
   const unsigned b = __float_as_uint(depth);
   return b ^ ((b >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-// The outputs that callers may request beside the images; 0 where culled.
+// Writes the outputs per Gaussian that callers may request beside the images; 0 where it is culled.
 __device__ inline void write_outputs(const Outputs& out, int64_t item, const Projected<float>& g) {
   const auto seen = [&](float value) { return g.visible ? value : 0.0f; };
   if (out.radii != nullptr) {
@@ -33,7 +33,7 @@ __device__ inline void write_outputs(const Outputs& out, int64_t item, const Pro
   if (out.projected_opacities != nullptr) out.projected_opacities[item] = seen(g.opacity);
 }
 
-// Features but for the colours, which are written later.
+// Writes a record without its colours, which are written later.
 __device__ inline void write_record(const CudaRecords& to, int64_t item, const Projected<float>& g, unsigned columns,
                                     unsigned rows) {
   float4* record = to.records + kRecordQuarters * item;
@@ -79,7 +79,7 @@ void cuda_project(const CudaCallData& data, const CudaRecords& records, const Ou
   });
 }
 
-// The colours of the records: given ones, or spherical harmonics in the direction of the camera.
+// The colours of the records: the scene's colours, or spherical harmonics in the direction from the camera.
 namespace {
 
 __global__ void __launch_bounds__(kGaussianThreads)

@@ -11,11 +11,11 @@ namespace {
 
 inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp;
 
-// A Gaussian of a view, and what the view sends to it: a row of sums over its pixels, or nothing.
+// A Gaussian in a view, with the row of sums over its pixels.
 struct Receiver {
-  const float* row;  // Its sums.
+  const float* row;
   int64_t item;
-  bool receives;  // From pixels, or from upstream gradients of the projected means.
+  bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
 
   __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& rows, bool extra, int view,
                       int number)
@@ -32,11 +32,11 @@ struct Receiver {
   __device__ float feature(int f) const { return row[gradient_row::kFeatures + f]; }
 };
 
-// Writes a sum at the first time, and adds to it later.
+// Writes the first term of a sum, or adds a later one (`add`).
 __device__ inline void put(float* to, float value, bool add) { *to = add ? *to + value : value; }
 
-// Sums 32 values of each thread over the block, and writes them to `to` but for those below `from` and from `end` on.
-// The threads of the block call it together, and again only after a barrier.
+// Sums 32 values of each thread over the block, and writes the sums number `from` to `end` - 1 to `to`. All threads of
+// the block must call it together, and again only after a barrier.
 __device__ inline void put_block_sums(float (&values)[kWarp], int from, int end, double* to) {
   __shared__ SharedArray<float, kGaussianWarps * kWarp> partial;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
@@ -73,7 +73,7 @@ struct Received {
     }
   }
 
-  // `add`: add to the gradients of another lens.
+  // `add`: adds to gradients that were written for another lens.
   __device__ void write(const Gradients& to, int64_t index, bool add) const {
     const auto store = [&](float* array, int width, const auto&... values) {
       if (array == nullptr) return;
@@ -193,7 +193,7 @@ void cuda_project_backward(const CudaCallData& data, const CudaRecords& records,
 // Gradients of colours, or of spherical harmonics and their direction.
 namespace {
 
-// Of colours that are given for each view.
+// Gradients of colours that are given for each view.
 __global__ void __launch_bounds__(kGaussianThreads)
     view_colors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                        const __grid_constant__ CudaRows rows, float* to) {
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   for (int c = 0; c < channels; ++c) to[from.item * channels + c] = from.receives ? from.feature(c) : 0.0f;
 }
 
-// Of colours that all views share.
+// Gradients of colours that all views share.
 __global__ void __launch_bounds__(kGaussianThreads)
     scene_colors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                         const __grid_constant__ CudaRows rows, float* to) {
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kGaussianThreads)
   }
 }
 
-// One view's part: writes or adds to the coefficients' gradients, and returns that of the mean.
+// The terms of one view: writes or adds those of the coefficients' gradients, and returns that of the mean's gradient.
 template <int kDegree>
 __device__ inline Triple<float> harmonics_backward(const CudaCall& call, const CudaRecords& records,
                                                    const Receiver& from, const Pose& pose, int64_t index, bool add,
@@ -250,7 +250,7 @@ __device__ inline Triple<float> harmonics_backward(const CudaCall& call, const C
   return direction_backward(direction, slope);
 }
 
-// The gradients of coefficients from `begin` on are 0.
+// Sets the gradients of the coefficients from number `begin` on to 0.
 __device__ inline void clear_coefficients(const Scene& scene, int64_t index, int begin, float* to_sh) {
   if (to_sh == nullptr) return;
   float* row = to_sh + index * scene.coefficients * scene.channels;

@@ -7,13 +7,13 @@
 
 namespace lumigrad::gaussians {
 
-// In place of half the ellipse's size a record holds the pixels that it may reach, as bits: x0 | x1 << 16 and
-// y0 | y1 << 16. Both are 0 where none is reached, and kCulled where the Gaussian was culled.
+// In place of the ellipse's half width and half height a record holds the range of pixels that it may reach, as bits:
+// x0 | x1 << 16 and y0 | y1 << 16. Both are 0 if it reaches none; columns are kCulled if the Gaussian was culled.
 inline constexpr int kColumns = record::kHalfWidth, kRows = record::kHalfHeight;
 inline constexpr unsigned kCulled = 0xFFFFFFFFu;
 inline constexpr int kRecordQuarters = kRecordFloats / 4;
 
-// Passed to kernels by value. A record is item view * count + number.
+// Passed to kernels by value. The record of a Gaussian in a view is number view * count + number: its item.
 struct CudaRecords {
   Features features;
   int stride;            // Of more_features; 0: the features are in the records.
@@ -26,7 +26,7 @@ struct CudaRecords {
   }
 };
 
-// Floats of an item's features in an array of their own, whole groups of four; 0 where they fit into the record.
+// Floats per item in the separate array of features, a multiple of four; 0 if the features fit into the record.
 constexpr int feature_stride(const Features& features) {
   return features.total() > kInlineFeatures ? (features.total() + 3) / 4 * 4 : 0;
 }

@@ -1,4 +1,4 @@
-// Sums in a fixed order: of a Gaussian's pairs, of the background, of the blocks of Gaussians.
+// Sums in a fixed order: over a Gaussian's pairs, over pixels for the background, over blocks of Gaussians.
 #include <bit>
 
 #include "common/cuda/launch.h"
@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kGroups = kThreads / block_sum::kFields;
-// Parts that the pixels of a view are shared by; each is a block.
+// The parts into which a view's pixels are split; each has a block of threads.
 constexpr int kParts = 128;
 
-// A thread per float of a row; `pairs` are those of each item, one item after another.
+// A thread per float of a row; `pairs` lists the pairs of one item after another.
 __global__ void pairs_kernel(const unsigned* starts, const unsigned* pairs, std::size_t floats, CudaRows rows) {
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= floats) return;
@@ -51,7 +51,7 @@ __global__ void background_total_kernel(const double* partial, int channels, int
   background[i] = static_cast<float>(sum);
 }
 
-// The blocks of a view and slice: a lane per field, the warps share the blocks.
+// Sums over the blocks of a view and slice: a lane per field; the warps share the blocks.
 __global__ void __launch_bounds__(kThreads)
     slices_kernel(const __grid_constant__ CudaCall call, const double* block_sums, double* slice_sums) {
   __shared__ SharedArray<double, kThreads> partial;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   slice_sums[static_cast<int64_t>(blockIdx.x) * block_sum::kFields + field] = sum;
 }
 
-// A thread per view: what belongs to a slice's pose, and what belongs to the view.
+// A thread per view: writes the gradients of each slice's pose, and those of the view.
 __global__ void views_kernel(const __grid_constant__ CudaCall call, const double* slice_sums, Gradients to) {
   const int view = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (view >= call.views) return;
@@ -96,7 +96,7 @@ void cuda_sum_pairs(const TileLists& lists, std::size_t items, const CudaRows& r
   DeviceBuffer<unsigned> numbers(pairs, stream), sorted(pairs, stream), by_item(pairs, stream),
       starts(items + 1, stream);
   number(numbers, stream);
-  // Pairs are listed by tile; sorted by item they keep this order.
+  // Pairs are listed by tile; the sort by item is stable and keeps this order.
   sort_pairs(lists.entries, sorted.data(), numbers.data(), by_item.data(), static_cast<int>(pairs), 0,
              std::bit_width(items), stream);
   find_starts(sorted, 0, static_cast<unsigned>(items + 1), starts.data(), stream);

@@ -7,10 +7,10 @@ namespace lumigrad::spheres {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// Blocks that share the spheres; each adds its camera sums once.
+// The most blocks that share the spheres; each adds its camera sums once.
 constexpr unsigned kMaxBlocks = 1024;
 
-// Sums of doubles over the block, added to `to`.
+// Adds the block's sums to `to`.
 template <int V>
 __device__ void add_doubles(const double (&values)[V], double* to) {
   __shared__ SharedArray<double, kThreads / kWarp * V> partial;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void totals_kernel(Camera camera, Settings settings, Scene scene, CudaRows from, Gradients to) {
   double* sums = from.sums;
   if (settings.exact) {
-    // Sums of dL/de e: the pairs' are relative to M, and their terms in M sum to minus that of the background.
+    // The sums of e dL/de. Those of the pairs are relative to M; their terms in M add up to minus the background's.
     const double range = camera.z_max64 - camera.z_min64;
     sums[17] = (sums[kPairExponent] - sums[kBackgroundMaximum]) / range;
     sums[18] = -(sums[kPairExponent] + sums[kBackgroundExponent]) / settings.gamma64;
@@ -110,7 +110,7 @@ DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const 
   const auto n = static_cast<std::size_t>(scene.count);
   const int width = cuda_row_width(scene.channels);
   DeviceBuffer<float> rows(n * static_cast<std::size_t>(width), stream);
-  // The last block of 8 channels is added up as a whole.
+  // The background's channels are added in groups of 8, so that the last group may extend beyond the channels.
   DeviceBuffer<double> sums(kBackgroundColor + static_cast<std::size_t>(scene.channels) + kCudaRow, stream);
   const auto clear = [&](void* data, std::size_t bytes) {
     if (bytes > 0) check(cudaMemsetAsync(data, 0, bytes, stream), "clearing sums");

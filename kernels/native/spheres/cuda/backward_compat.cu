@@ -13,7 +13,7 @@ __device__ inline int tracked_id(const float* info, int slot, bool on_film, int 
   return static_cast<unsigned>(id) < static_cast<unsigned>(spheres) ? id : -1;
 }
 
-// In how many pixels each sphere was tracked: the weights of camera terms need it beforehand.
+// Counts the pixels in which each sphere was tracked, on which the weights of camera terms depend.
 __global__ void __launch_bounds__(kTilePixels) count_kernel(Camera camera, Settings settings, Scene scene,
                                                             const float* infos, CudaPrepared prepared, CudaRows to) {
   const TilePixel place = tile_pixel(prepared.lists, camera.width, camera.height);
@@ -33,7 +33,7 @@ __device__ inline float channel(const Scene& scene, const float* record, int id,
   return scene.colors[static_cast<int64_t>(id) * scene.channels + c];
 }
 
-// A pixel's upstream gradient, and the image that it had.
+// A pixel's upstream gradient, and its colour in the forward pass.
 template <int kChannels>
 struct PixelUpstream {
   const float* gradient;  // [K]; null off the film
@@ -56,7 +56,7 @@ struct PixelUpstream {
   __device__ float of(int c) const { return gradient != nullptr && c < channels ? gradient[c] : 0.0f; }
 };
 
-// The colours that do not fit into the first 8 columns of a row. The whole warp calls it.
+// Adds the colours that do not fit into the first 8 columns of a row. The whole warp must call it.
 template <class Up>
 __device__ inline void add_more_colors(const CudaRows& to, int id, const Up& up, float share) {
   for (int column = kCudaRow; column < to.width; column += kCudaRow) {

@@ -13,13 +13,13 @@ __device__ inline float channel(const Scene& scene, const float* record, unsigne
   return scene.colors[static_cast<int64_t>(id) * scene.channels + c];
 }
 
-// The data of a pixel before the iteration over its spheres.
+// The upstream gradients of a pixel, and its state at the end of the forward pass.
 template <int kChannels>
 struct PixelUpstream {
   const float* gradient;  // dL/d colour, [K]; null: 0
   int channels;
-  int stop = 0;        // Spheres of this rank and behind were not visited.
-  int closest = -1;    // The sphere that gave the depth
+  int stop = 0;        // Spheres of this and higher ranks were not visited.
+  int closest = -1;    // The sphere whose depth the pixel has; -1: none
   float depth = 0.0f;  // dL/d depth
   float alpha = 0.0f;  // dL/d alpha
   ExactPixel<float> pixel{};
@@ -46,9 +46,9 @@ struct PixelUpstream {
   }
 };
 
-// The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts
-// `pixel.upstream` for the pairs: an upstream gradient of alpha acts like a channel in which spheres are 1
-// and the background 0. The whole block calls it; `view_sums` gets two values.
+// Adds the gradients of the background, which is blended as one more candidate, of exponent e0 and weight exp(e0 - M).
+// Also converts `pixel.upstream` for the pairs: an upstream gradient of alpha acts like a channel in which spheres are
+// 1 and the background 0. Writes `view_sums`. The whole block must call it.
 template <int kChannels>
 __device__ void add_background(const ExactView& view, const Scene& scene, PixelUpstream<kChannels>& up, bool on_film,
                                double* sums, float (&view_sums)[2]) {
@@ -74,7 +74,7 @@ struct PixelSums {
   float ray_x = 0.0f, ray_y = 0.0f, spread = 0.0f;
 };
 
-// One sphere of the batch. The whole warp calls it.
+// Adds the gradients of one sphere of the batch. The whole warp must call it.
 template <bool kOrthogonal, int kChannels>
 __device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, const Scene& scene,
                            const PixelUpstream<kChannels>& up, const float* record, unsigned id, bool looked,

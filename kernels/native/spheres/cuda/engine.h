@@ -11,12 +11,13 @@
 
 namespace lumigrad::spheres {
 
-// Estimates from earlier calls on the same device. One call at a time.
+// Estimates from earlier calls on the same device; only one call may use it at a time.
 struct CudaWorkspace {
   PairRoom pairs{std::size_t{1} << 26};
 };
 
-// Both work on the current device. The timer's stages are "setup", "sort", "bin", "blend" and "finish".
+// Both work on the current device. The timer's stages are "setup", "sort", "bin", "blend" and, of the backward pass,
+// "finish".
 DeviceTimer cuda_forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
                          CudaWorkspace& workspace, cudaStream_t stream);
 DeviceTimer cuda_backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,

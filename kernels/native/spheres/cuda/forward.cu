@@ -5,7 +5,7 @@
 namespace lumigrad::spheres {
 namespace {
 
-// Not inline: it is rarely asked for, and would only cost registers.
+// Not inlined: it is rarely called, and inlining it would cost registers.
 template <bool kExact, bool kOrthogonal>
 __device__ __noinline__ float tracked_share(const Camera& camera, const Settings& settings, const float* record, int x,
                                             int y, float maximum, float low, float denominator) {
@@ -23,7 +23,7 @@ __device__ __noinline__ float tracked_share(const Camera& camera, const Settings
   }
 }
 
-// Ids are written as integers: as floats they are denormals and NaN.
+// Ids are stored as integers: read as floats they are denormals and NaN, which float operations may change.
 template <class Pixel>
 __device__ void write_info(const Pixel& pixel, float maximum, float* info) {
   info[0] = maximum;
@@ -107,7 +107,7 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
         if (!pixel.active || !batch.reaches(i, place)) continue;
         draw_exact<kOrthogonal>(pixel, scene, settings, view, ray, batch.record(i), batch.id(i), batch.ranks[i]);
       }
-      // Whatever follows in the list is behind the last of these.
+      // All later spheres of the list are behind the last one of this group.
       const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
       if (pixel.active && exact_may_stop<float>(camera, settings, exact_near<kOrthogonal>(batch.record(last)),
                                                 remaining, pixel.maximum, pixel.low, pixel.denominator)) {

@@ -8,8 +8,9 @@ namespace lumigrad::spheres {
 
 inline constexpr float kNoTrackedDepth = 3.4e38f;
 
-// Spec 5.3: the closest spheres, ascending by depth; an equal depth goes in front of the older one. There is room for
-// kRoom, of which the first n are wanted; few are kept in registers, for which every index must be known when compiled.
+// The closest spheres, ascending by depth; of equal depths the sphere inserted last is first (spec 5.3). There are
+// kRoom slots, of which the first n are used. Few slots are kept in registers, which requires indices known at compile
+// time.
 template <int kRoom>
 struct CudaTracker {
   static constexpr bool kInRegisters = kRoom <= 8;
@@ -42,7 +43,7 @@ struct CudaTracker {
     }
   }
 
-  // Calls visit(i, id, depth) for the wanted ones, with -1 and -1 where there is none.
+  // Calls visit(i, id, depth) for the first `wanted` slots, with -1 and -1 for an empty one.
   template <class Visit>
   __device__ void each(const Visit& visit) const {
 #pragma unroll kUnroll
@@ -74,7 +75,7 @@ struct CudaColor {
 
 template <>
 struct CudaColor<0> {
-  float* image;  // Null: colour is not wanted.
+  float* image;  // Null: colour is not requested.
 
   __device__ CudaColor(const Scene& scene, float* to) : image(to) {
     for (int c = 0; image != nullptr && c < scene.channels; ++c) image[c] = scene.background[c];
@@ -91,8 +92,8 @@ struct CudaColor<0> {
 
 template <int kChannels, int kRoom>
 struct CudaPixel {
-  float maximum;  // M; exact: its whole part
-  float low;      // Exact: the rest of M. Compat: the remaining weight of the background.
+  float maximum;  // M; exact: its high part.
+  float low;      // Exact: the low part of M. Compat: the remaining weight of the background.
   float denominator = 1.0f;
   float max_near = -1.0f;
   int hits = 0;
@@ -112,7 +113,7 @@ struct CudaPixel {
   }
 };
 
-// A candidate of the pixel (spec 5.1), and the check after the 65th (spec 5.2).
+// Blends a candidate of the pixel (spec 5.1), and after every 65th checks whether the pixel ends (spec 5.2).
 template <bool kOrthogonal, int kChannels, int kRoom>
 __device__ inline void draw_compat(CudaPixel<kChannels, kRoom>& pixel, const Scene& scene, const Settings& settings,
                                    const CompatView& view, const CompatRay<float>& ray, const float* record,
@@ -136,7 +137,7 @@ __device__ inline void draw_compat(CudaPixel<kChannels, kRoom>& pixel, const Sce
   if (static_cast<uint32_t>(pixel.hits) >= settings.max_hits) pixel.active = false;
 }
 
-// A candidate of the pixel; a weightless hit must not raise the maximum.
+// Blends a candidate of the pixel; a hit without weight must not raise the maximum.
 template <bool kOrthogonal, int kChannels, int kRoom>
 __device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scene& scene, const Settings& settings,
                                   const ExactView& view, const ExactRay<float>& ray, const float* record, unsigned id,

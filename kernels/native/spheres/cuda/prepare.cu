@@ -9,7 +9,7 @@ namespace lumigrad::spheres {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// Up to so many spheres, iterating over all of them in each tile is faster than listing them.
+// Up to this number of spheres, iterating over all of them in each tile is faster than listing them.
 constexpr int kFewSpheres = 1024;
 
 struct SetupTarget {

@@ -1,4 +1,4 @@
-// The results of preparing a scene for a view: records, depth order and tile lists; and the data that a tile loads.
+// The results of preparing a scene for a view: records, depth order and tile lists; and the spheres that a tile loads.
 #pragma once
 
 #include "common/cuda/tile_batch.cuh"
@@ -13,7 +13,7 @@ struct CudaPrepared {
   TileLists lists;          // Of ranks.
   const float4* records;    // [N, 4] by sphere
   const uint2* rectangles;  // [N] candidate pixels: x0 | x1 << 16, y0 | y1 << 16
-  const float* area;        // [N] as on the CPU: negative below 3 x 3
+  const float* area;        // [N] compat: area of Pulsar's rectangle, negative if it is below 3 x 3
 };
 
 // Owns what CudaPrepared points to.
@@ -33,14 +33,14 @@ __device__ inline bool overlaps(uint2 r, int x, int y, int width, int height) {
          static_cast<int>(r.y & 0xFFFF)<y + height&& static_cast<int>(r.y >> 16)> y;
 }
 
-// What a tile fetches of its spheres: records, ids and ranks, and the rectangles of their candidate pixels.
+// The spheres that a tile fetches: records, ids, ranks, and the rectangles of their candidate pixels.
 struct SphereBatch {
   TileBatch<4> batch;
   SharedArray<uint2, kTilePixels> rectangles;
   SharedArray<unsigned, kTilePixels> ranks;
 
-  // Fetches the spheres among the list's next ones, from `position` on, that reach the tile, in order; returns how
-  // many. The threads of the block call it together, and again only after a barrier.
+  // Fetches, in order, those of the list's next spheres, from `position` on, that reach the tile; returns their number.
+  // All threads of the block must call it together, and again only after a barrier.
   __device__ int fetch(const CudaPrepared& prepared, const TileList& list, int position) {
     const auto id_of = [&](unsigned rank) { return prepared.lists.order[rank]; };
     const auto reaches = [&](unsigned id) {
@@ -56,7 +56,7 @@ struct SphereBatch {
   __device__ const float* record(int i) { return batch.record(i); }
   __device__ unsigned id(int i) { return batch.items[i]; }
 
-  // Which of the 32 spheres from `begin` on reach into the warp's pixels, as bits. The whole warp calls it.
+  // Those of the 32 spheres from `begin` on that overlap the warp's pixels, as bits. The whole warp must call it.
   __device__ unsigned reaching(int begin, int count, const TilePixel& place) {
     const int lane = lane_index(), i = begin + lane;
     const int x = place.x - lane % kWarpWidth, y = place.y - lane / kWarpWidth;

@@ -7,15 +7,15 @@
 
 namespace lumigrad::spheres {
 
-// A row: dL/d centre (3), radius, opacity, then the colours; with 3 of them it is full.
+// A row: dL/d centre (3), radius, opacity, then the colours, of which the first 8 columns hold 3.
 inline constexpr int kCudaRow = 8;
 inline constexpr int kRowColor = 5;
 
 inline int cuda_row_width(int channels) { return (kRowColor + channels + kCudaRow - 1) / kCudaRow * kCudaRow; }
 
-// Sums of a view beside the camera's own; the background's colours follow.
+// The sums of a view that follow those of the camera; the last ones are those of the background's colours.
 enum ViewSum {
-  kContributors = kCameraSums,  // Compat: what the camera's sums are divided by.
+  kContributors = kCameraSums,  // Compat: the divisor of the camera's sums.
   kBackgroundExponent,          // Exact: sum of dL/de0 (e0 - M)
   kBackgroundMaximum,           // Exact: sum of dL/de0 M
   kPairExponent,                // Exact: sum of dL/de (e - M)
@@ -36,8 +36,8 @@ __device__ inline void add_row(float* row, float (&values)[kCudaRow]) {
   if (lane_index() % kShare == 0) atomicAdd(row + lane_index() / kShare, total);
 }
 
-// Adds 8 values of each lane to the row, from `column` on, of the lane's own sphere; -1: none. The whole warp calls it.
-// Lanes of one sphere are summed first where there are enough of them to be worth it.
+// Adds 8 values of each lane to the row of the lane's sphere, from `column` on; id -1: no sphere. The whole warp must
+// call it. Lanes with the same sphere are summed first if there are enough of them.
 __device__ inline void add_rows(const CudaRows& to, int id, int column, const float (&values)[kCudaRow]) {
   constexpr int kWorthSumming = 4;
   unsigned rest = __ballot_sync(kWholeWarp, id >= 0);
@@ -79,11 +79,11 @@ void cuda_compat_pairs(const Camera& camera, const Settings& settings, const Sce
                        const CudaPrepared& prepared, const CudaRows& to, bool wants_camera, cudaStream_t stream);
 void cuda_exact_pairs(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& upstream,
                       const CudaPrepared& prepared, const CudaRows& to, cudaStream_t stream);
-// From rows and sums to gradients.
+// Computes gradients from rows and sums.
 void cuda_finish(const Camera& camera, const Settings& settings, const Scene& scene, const CudaPrepared& prepared,
                  const CudaRows& rows, const Gradients& gradients, cudaStream_t stream);
 
-// Compat, spec 7.2: what a sphere's camera terms are multiplied with.
+// Compat, spec 7.2: the factor of a sphere's camera terms.
 __device__ inline float camera_weight(float area, int touched) {
   return touched > 0 ? (area > 0.0f ? area : -area) * 1e-3f / static_cast<float>(touched) : 0.0f;
 }

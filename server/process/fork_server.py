@@ -7,10 +7,10 @@ import gc
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from subprocess import Popen
 from typing import NoReturn
 
 from lumigrad.server.process.child import WorkerProcess
@@ -139,7 +139,7 @@ class ForkServer:
         self._load_by = time.monotonic() + _LOAD_SECONDS
         self.is_loaded = False
         with its:
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 command,
                 stdin=its.fileno(),
                 env={**_ENVIRONMENT, **os.environ, _SUPERVISOR: str(os.getpid())},

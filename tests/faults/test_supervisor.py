@@ -16,7 +16,8 @@ import pytest
 
 from lumigrad.client import Client, Unavailable
 from support.workers.client_load import CAMERA, cloud, load
-from support.workers.faults import FOLDER, POISON, SERVE, faulty_worker
+from support.workers.faults import POISON, SERVE, faulty_worker
+from support.workers.forks import FAULTS
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 RECOVERY_SECONDS = 3.0
@@ -124,12 +125,12 @@ def serve(*options: str, environment: dict[str, str] | None = None, command: tup
 )
 def test_a_crash_loop_ends_with_a_code_of_its_own(fault: str, line: str, what: str, tmp_path: Path) -> None:
     (tmp_path / fault).touch()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), FOLDER: str(tmp_path)}
-    result = serve("--max-crashes", "3", environment=environment, command=SERVE)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), FAULTS: str(tmp_path)}
+    result = serve("--max-crashes", "2", environment=environment, command=SERVE)
     assert result.returncode == 5
     assert result.stdout == ""
-    assert result.stderr.count(line) == 3
-    given_up = f"not restarting the worker: {what} crashed 3 times within 60 s (--max-crashes, --crash-seconds)"
+    assert result.stderr.count(line) == 2
+    given_up = f"not restarting the worker: {what} crashed 2 times within 60 s (--max-crashes, --crash-seconds)"
     assert given_up in result.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import sys
 import threading
@@ -17,7 +16,6 @@ import torch
 
 from support.workers.worker import WorkerProcess
 
-FOLDER = "LUMIGRAD_TEST_FAULTS"
 SERVE = (sys.executable, "-m", "support.workers.faulty_serve")
 # While "poison" is armed, every request for this output crashes the worker.
 POISON = "hits"
@@ -87,14 +85,7 @@ class FaultyEngine:
 @contextmanager
 def faulty_worker(folder: Path, *options: str) -> Iterator[tuple[WorkerProcess, Faults]]:
     """A worker under a supervisor that meets the faults armed in `folder`."""
-    tests = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": tests, FOLDER: str(folder)}
-    process = WorkerProcess(
-        *("--device", "cpu", "--lame-duck-seconds", "0", *options),
-        environment=environment,
-        supervised=True,
-        command=SERVE,
-    )
+    process = WorkerProcess("--device", "cpu", "--lame-duck-seconds", "0", *options, supervised=True, faults=folder)
     try:
         yield process, Faults(folder)
     finally:

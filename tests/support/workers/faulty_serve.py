@@ -11,4 +11,4 @@ from lumigrad.server.process.supervisor import Supervisor
 parser = argparse.ArgumentParser()
 Config.add_arguments(parser)
 config = Config.from_arguments(parser.parse_args())
-sys.exit(Supervisor(config, (sys.executable, "-m", "support.workers.faulty_fork_server")).run())
+sys.exit(Supervisor(config, (sys.executable, "-m", "support.workers.faulty_engines")).run())

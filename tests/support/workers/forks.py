@@ -1,10 +1,14 @@
-"""Processes of `lumigrad` forked from one that has loaded everything: imports take a process two seconds."""
+"""Processes of `lumigrad` forked from one that has loaded everything: imports take a process two seconds.
+
+A supervisor that runs in one forks its fork server, too, where it would otherwise execute another program.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -22,17 +26,29 @@ from typing import Any, NoReturn
 
 _TESTS = Path(__file__).parents[2]
 _MESSAGE_BYTES = 1 << 18
+# The environment variable that holds the folder of the faults that workers meet.
+FAULTS = "LUMIGRAD_TEST_FAULTS"
 
 
 class ForkedProcess:
     """A running `lumigrad`, with what tests use of `subprocess.Popen`; standard output and error are pipes of text."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
-        """Start `lumigrad` with these arguments, in this environment and in a folder, or in this process's."""
+    def __init__(
+        self, arguments: Sequence[str], folder: Path | None = None, environment: dict[str, str] | None = None
+    ) -> None:
+        """Start `lumigrad` with these arguments, in a folder and an environment, or in this process's.
+
+        What libraries read from the environment when they are loaded has no effect.
+        """
         ends = [os.pipe() for _ in range(3)]
         try:
             with _LOCK:
-                self.pid = _server().fork(arguments, folder or Path.cwd(), [writing for _, writing in ends])
+                order = {
+                    "arguments": list(arguments),
+                    "folder": str(folder or Path.cwd()),
+                    "environment": dict(os.environ if environment is None else environment),
+                }
+                self.pid = _server().fork(order, [writing for _, writing in ends])
         finally:
             for _, writing in ends:
                 os.close(writing)
@@ -99,9 +115,8 @@ class _ForkServer:
                 pass_fds=[its.fileno()],
             )
 
-    def fork(self, arguments: Sequence[str], folder: Path, descriptors: Sequence[int]) -> int:
+    def fork(self, order: dict[str, Any], descriptors: Sequence[int]) -> int:
         """Have it fork a process that writes to standard output, to standard error and at last its exit code."""
-        order = {"arguments": list(arguments), "folder": str(folder), "environment": dict(os.environ)}
         socket.send_fds(self._line, [json.dumps(order).encode()], descriptors)
         return int(self._line.recv(_MESSAGE_BYTES))
 
@@ -190,10 +205,52 @@ def _become(arguments: list[str], folder: str, environment: dict[str, str]) -> N
         os._exit(code)
 
 
+class _LoadedForkServer:
+    """A supervisor's fork server, with what it uses of `subprocess.Popen`; like a program, it keeps no descriptor."""
+
+    def __init__(self, command: Sequence[str], stdin: int, env: dict[str, str], *, start_new_session: bool) -> None:
+        assert command == fork_server.COMMAND
+        assert start_new_session
+        self._pid = os.fork()
+        if self._pid == 0:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            os.dup2(stdin, 0)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            os.environ.update(env)
+            if FAULTS in env:
+                importlib.import_module("support.workers.faulty_engines")
+            os._exit(fork_server.main())
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Wait for the end; returns the exit code."""
+        return self._reap(0)
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self.poll() is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _reap(self, options: int) -> int | None:
+        if self._code is None and os.waitpid(self._pid, options)[0]:
+            self._code = -signal.SIGKILL
+        return self._code
+
+
 if __name__ == "__main__":
     # Loaded before the first fork.
     from lumigrad.client import cli
+    from lumigrad.server.process import fork_server
     from lumigrad.server.process import main as _loaded  # noqa: F401
+
+    fork_server.Popen = _LoadedForkServer  # type: ignore[assignment, misc]
 
     # Collections in a child would otherwise copy the pages of all these objects.
     gc.freeze()

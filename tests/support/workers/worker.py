@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import ssl
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from support.workers.forks import ForkedProcess
+from support.workers.forks import FAULTS, ForkedProcess
 
 LUMIGRAD = str(Path(sys.executable).with_name("lumigrad"))
 START_SECONDS = 60.0
@@ -41,21 +42,23 @@ class WorkerProcess:
         credentials: grpc.ChannelCredentials | None = None,
         metrics_context: ssl.SSLContext | None = None,
         supervised: bool = False,
+        faults: Path | None = None,
         command: Sequence[str] = (LUMIGRAD, "serve"),
     ):
         """Start it and wait until it answers; a worker that ends instead is a RuntimeError with its log.
 
         `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
-        worker's own, or its supervisor's if there is to be one.
+        worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder.
         """
         self._credentials = credentials
         self.metrics_context = metrics_context
         alone = () if supervised else ("--no-supervisor",)
         arguments = [*command, "--port", str(port), "--metrics-port", str(metrics_port), *alone, *options]
-        # A supervisor starts processes of its own, and an environment may matter to what is loaded.
-        is_plain = not supervised and environment is None and arguments[0] == LUMIGRAD
+        # An environment may matter to what is loaded.
+        is_plain = environment is None and arguments[0] == LUMIGRAD
+        told = {} if faults is None else {FAULTS: str(faults)}
         self.process = (
-            ForkedProcess(arguments[1:])
+            ForkedProcess(arguments[1:], environment={**os.environ, **told})
             if is_plain
             else subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         )

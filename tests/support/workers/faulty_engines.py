@@ -1,4 +1,4 @@
-"""The fork server of workers whose engines fail on request."""
+"""Imported into a fork server, makes its workers' engines fail on request; run as a program, it is that fork server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 from lumigrad.server.process import fork_server, main, worker
 from lumigrad.server.process import liveness as warm_up
 from lumigrad.server.scenes import lookup as engines
-from support.workers.faults import FOLDER, Faults, FaultyEngine
+from support.workers.faults import Faults, FaultyEngine
+from support.workers.forks import FAULTS
 
-faults = Faults(Path(os.environ[FOLDER]))
+faults = Faults(Path(os.environ[FAULTS]))
 if faults.is_armed("crash while loading"):
     os._exit(70)
 
@@ -42,4 +43,5 @@ threading.Thread.start = start  # type: ignore[method-assign]
 worker.warm_up = trial
 wrapped: Any = engines.ENGINES
 wrapped["spheres"] = FaultyEngine(wrapped["spheres"], faults)
-sys.exit(fork_server.main())
+if __name__ == "__main__":
+    sys.exit(fork_server.main())

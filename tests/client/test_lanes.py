@@ -55,7 +55,7 @@ def stream(worker_process: WorkerProcess) -> Iterator[Client]:
 def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < until, "the condition was not met in time"
         time.sleep(0.02)
 
 

@@ -28,7 +28,7 @@ def refused(call: Callable[[], object], argument: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         call()
     error = caught.value
-    assert argument in error.argument, f"blames {error.argument!r}: {error}"
+    assert argument in error.argument, f"names the argument {error.argument!r}: {error}"
     assert error.expected and error.actual
     assert error.argument in str(error)
 

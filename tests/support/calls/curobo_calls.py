@@ -1,4 +1,4 @@
-"""Calls cuRobo's autograd functions as its cost terms do: with tensors for slots, numbers and buffers."""
+"""Calls cuRobo's autograd functions as its cost terms do: obstacles, settings and buffers are tensors."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Slots:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """In the order of the arguments."""
+        """The tensors in the order of the arguments."""
         return self.mesh_idx, self.mesh_pose_inverse, self.mesh_enable, self.n_env_mesh
 
 
 @dataclass
 class Term:
-    """A cost term: numbers in tensors, and buffers that live from call to call."""
+    """A cost term of cuRobo: its settings, and the buffers that its calls reuse."""
 
     slots: Slots
     weight: float = 1.0
@@ -76,7 +76,7 @@ class Term:
         return self.buffers[rows]
 
     def __call__(self, spheres: torch.Tensor) -> torch.Tensor:
-        """The costs."""
+        """Return the cost of each sphere."""
         head = (spheres, *self.buffers_for(spheres), torch.tensor([self.weight]), torch.tensor([self.activation]))
         reach = torch.tensor([self.reach])
         if self.steps is None:
@@ -88,7 +88,7 @@ class Term:
 
 
 def oracle_term(arrays: dict[str, Any]) -> Term:
-    """The term of a file."""
+    """The cost term that a file of expected results describes."""
     handles = [register_mesh(arrays[f"V{index}"], arrays[f"F{index}"]) for index in range(len(arrays["mesh_names"]))]
     slots = Slots(
         torch.tensor([[handles[index] if index >= 0 else -1 for index in row] for row in arrays["mesh_idx"]]),

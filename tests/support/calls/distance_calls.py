@@ -1,4 +1,4 @@
-"""Calls about meshes and worlds with protobuf messages."""
+"""Calls for meshes and worlds with protobuf messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DistanceClient:
         return self.raw.scene_stub.Update(frames_of(request, PayloadWriter()), timeout=SECONDS)
 
     def get_world(self, scene_id: str) -> tuple[scene_pb2.GetReply, Arrays]:
-        """A world, and the values of its grids by name."""
+        """Get a world, and the values of its grids by name."""
         request = scene_pb2.GetRequest(scene_id=scene_id, with_tensors=True)
         header, reader, _, _ = collected(self.raw.scene_stub.Get(request, timeout=SECONDS))
         grids = {

@@ -27,7 +27,7 @@ TORUS = mesh_arrays(torus())
 OPEN = mesh_arrays(open_box())
 VALUES = np.linspace(-0.2, 0.4, 60, dtype=np.float32).reshape(3, 4, 5)
 TURNED = (0.4, 0.1, -0.2, 0.9, 0.1, -0.3, 0.2)
-# Settings travel as float32: these are such numbers.
+# Numbers that float32 represents exactly, because settings are sent as float32.
 NEAR = {"activation_distance": 0.125, "max_distance": 0.25}
 SWEPT: Mapping[str, Any] = {"activation_distance": 0.125, "sweep": True, "speed_metric": True, "time_step": 0.25}
 

@@ -1,4 +1,4 @@
-"""Calls about Gaussians, and the kernels' in-process results for the same messages."""
+"""Messages for calls with Gaussians, and the kernels' in-process results for the same messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gaussian_cloud(
     views: int = 0,
     seed: int = 0,
 ) -> dict[str, Array]:
-    """Gaussians in front of `opencv_camera`: [N], or [S, N]; with 0 coefficients colours, perhaps of each view."""
+    """Gaussians in front of `opencv_camera`, [N] or [S, N]; with 0 coefficients, colours (of each of `views`)."""
     lead = lead or (150,)
     rng = np.random.default_rng(seed)
     arrays: dict[str, Any] = {"means": rng.uniform((-1, -1, 4), (1, 1, 8), (*lead, 3))}
@@ -87,7 +87,7 @@ def inria_camera(x: float = 0.0) -> camera_pb2.Camera:
 def gaussian_spec(
     *cameras: camera_pb2.Camera, scene_id: str = "", outputs: Sequence[str] = (), **settings: Any
 ) -> render_pb2.RenderSpec:
-    """The specification of a render, with default settings unless given."""
+    """The specification of a render; `settings` replace defaults."""
     return render_pb2.RenderSpec(
         scene_ref=scene_pb2.SceneRef(scene_id=scene_id) if scene_id else None,
         cameras=cameras or [opencv_camera()],

@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any
 
-# JAX makes as many threads as there are cores; with a single one a callback that waits for JAX waits for itself.
+# JAX creates one thread per core; with a single thread, a callback that waits for JAX would deadlock.
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(sys.argv[1])])
 
-import jax  # noqa: E402 - its threads are made when it is imported
+import jax  # noqa: E402 - the import creates its threads
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Calls that name lanes of shared memory, by two tenants of one worker."""
+"""Calls with lanes of shared memory, by two tenants of one worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lane_worker(folder: Path) -> Iterator[WorkerProcess]:
 
 @contextmanager
 def lane_people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
-    """Both of them; afterwards the worker must be as before, and have all its memory back."""
+    """Clients of both tenants; afterwards the worker must work as before, and no lane may hold memory."""
     with process.channel() as channel:
         alice, bob = tenant_client(channel, ALICE), tenant_client(channel, BOB)
         with unharmed_after(process, alice):
@@ -49,12 +49,12 @@ def lane_people(process: WorkerProcess) -> Iterator[SimpleNamespace]:
 def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < until, f"the condition was not met within {seconds} s"
         time.sleep(0.02)
 
 
 def render(client: RawClient, lane: RawLane | None, lease: int, place: Callable[[Array], Any] | None = None) -> Any:
-    """Frames of a reply to a call that may name a lane, and whose scene may lie in it."""
+    """Render with a lane if one is given, the scene's positions placed by `place`; returns the frames of the reply."""
     payload = PayloadWriter()
     request = render_pb2.RenderRequest(spec=with_scene(SPEC, sphere_cloud(50), payload))
     if place is not None:
@@ -68,7 +68,7 @@ def location(frames: Any) -> str:
 
 
 def spanned(region: int, offset: int = 0, length: int = 600) -> Callable[[Array], Any]:
-    """Says that an array lies in that span."""
+    """A function that returns a message for an array: it is said to lie in that span of a region."""
     span = tensor_pb2.RegionSpan(region=region, offset=offset, length=length)
     return lambda array: tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_FLOAT32, shape=array.shape, region=span)
 

@@ -39,7 +39,7 @@ _RANGES = {
 
 @st.composite
 def messages(draw: st.DrawFn, descriptor: Descriptor, words: tuple[str, ...] = (), depth: int = 0) -> Message:
-    """A message with some of its fields set; `words` are strings that mean something."""
+    """A message with some of its fields set; `words` are strings that some fields accept."""
     message = GetMessageClass(descriptor)()
     fields = [field for field in descriptor.fields if depth < _DEEPEST or field.message_type is None]
     likely = draw(st.sampled_from((0.3, 0.7, 1.0)))
@@ -50,7 +50,7 @@ def messages(draw: st.DrawFn, descriptor: Descriptor, words: tuple[str, ...] = (
 
 
 def fill(draw: st.DrawFn, message: Message, field: FieldDescriptor, words: tuple[str, ...], depth: int = 0) -> None:
-    """Set one field to anything that it may hold."""
+    """Set one field to a value of its type."""
     message.ClearField(field.name)
     value = _values(field, words, depth)
     if _is_map(field):

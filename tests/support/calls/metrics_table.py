@@ -12,7 +12,7 @@ import grpc
 from lumigrad.protos.service import SERVICE_NAMES, methods
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
-# Labels whose values are not listed, and those that they may have.
+# The permitted values of labels whose values the table does not list.
 OPEN = {
     "method": {f"{name.rpartition('.')[2]}.{method.name}" for name in SERVICE_NAMES for method in methods(name)},
     "code": {code.name for code in grpc.StatusCode},
@@ -41,7 +41,7 @@ def words(cell: str) -> list[str]:
 
 
 def documented() -> dict[str, Entry]:
-    """The documented metrics by name; a label without values may have any."""
+    """The documented metrics by name; a label without listed values may have any value."""
     text = DOCUMENT.read_text(encoding="utf-8")
     found = {}
     for name, kind, labels, unit, meaning in rows(text, "name", "kind", "labels", "unit", "meaning"):

@@ -1,4 +1,4 @@
-"""Calls to a worker with the messages of the contract themselves, so that tests of the worker need no client."""
+"""Calls to a worker with protobuf messages, so that tests of the worker do not depend on the client."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def color_gradient(*shape: int) -> Array:
 
 
 def failure(call: Callable[[], object]) -> grpc.RpcError:
-    """The error that a call ends with."""
+    """The error that a call raises."""
     try:
         call()
     except grpc.RpcError as error:
@@ -202,7 +202,7 @@ def detail(error: grpc.RpcError, kind: type[Message]) -> Any:
 
 
 def reply_of(frames: Iterator[Frame[Any]], tensors_of: Callable[[Any], Sequence[Any]]) -> Reply:
-    """The whole of a streamed reply; `tensors_of` finds the tensors in its header."""
+    """Read a whole streamed reply; `tensors_of` returns the tensors that its header lists."""
     header, reader, later, received = collected(frames)
     arrays = {
         entry.name: _widened(reader.read(entry.tensor, entry.name), entry.tensor.dtype) for entry in tensors_of(header)

@@ -1,4 +1,4 @@
-"""A client of shared-memory lanes that lets tests break every rule of the protocol."""
+"""A client of shared-memory lanes with which tests can violate the protocol."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RawLane:
     """One lane; `descriptors` are the file descriptors of its regions, in the order received."""
 
     def __init__(self, client: RawClient) -> None:
-        """Open it."""
+        """Open the lane."""
         self.offer = offer_of(client)
         self.link = connect(self.offer)
         self.regions: dict[int, Array] = {}

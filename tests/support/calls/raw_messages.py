@@ -35,13 +35,13 @@ def status_of(channel: grpc.Channel, method: Method, requests: Sequence[bytes]) 
         send(channel, method, requests)
     except grpc.RpcError as error:
         assert "Exception" not in error.details()
-        assert ".py" not in error.details(), "no path of ours"
+        assert ".py" not in error.details(), "the text names a source file"
         return error.code()
     return Code.OK
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf writes it."""
+    """Encode a number as a protobuf varint."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -35,7 +35,7 @@ class RawTraining:
         self.all.add(self)
 
     def send(self, **kind: Any) -> None:
-        """Send a request: its one field by name."""
+        """Send a request with one field, given by name."""
         self._requests.put(training_pb2.TrainRequest(**kind))
 
     def reply(self) -> training_pb2.TrainReply:
@@ -87,7 +87,7 @@ def put_target(client: RawClient, seed: int = 0, size: tuple[int, int] = (32, 40
 
 
 def start_of(client: RawClient, cloud: Arrays | None = None, **fields: Any) -> training_pb2.TrainingStart:
-    """The start of a training with a built-in loss; without `cloud`, of new Gaussians.
+    """The start of a training with a built-in loss; without `cloud` its scene is new Gaussians.
 
     `fields` are fields of the spec.
     """

@@ -28,7 +28,7 @@ from support.meshes.shapes import torus
 
 ALL_METHODS = [method for service in SERVICE_NAMES for method in methods(service)]
 METHODS = {method.path.removeprefix("/lumigrad.v1."): method for method in ALL_METHODS}
-# The messages that payloads travel in, by path of the method.
+# The type of the messages that carry payloads, by path of the method.
 FRAME_OF: dict[str, Any] = {
     "/lumigrad.v1.RenderService/Render": render_pb2.RenderRequest,
     "/lumigrad.v1.RenderService/Backward": render_pb2.BackwardRequest,
@@ -82,7 +82,7 @@ def valid_specs() -> Iterator[tuple[render_pb2.RenderSpec, Arrays]]:
 
 
 def valid_distance_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:
-    """As `valid_requests`, for meshes and worlds."""
+    """Like `valid_requests`, for meshes and worlds."""
     mesh_id = client.put(mesh_arrays(torus(6, 4))).scene.scene_id
     distances, payload = DistanceClient(client), PayloadWriter()
     values = np.ones((2, 3, 4), np.float32)

@@ -1,4 +1,4 @@
-"""Every kind of call of a client, as a function whose results can be compared."""
+"""Each kind of call of a client, as a function whose results can be compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.calls.raw_calls import Array
 from support.meshes import shapes as mesh_shapes
 
 Results = Mapping[str, Array]
-# Prepares a call of a client, and returns it as a function.
+# Prepares a call of a client, and returns a function that makes the call.
 Verb = Callable[[Client], Callable[[], Results]]
 
 CAMERA = Camera.look_at(eye=(0, -1, -5), target=(0, 0, 0), up=(0, -1, 0), width=160, height=120)

@@ -23,7 +23,7 @@ KINDS = (
     render_pb2.BackwardRequest,
     distance_pb2.QueryRequest,
 )
-# By function: atheris' hook for imports does not see through an editable install.
+# Instruments single functions, because atheris' import hook does not work with an editable install.
 for name in ("serialize", "deserialize", "_data_start"):
     setattr(FrameCodec, name, atheris.instrument_func(getattr(FrameCodec, name)))
 for name in ("parse", "_varint"):
@@ -33,7 +33,7 @@ CODECS = [FrameCodec(kind) for kind in KINDS]
 
 @atheris.instrument_func
 def check(raw: bytes) -> None:
-    """Both read the same, or both refuse; and what was read is written so that both read it again."""
+    """Check that codec and protobuf decode or refuse alike, and that protobuf decodes what the codec encodes."""
     if not raw:
         return
     number, raw = raw[0] % len(KINDS), raw[1:]
@@ -45,7 +45,7 @@ def check(raw: bytes) -> None:
     try:
         frame = codec.deserialize(raw)
     except ProtocolError:
-        assert expected is None, "only the hand codec refuses"
+        assert expected is None, "only the codec refuses"
         return
     assert expected is not None, "only protobuf refuses"
     assert bytes(frame.data) == expected.data
@@ -53,7 +53,7 @@ def check(raw: bytes) -> None:
     again = kind.FromString(codec.serialize(frame))
     assert again.data == expected.data
     expected.ClearField("data")
-    # Unknown fields are in both, and not a number is not itself: compare bytes.
+    # Bytes are compared, because NaN is not equal to itself; unknown fields are in both.
     assert fields.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
 
 

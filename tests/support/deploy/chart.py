@@ -23,7 +23,7 @@ class Rendered:
         self.objects, self.notes = objects, notes
 
     def one(self, kind: str) -> dict[str, Any]:
-        """The only one of a kind."""
+        """The only object of a kind."""
         (found,) = self.all(kind)
         return found
 

@@ -59,7 +59,7 @@ class Collector:
             self._changed.notify_all()
 
     def wait_for(self, name: str, count: int = 1, trace_id: str = "", **attributes: Any) -> list[ReceivedSpan]:
-        """Wait until spans of a name have come, of a trace or with attributes; returns them, the oldest first.
+        """Wait for `count` spans with this name, trace and attributes; returns them, the oldest first.
 
         `lumigrad__engine` stands for the attribute `lumigrad.engine`.
         """

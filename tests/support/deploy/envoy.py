@@ -50,7 +50,7 @@ def configuration(targets: Sequence[str], identity: Identity | None = None) -> d
         files["private_key"]["filename"] = str(identity.key)
     endpoints = [_endpoint(*target.rsplit(":", 1)) for target in targets]
     cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
-    # A machine that is busy with other tests answers late; that does not make its workers unhealthy.
+    # Generous, because healthy workers answer late on a machine that is busy with other tests.
     cluster["health_checks"][0]["timeout"] = "30s"
     cluster["connect_timeout"] = "10s"
     return config
@@ -63,10 +63,10 @@ def validate(config: dict[str, Any], folder: Path) -> subprocess.CompletedProces
 
 
 class Envoy:
-    """A running Envoy; `target` is where clients find it."""
+    """A running Envoy; `target` is its address for clients."""
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
-        """Starts it and waits until all workers are known to be healthy."""
+        """Starts Envoy and waits until it reports all workers as healthy."""
         self._log, admin = folder / "envoy.log", folder / "admin"
         arguments = ["-c", str(_written(config, folder)), "--admin-address-path", str(admin)]
         arguments += ["--concurrency", "1", "--disable-hot-restart", "--file-flush-interval-msec", "50"]

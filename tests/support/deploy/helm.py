@@ -1,4 +1,4 @@
-"""The real Helm, as the library that the package helm-sdkpy brings; run as a program, so that Go has its own process.
+"""The real Helm, from the library of the package helm-sdkpy, in a process of its own, since it includes Go's runtime.
 
 python -m support.deploy.helm < {"verb": "install", "release": ..., "chart": ..., "values": {...}, ...}
 """
@@ -31,7 +31,7 @@ def helm(verb: str, kubeconfig: str, **arguments: Any) -> dict[str, Any]:
     if not LIBRARY.exists():
         miss("needs Helm: make deploy-tools")
     order = json.dumps({"verb": verb, "kubeconfig": kubeconfig, **arguments})
-    # Helm would keep its notes in Secrets, which its library sends as protobuf.
+    # By default Helm stores releases in Secrets, which it sends as protobuf; the stand-in reads JSON only.
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "HELM_DRIVER": "memory"}
     done = subprocess.run(
         [sys.executable, "-m", "support.deploy.helm"],
@@ -69,7 +69,7 @@ def _main() -> None:
         raise HelmError(_library().helm_sdkpy_last_error().decode())
     release, chart = order.get("release", "").encode(), order.get("chart", "").encode()
     values = json.dumps(order.get("values", {})).encode()
-    # No waiting for pods, since nothing starts them.
+    # It must not wait for pods, since nothing starts them.
     options = json.dumps({"wait": False, "timeout_seconds": 60, "disable_openapi_validation": True}).encode()
     verb = order["verb"]
     if verb == "install":

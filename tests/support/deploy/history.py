@@ -28,7 +28,7 @@ def git(*arguments: str) -> bytes:
 
 
 def that_added(path: str) -> str:
-    """The commit that brought a file."""
+    """The commit that added a file."""
     found = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
     if not found:
         pytest.skip(f"needs a history that goes back to the commit that added {path}")
@@ -43,7 +43,7 @@ def tree(commit: str, folder: Path, *paths: str) -> Path:
 
 
 def client_of(commit: str, folder: Path) -> Path:
-    """The client of a commit, built as its users did, and unpacked: a place for PYTHONPATH."""
+    """The client of a commit, built as a wheel and unpacked; returns the folder for PYTHONPATH."""
     source = tree(commit, folder / "source")
     environment = {
         **os.environ,
@@ -70,8 +70,8 @@ def client_of(commit: str, folder: Path) -> Path:
 
 
 def run_with(site: Path, script: str, *arguments: str) -> str:
-    """Run a program with an old client and today's other packages; returns its output."""
-    # Without the site, which would put the present client first.
+    """Run a program with an old client and the installed versions of its dependencies; returns its output."""
+    # -S, because the module site would put the current client first.
     path = os.pathsep.join((str(site), sysconfig.get_path("purelib")))
     environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-S", "-c", script, *arguments]

@@ -38,7 +38,7 @@ def services_of(protos: Path) -> list[Any]:
 
 
 def _forgetful(kind: type[Message]) -> Callable[[bytes], bytes]:
-    """Reads and writes a message, without the fields that its description does not have."""
+    """A function that decodes and encodes a message, and drops the fields that its descriptor does not have."""
 
     def convert(data: bytes) -> bytes:
         message = kind.FromString(data)
@@ -85,7 +85,7 @@ def _abort(error: Any, context: grpc.ServicerContext) -> None:
 
 @contextmanager
 def old_worker(protos: Path, target: str) -> Iterator[str]:
-    """The address of one, before the worker at `target`, with the contract in a folder of .proto files."""
+    """The address of a proxy for the worker at `target`, restricted to the contract in a folder of .proto files."""
     with grpc.insecure_channel(target) as channel:
         server = grpc.server(futures.ThreadPoolExecutor(16))
         for service in services_of(protos):

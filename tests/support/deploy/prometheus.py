@@ -28,7 +28,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an instant query; what Prometheus does not understand is an HTTPError."""
+        """The samples of an instant query; raises an HTTPError if Prometheus refuses the expression."""
         return self._get("query", query=expression)["result"]
 
     def rules(self) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(program: str, folder: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """Prometheus with the configuration of deploy/compose, but other targets and more often."""
+    """Prometheus with the configuration of deploy/compose, but other targets and a shorter scrape interval."""
     config = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": list(targets)}]

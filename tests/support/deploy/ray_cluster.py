@@ -15,7 +15,7 @@ _STORE_BYTES = 80 << 20
 
 
 def require_ray(name: str) -> Any:
-    """A module that needs Ray; skips the tests where that is not installed, but not in CI."""
+    """Imports a module that needs Ray; skips the tests if Ray is not installed, and fails them in CI."""
     if find_spec("ray") is None:
         text = 'Ray is not installed: pip install "lumigrad[ray]"'
         if os.environ.get("CI") == "true":
@@ -30,7 +30,7 @@ class RayCluster:
     """A node with resources for the fleet's own actor only, and nodes with resources for workers."""
 
     def __init__(self) -> None:
-        """Starts the first node, and joins it."""
+        """Starts the first node, and connects to it."""
         self._ray = require_ray("ray")
         self._cluster = require_ray("ray.cluster_utils").Cluster(
             initialize_head=True,

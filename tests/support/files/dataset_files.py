@@ -1,4 +1,4 @@
-"""Writers of data sets: the same views as Inria's, nerfstudio's and COLMAP's programs would write them."""
+"""Writers of data sets: the same views in the formats of Inria, nerfstudio and COLMAP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPE
 
 @dataclass
 class Shot:
-    """A photograph: its file, the pose of its camera in the world (columns: right, down, forward) and its place."""
+    """A photograph: its file, and its camera's rotation in the world (columns: right, down, forward) and position."""
 
     file: str
     axes: np.ndarray

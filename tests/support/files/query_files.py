@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 SIZE = (1.0, 0.7, 0.4)
-# Runs the command with these arguments, in a folder with box.obj; a missing --spheres is spheres.npy.
+# Runs the command with these arguments, in a folder with box.obj; --spheres is spheres.npy unless it is given.
 Query = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 @dataclass(frozen=True)
 class JointLine:
-    """An element <joint>; `inner` goes into it as it is."""
+    """A <joint> element; `inner` is inserted verbatim."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""A small file of each scene format, and a reader that fails on anything but scenes and typed errors."""
+"""A small file of each scene format, and a reader that accepts only scenes and typed errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_text(binary: bytes) -> bytes:
 
 
 def read(path: Path, content: bytes) -> StoredScene | None:
-    """The scene, or None if the file was refused as it should be; anything else that is raised fails the test."""
+    """Read a scene; None if the file is refused with a typed error. Any other exception fails the test."""
     path.write_bytes(content)
     try:
         scene = read_scene(path, skip_invalid=True)

@@ -47,7 +47,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings with the defaults of the protocol; repeated here so that tests notice a change."""
+    """Settings with the defaults of the protocol; repeated here so that tests fail if a default changes."""
 
     semantics: str = "exact"
     sh_degree: int | None = None

@@ -120,13 +120,13 @@ def features() -> Iterator[GaussianCase]:
     yield build("faint", Cloud(count=80, opacities=(1e-3, 0.02)))
     yield build("opaque", Cloud(count=50), opacities=np.ones(50))
     yield build("opacity_from_zero_to_one", opacities=np.linspace(0, 1, 60))
-    # A reduced opacity of tiny Gaussians instead of the blur's.
+    # The opacity is reduced to compensate for the blur.
     yield build("antialiased", Cloud(count=80), antialiased=True)
     yield build("antialiased_tiny", Cloud(count=80, scales=(2e-3, 0.03)), antialiased=True)
 
 
 def extents() -> Iterator[GaussianCase]:
-    """Positions and sizes: behind the camera, near, far, aside, intersecting; tiny, huge, flat, many."""
+    """Positions and sizes: behind the camera, near, far, off-centre, intersecting; tiny, huge, flat, many."""
     yield build("behind_near_far", Cloud(count=90, z=(-3.0, 12.0)), near=0.5, far=8.0)
     yield build("off_screen", Cloud(count=90, slope=1.6))
     yield build("tiny", Cloud(count=120, scales=(1e-4, 5e-3)))
@@ -175,7 +175,7 @@ def cameras() -> Iterator[GaussianCase]:
 
 
 def settings() -> Iterator[GaussianCase]:
-    """Thresholds that are not the defaults, and slices with transforms."""
+    """Thresholds other than the defaults, and slices with transforms."""
     yield build("alpha_min", alpha_min=0.03)
     yield build("alpha_max", Cloud(opacities=(0.9, 1.0)), alpha_max=0.999)
     yield build("stop_early", Cloud(count=150, slope=0.3), transmittance_min=0.02)
@@ -192,7 +192,7 @@ def settings() -> Iterator[GaussianCase]:
 
 
 def inrias() -> Iterator[GaussianCase]:
-    """Inria's convention: squares of tiles, quaternions as they are, a view and a projection."""
+    """Inria's convention: squares of tiles, unnormalised quaternions, a view and a projection matrix."""
     shape = {"near": 0.2, "pixel_center": 0.0, "semantics": "inria_exact"}
     view = {"cameras": (inria(),), **shape}
 

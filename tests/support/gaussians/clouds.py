@@ -14,7 +14,7 @@ SH_0 = 1 / (2 * math.sqrt(math.pi))
 
 @dataclass
 class Cloud:
-    """The arrays of a scene that is written, which should be read again."""
+    """The arrays of a scene that a test writes, and compares with those that are read."""
 
     means: np.ndarray
     quats: np.ndarray
@@ -55,7 +55,7 @@ def gaussians_of(made: Cloud) -> Gaussians:
 
 
 def assert_close(read: Gaussians, made: Cloud, *, means: float, scales: float, opacity: float, sh: float, angle: float):
-    """Absolute tolerances, that of the scales relative; `sh` a bound for all coefficients."""
+    """Compare with absolute tolerances, that of the scales being relative; `sh` bounds all coefficients."""
     np.testing.assert_allclose(read.means, made.means, rtol=0, atol=means)
     np.testing.assert_allclose(read.scales, made.scales, rtol=scales)
     np.testing.assert_allclose(read.opacities, made.opacities, rtol=0, atol=opacity)

@@ -1,4 +1,4 @@
-"""Runs the files of expected results on the drop-ins for Gaussians, like code written for the originals."""
+"""Runs the cases of the oracle's files on the drop-ins for Gaussians, called like the originals."""
 
 from __future__ import annotations
 

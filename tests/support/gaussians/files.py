@@ -24,7 +24,7 @@ def left_out(quat: Sequence[float]) -> tuple[int, list[float]]:
 
 
 def write_compressed_ply(path: Path, cloud: Cloud, *, color_bounds: bool = True) -> None:
-    """PlayCanvas' format; without bounds of colours, its first version."""
+    """PlayCanvas' compressed PLY; without bounds of colours, its first version."""
     names = [f"{end}_{axis}" for end in ("min", "max") for axis in "xyz"]
     names += [f"{end}_scale_{axis}" for end in ("min", "max") for axis in "xyz"]
     names += [f"{end}_{channel}" for end in ("min", "max") for channel in "rgb"] if color_bounds else []
@@ -71,7 +71,7 @@ def _packed_vertex(cloud: Cloud, k: int, boxes: list[tuple[np.ndarray, np.ndarra
 def write_ksplat(
     path: Path, clouds: Sequence[Cloud], level: int, *, capacity: int = 64, block_size: float = 64.0
 ) -> None:
-    """GaussianSplats3D's format: one section for each cloud, with full buckets first and partly filled ones behind."""
+    """GaussianSplats3D's format: one section for each cloud, full buckets before partly filled ones."""
     header = bytearray(4096)
     total = sum(len(cloud) for cloud in clouds)
     struct.pack_into("<BB2xIIIIH", header, 0, 0, 1, len(clouds), len(clouds), total, total, level)
@@ -165,7 +165,7 @@ def _levels(values: np.ndarray, name: str, version: int) -> tuple[dict[str, list
         low, high = values.min(axis=0), values.max(axis=0)
         levels = np.rint((values - low) / (high - low) * 255).astype(int)
         return {"mins": [*low], "maxs": [*high], "files": [name]}, levels
-    # A code book that is not linear, so that a reader has to use it.
+    # A nonlinear code book, so that a reader that ignores it fails.
     book = np.sort(np.quantile(values, np.linspace(0, 1, 256)))
     levels = np.abs(values[..., None] - book).argmin(axis=-1)
     return {"codebook": [*book], "files": [name]}, levels

@@ -1,4 +1,4 @@
-"""Gaussian cases computed outside the repository in double precision: the folder LUMIGRAD_TEST_DATA names."""
+"""Gaussian cases that another program computed in double precision, from the folder named by LUMIGRAD_TEST_DATA."""
 
 from __future__ import annotations
 

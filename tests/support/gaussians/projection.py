@@ -111,7 +111,7 @@ def _pinhole(camera: Camera, points: Tensor, fork: bool) -> Projected:
     clamped = torch.maximum(torch.minimum(uv, high), low)
     slope = clamped / depth
     if fork:
-        # The fork takes the clamped X for a constant: X = u Z, J02 = -f X / Z^2 (spec section 6, item 3).
+        # The fork treats the clamped X as a constant: X = u Z, J02 = -f X / Z^2 (spec section 6, item 3).
         held = torch.where(clamped == uv, points[:, :2], (clamped * depth).detach())
         slope = held / depth**2
     inverse = (1 / depth)[..., None]
@@ -132,7 +132,7 @@ def _pinhole(camera: Camera, points: Tensor, fork: bool) -> Projected:
 
 
 def _fisheye_map(point: Tensor) -> Tensor:
-    """Equidistant: the angle to the axis becomes the distance; near the axis by its series, which has no root."""
+    """Equidistant: the angle to the axis becomes the distance; near the axis by its series, which needs no root."""
     x, y, z = point.unbind(-1)
     square = x * x + y * y
     near = square < 1e-8 * z * z
@@ -171,6 +171,6 @@ def project(camera: Camera, means: Tensor, options: Options) -> Projected:
         ones = torch.cat([means, torch.ones_like(means[:, :1])], -1)
         clip = ones @ camera.projection.T
         ndc = clip[:, :2] / (torch.where(visible, clip[:, 3], 1.0) + 1e-7)[:, None]
-        # Pixels of Inria's film have their centres at whole numbers; elsewhere the film is moved along.
+        # In Inria's images pixel centres are at whole numbers; for other centres the image is shifted.
         means2d = ((ndc + 1) * torch.tensor([camera.width, camera.height]) - 1) / 2 + options.pixel_center
     return Projected(safe, means2d, flat.jacobian, visible & flat.visible, undecided | (flat.undecided & visible))

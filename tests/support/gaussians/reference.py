@@ -59,7 +59,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class _Shapes:
-    """Of projected Gaussians [N]: conics, opacities, radii px, and which of them are visible and certain."""
+    """Projected Gaussians [N]: conics, opacities, radii in pixels, and which are visible and certain."""
 
     conics: Tensor
     opacities: Tensor
@@ -85,7 +85,7 @@ def _near_whole(values: Tensor, margin: float) -> Tensor:
 
 
 def _gsplat_radii(spread: Tensor, opacities: Tensor, options: Options) -> Tensor:
-    # Out to where alpha falls below alpha_min; gsplat's own limit of 3.33 is beyond that for every opacity up to 1.
+    # The radius at which alpha falls below alpha_min; for opacities up to 1 it is within gsplat's limit of 3.33.
     reach = torch.sqrt(2 * torch.log((opacities / options.alpha_min).clamp_min(1)))
     return reach[:, None] * torch.sqrt(torch.stack([spread[:, 0, 0], spread[:, 1, 1]], -1))
 
@@ -97,7 +97,7 @@ def _inria_radii(spread: Tensor, determinant: Tensor) -> Tensor:
 
 
 def _tiles(means2d: Tensor, radii: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """First and last-but-one tile [N, 2] that Inria's square touches, and whether an edge is between two."""
+    """First tile and the one after the last [N, 2] that Inria's square touches; whether rounding decides an edge."""
     grid = torch.ceil(size / TILE)
     edges = [(means2d - radii) / TILE, (means2d + radii + TILE - 1) / TILE]
     first, last = (torch.minimum(torch.trunc(edge).clamp_min(0), grid) for edge in edges)
@@ -184,7 +184,7 @@ def render(parts: list[Part], background: Tensor, options: Options) -> Frame:
     visible = torch.cat([shape.visible for shape in shapes])
     radii = torch.cat([shape.radii for shape in shapes])
     pixels = pixel_centres(camera.width, camera.height, centre)
-    # The fork's depth image moves no Gaussian by itself (spec section 6, item 1).
+    # The fork's depth image has no gradient by the depths of Gaussians (spec section 6, item 1).
     depth_feature = depths.detach() if options.semantics == "inria_depth" else depths
     splats = Splats(
         means2d=means2d,

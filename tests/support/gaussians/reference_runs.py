@@ -43,7 +43,7 @@ class Reference:
 
 
 def pose_gradient(rotation: Doubles, translation: Doubles, d_rotation: Doubles, d_translation: Doubles) -> Doubles:
-    """Along exp(xi) V at xi = 0, order rho, phi (spec section 3.8): [6]."""
+    """The derivative along exp(xi) V at xi = 0, in the order rho, phi (spec section 3.8): [6]."""
     generators = np.cross(np.eye(3)[:, None, :], np.eye(3)[None, :, :]).transpose(0, 2, 1)
     turns = [(d_rotation * (g @ rotation)).sum() + (d_translation * (g @ translation)).sum() for g in generators]
     return np.concatenate([d_translation, turns])

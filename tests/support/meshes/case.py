@@ -62,7 +62,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Options:
-    """Settings with the defaults of the protocol; repeated here so that tests notice a change."""
+    """Settings with the defaults of the protocol; repeated here so that tests fail if a default changes."""
 
     semantics: str = "exact"
     activation_distance: float = 0.0

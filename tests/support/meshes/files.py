@@ -15,7 +15,7 @@ ABSENT = f"set {VARIABLE} to the folder that holds meshes/ to test with the part
 
 
 def files() -> list[Path]:
-    """Empty where the data is absent."""
+    """The files of meshes; empty if the data is absent."""
     root = os.environ.get(VARIABLE)
     found = sorted(Path(root, "meshes").rglob("*")) if root else []
     return [path for path in found if path.suffix.lower() in (".obj", ".stl", ".ply")]

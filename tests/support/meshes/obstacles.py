@@ -14,7 +14,7 @@ from support.meshes.signs import Signs
 from support.meshes.topology import Surveyed
 from support.meshes.triangles import closest
 
-# Metres, for things about a metre large: what rounding may change.
+# The effect of rounding on distances in metres, for shapes of about a metre.
 TOLERANCE = 3e-6
 ANY = -2
 
@@ -92,7 +92,7 @@ def _look_at_cuboid(shape: CuboidShape, points: Tensor, margin: float) -> Sight:
     outside = over.clamp_min(0).norm(dim=-1)
     depth, axis = over.max(-1)
     inside = depth <= 0
-    # Inside the nearest face is the one of the axis that is least deep.
+    # Inside, the nearest face is that of the axis with the least depth.
     step = torch.where(points >= 0, 1.0, -1.0) * torch.nn.functional.one_hot(axis, 3)
     touched = torch.where(step != 0, step * half, points)
     clamped = torch.maximum(torch.minimum(points, half), -half)
@@ -127,14 +127,14 @@ def _look_at_grid(shape: GridShape, points: Tensor, margin: float) -> Sight:
     beside = points != inner
     away = (points - inner).norm(dim=-1)
     gradient = torch.where(beside, 0.0, slope) + (points - inner) / away.clamp_min(1e-300)[:, None]
-    # Between voxels and at the border the slope jumps.
+    # Between voxels and at the border the slope is discontinuous.
     near = max(1e-4, margin / shape.voxel_size)
     edge = (share - share.round()).abs().amin(-1) < near
     border = ((points.abs() - half).abs() < near * shape.voxel_size).any(-1)
     whole = torch.ones(len(points), dtype=torch.bool)
     none = torch.full((len(points),), -1, dtype=torch.int32)
     distance = value + away
-    # The way to the surface is that of a distance, whatever the slope of the grid.
+    # The value is taken as the distance to the surface, whatever the slope of the grid.
     foot = points - distance[:, None] * torch.nn.functional.normalize(gradient, dim=-1, eps=1e-300)
     return Sight(distance, gradient, foot, foot - points, none, whole, ~((edge & ~beside.any(-1)) | border))
 

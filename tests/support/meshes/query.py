@@ -49,7 +49,7 @@ def refused(call: Callable[[], object], argument: str, *words: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         call()
     error = caught.value
-    assert argument in error.argument, f"blames {error.argument!r}: {error}"
+    assert argument in error.argument, f"names the argument {error.argument!r}: {error}"
     assert error.expected and error.actual
     for text in (error.argument, *words):
         assert text in str(error), f"{text!r} not in {error}"

@@ -83,7 +83,7 @@ class CuroboScene:
         self._sure[rows[vague | ~seen.sure]] = False
         self._smooth[rows[~seen.single & (depth > -MARGIN)]] = False
         if self.options.sweep or self.options.activation_distance <= 0:
-            # Marches go on otherwise in contact than before it.
+            # A march takes other steps in contact than before it.
             self._smooth[rows[depth.abs() < MARGIN]] = False
             self._sure[rows[(depth.abs() < MARGIN) & self.options.sweep]] = False
         side = torch.where(seen.distance < 0, -1.0, 1.0) / torch.where(away > 0, away, 1.0)

@@ -41,7 +41,7 @@ class Rows:
 
 
 def cost_of(depth: Tensor, activation: float) -> Tensor:
-    """Spec section 4; differentiable."""
+    """The cost of a depth (spec section 4); differentiable."""
     if activation <= 0:
         return depth.clamp_min(0)
     curved = depth.clamp(0, activation) ** 2 / (2 * activation)

@@ -141,7 +141,7 @@ def wall(thickness: float = 0.002) -> MeshShape:
 
 
 def capped(count: int = 40, height: float = 1e-7) -> MeshShape:
-    """A plate with needle-like caps: in each face of one side a vertex that is `height` of the edge off it."""
+    """A plate with needle-like triangles: each has a vertex that is off its long edge by `height` times the edge."""
     x = np.linspace(0, 1, count + 1)
     low = np.column_stack([x, np.zeros(count + 1), np.zeros(count + 1)])
     inner = np.column_stack([(x[:-1] + x[1:]) / 2, np.full(count, height / count), np.zeros(count)])

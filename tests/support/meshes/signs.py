@@ -1,4 +1,4 @@
-"""Inside and outside of a mesh by its definitions, float64: pseudo-normals, axis rays, the winding number."""
+"""Inside and outside of a mesh by their definitions, in float64: pseudo-normals, axis rays, the winding number."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Signs:
         hit = (turned >= 0).all(-1) & ~flat & (away >= 0)
         first = torch.full((len(points),), torch.inf, dtype=points.dtype)
         first = first.scatter_reduce(0, rows, torch.where(hit, away, torch.inf), "amin")
-        # The projection along the axis is turned around where the face looks along it.
+        # A positive area of the projection means that the ray hits the back of the face.
         behind = hit & (away == first[rows]) & (whole > 0)
         inside = torch.bincount(rows[behind], minlength=len(points)) > 0
         margin = RAY_MARGIN * scale

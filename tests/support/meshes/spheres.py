@@ -59,7 +59,7 @@ def surface_points(placed: Placed, count: int, random: np.random.Generator) -> t
 
 
 def strewn(name: str, placed: Sequence[Placed], crowd: Crowd, size: float = 1.0) -> Floats:
-    """Spheres [B, H, S, 4] around everything; lengths of `crowd` are multiplied by `size`."""
+    """Spheres [B, H, S, 4] around the obstacles; lengths of `crowd` are multiplied by `size`."""
     random = random_of(f"spheres of {name}")
     batches, horizon, count = crowd.batches, crowd.horizon, crowd.count
     total = batches * count

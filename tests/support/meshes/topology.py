@@ -16,7 +16,7 @@ from support.meshes.case import Doubles, MeshShape, Whole
 
 @dataclass(frozen=True)
 class Facts:
-    """A report. Edges are counted of the kept faces: those with an area, repetitions of an orientation left out."""
+    """A report. Edges are those of the kept faces, without degenerate ones and repetitions of the same orientation."""
 
     vertices: int
     faces: int
@@ -35,7 +35,7 @@ class Facts:
 
 
 class Surveyed:
-    """A mesh with its vertices welded by position, its degenerate faces and the repetitions of others left out."""
+    """A mesh with its vertices welded by position, and its degenerate and repeated faces removed."""
 
     def __init__(self, shape: MeshShape) -> None:
         self.shape = shape
@@ -72,7 +72,7 @@ class Surveyed:
 
     @cached_property
     def edges(self) -> dict[tuple[int, int], list[tuple[int, bool]]]:
-        """By two ascending vertices: the faces of the edge, and whether each runs along it in that order."""
+        """By two ascending vertices: the faces of the edge, and whether each traverses it in that order."""
         found: dict[tuple[int, int], list[tuple[int, bool]]] = {}
         for number, face in enumerate(self.faces.tolist()):
             for start, end in zip(face, face[1:] + face[:1], strict=True):

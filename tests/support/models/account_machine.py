@@ -78,7 +78,7 @@ class Context:
 
 @dataclass(eq=False)
 class Asked:
-    """A call in progress, with its parts, and what it has open."""
+    """A call in progress, its parts, and its open reservations."""
 
     context: Context
     call: Call
@@ -149,7 +149,7 @@ class AccountMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._calls)
     @rule(which=WHICH, how=st.sampled_from(("reply", "cancel", "deadline", "disconnect")), handler_first=st.booleans())
     def end(self, which: int, how: str, handler_first: bool) -> None:
-        """The handler learns of the end before gRPC calls back, or after."""
+        """End a call; its handler cleans up before or after gRPC runs the callback."""
         asked = self._one(which)
         self._calls.remove(asked)
         if how == "cancel":
@@ -196,7 +196,7 @@ class AccountMachine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from(TENANTS), size=st.integers(1, 2 * MIB), content=st.integers(0, 5))
     def scene(self, tenant: str, size: int, content: int) -> None:
         runtime = self._of(tenant)
-        # Others may have their part, and this one may be too large for what is left.
+        # Refused if the scene does not fit beside those of other tenants.
         with suppress(BusyError):
             stored, _ = runtime.scenes.add(f"{content:064x}", _content(size))
             self._scenes.append((runtime, stored.scene_id))
@@ -336,7 +336,7 @@ def _content(nbytes: int) -> Any:
 
 
 def _unless_busy(reserve: Callable[[], None]) -> bool:
-    """Whether it was reserved."""
+    """Returns whether the reservation succeeded."""
     with suppress(BusyError):
         reserve()
         return True

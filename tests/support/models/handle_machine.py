@@ -41,7 +41,7 @@ class HandleMachine(RuleBasedStateMachine):
         target = self.place.process.target
         self.clients = [Client(target, token=TOKENS[tenant], retry_s=60) for tenant in USERS]
         self.held: list[Held] = []
-        # By tenant and content, whether a client has updated the scene, which other clients may observe.
+        # Tenant and content of the scenes that a client has updated, which other clients may observe.
         self.updated: set[tuple[str, int]] = set()
         for client in self.clients[1:]:
             for handle in client.list():
@@ -143,7 +143,7 @@ class HandleMachine(RuleBasedStateMachine):
             client.close()
 
     def _may_die(self) -> bool:
-        """Whether a kill is allowed now: each takes as long as hundreds of calls."""
+        """Whether a kill is allowed now; kills are rare, since each takes as long as hundreds of calls."""
         may = self.place.answers >= ANSWERS_BETWEEN and time.monotonic() < self.place.until
         self.place.answers = 0 if may else self.place.answers + 1
         return may

@@ -17,7 +17,7 @@ from support.calls.raw_calls import Array, opencv_camera, spec_of, sphere_cloud
 
 CONTENTS, COLORS = 6, 5
 WIDTH, HEIGHT = 24, 16
-# The number of spheres of every third scene, so that only two of those fit into 2 MiB; and of the others.
+# The number of spheres of every third scene, of which only two fit into 2 MiB, and of the other scenes.
 _LARGE, _SMALL = 25_000, 40
 
 
@@ -57,7 +57,7 @@ def spec(scene_id: str = "", version: int = 0) -> render_pb2.RenderSpec:
 def picture(parameters: Parameters) -> Array:
     """The image of `spec`, rendered in process."""
     color: Array = _forward(parameters, retain=False).outputs["color"].numpy()
-    assert len(np.unique(color)) > 10, "a picture of nothing is no test"
+    assert len(np.unique(color)) > 10, "the picture is nearly uniform"
     return color
 
 

@@ -31,8 +31,8 @@ class Stored:
     """The model of a scene: its id, and the parameters of each version from 1.
 
     Attributes:
-        is_gone: It was deleted, or the worker said once that it is not there: it must never answer again.
-        is_durable: Whatever happens to the process, it must answer.
+        is_gone: It was deleted, or a reply said that it does not exist; from then on, calls for it must fail.
+        is_durable: Calls for it must succeed, even after the process was killed.
     """
 
     scene_id: str
@@ -73,7 +73,7 @@ class SceneMachine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from(TENANTS), content=st.integers(0, CONTENTS - 1), tells_hash=st.booleans())
     @noted
     def put(self, tenant: str, content: int, tells_hash: bool) -> None:
-        """Store a scene; content that is already stored is found."""
+        """Store a scene; content that is already stored keeps its id."""
         parameters = Parameters(content)
         told = self.hashes.get(content, "") if tells_hash else ""
         reply = self.place.clients[tenant].put(parameters.tensors, content_hash=told)
@@ -231,15 +231,15 @@ class SceneMachine(RuleBasedStateMachine):
                 raise Refused(detail(error, errors_pb2.VersionMismatch).actual) from None
             assert error.code() == Code.NOT_FOUND, error
             if is_own:
-                assert not scene.is_durable or scene.is_gone, "a scene was lost that was kept"
+                assert not scene.is_durable or scene.is_gone, "a durable scene was lost"
                 scene.is_gone = True
             return None
-        assert is_own and not scene.is_gone, "a scene answered that is not there"
+        assert is_own and not scene.is_gone, "a call succeeded for a scene that does not exist"
         self.place.answers += 1
         return reply
 
     def _while_dying(self, scene: Stored, attempt: Callable[[], Any]) -> Any:
-        """As `_answer`, while the worker is killed; repeats the call if it gets no reply."""
+        """Like `_answer`, while the worker is killed; repeats the call if it gets no reply."""
         if time.monotonic() > self.place.until:
             return self._answer(scene, attempt)
         self.place.answers = 0

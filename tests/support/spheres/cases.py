@@ -100,7 +100,7 @@ def blending() -> Iterator[SphereCase]:
     yield build("most_tracked", Cloud(count=200, half_width=1.0), camera=POSE, n_track=128, width=24, height=24)
     for gamma in (1e-4, 1e-3, 1e-2, 1.0):
         yield build(f"gamma_{gamma:g}", camera=POSE, gamma=gamma)
-    # No two spheres compete for a pixel: what gradients are left come from rounding, and are still the original's.
+    # No two spheres cover the same pixel: gradients come from rounding alone, and still equal the original's.
     yield build("gamma_0.0001_apart", Cloud(count=12, radii=(0.2, 0.5)), camera=POSE, gamma=1e-4)
     yield build("opacity", camera=POSE, opacities=random_of("opacities").random(25))
     mixed = np.concatenate([np.zeros(5), np.ones(5), random_of("mixed opacities").random(15)])
@@ -149,7 +149,7 @@ def crowds() -> Iterator[SphereCase]:
 
 
 def batch() -> Iterator[SphereCase]:
-    """The elements of a batch, whose near limit is that of its largest focal length; opacities are each one's own."""
+    """The elements of a batch, whose near limit is that of the largest focal length; each has its own opacities."""
     focal_lengths = (3.5, 4.0, 3.0)
     for index, focal_length in enumerate(focal_lengths):
         camera = (0.1 * index, -0.2, 0.3, 0.1, -0.05 * index, 0.1, focal_length, 2.0)

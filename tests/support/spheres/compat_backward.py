@@ -104,8 +104,8 @@ def _tracked(
     rest = total - weight
     upstream, colors = case.output_gradient[rows, columns], case.colors[sphere]
     others = scaled(rendered.image[rows, columns], total) - scaled(colors, weight)
-    # At a small gamma one sphere has nearly all the weight, and what is left over is rounding noise: the order of
-    # operations is then all there is to a gradient.
+    # At a small gamma one sphere has nearly all the weight, and the rest is rounding noise: the gradient then depends
+    # on the order of operations.
     others = scaled(others, f32(1) / np.maximum(rest, EPS))
     factor = rest * (f32(1) / np.maximum(total * total, EPS))
     weight_gradient = scaled(upstream * (colors - others), factor).sum(-1)
@@ -216,7 +216,7 @@ def _orthogonal_steps(tracked: _Tracked, rendered: Rendered, gradient: Floats) -
 
 
 def _normalised(sums: _Sums, rendered: Rendered) -> Gradients:
-    """Section 7.1: means over pixels; 7.2: the camera's share of each sphere weighs as its rectangle's area."""
+    """Section 7.1: means over pixels; 7.2: the area of a sphere's rectangle weights its part of the camera gradient."""
     count, found = sums.count, rendered.signatures
     mean = np.where(count > 0, 1 / np.maximum(count, 1), 0)
     result = {name: (rows.T * mean).T.astype(f32) for name, rows in sums.spheres.items()}

@@ -14,7 +14,7 @@ NO_BOX = 65535
 
 
 def fast_exp(x: ArrayLike) -> Floats:
-    """Section 1.1: two to the power of x / ln 2, the mantissa being a straight line between octaves."""
+    """Section 1.1: two to the power of x / ln 2, with a mantissa that is linear between powers of two."""
     power = np.maximum(np.asarray(x, f32) * f32(1.442695040), f32(-126))
     bits = (power + f32(126.94269504)) * f32(8388608)
     return np.asarray(bits.astype(np.uint32).view(f32), f32)

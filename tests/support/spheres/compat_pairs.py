@@ -97,7 +97,7 @@ def _orthogonal(
     x: NDArray[np.int64],
     y: NDArray[np.int64],
 ) -> Measures:
-    """As `_perspective`; the film's middle is half a pixel off between the chord and the central pixel."""
+    """Like `_perspective`; chord and central pixel take the film's centre half a pixel apart, as the original does."""
     pixel = f32(2) * camera.half_pixel
     offsets, central = [], np.ones(x.shape, np.bool_)
     for axis, (at, size) in enumerate(zip((x, y), camera.aperture, strict=True)):

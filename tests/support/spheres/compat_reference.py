@@ -78,7 +78,7 @@ class _Film:
         self.depths = np.full((*shape, case.n_track), LARGEST, f32)
 
     def draw(self, index: int, near: np.float32, box: NDArray[np.int64], found: Signatures) -> None:
-        """Section 5.1 and 5.2 for all pixels of which this sphere is a candidate: one more to the left and above."""
+        """Section 5.1 and 5.2 for the pixels of the sphere's box, and one more to the left and above."""
         left, top = self.camera.film
         x0, y0 = max(int(box[0]) - 1, left), max(int(box[2]) - 1, top)
         y, x = np.mgrid[y0 : int(box[3]), x0 : int(box[1])]
@@ -119,7 +119,7 @@ class _Film:
         self.maximum[at] = np.where(hit, new, old)
 
     def _track(self, index: int, at: tuple[slice, slice], hit: NDArray[np.bool_], depth: Floats) -> None:
-        """Section 5.3: insertion in front of entries that are as deep or deeper; the last one falls off."""
+        """Section 5.3: insertion in front of entries that are as deep or deeper; the last one is dropped."""
         depths, ids = self.depths[at], self.ids[at]
         slot = (depths < depth[..., None]).sum(-1)[..., None]
         place = np.arange(self.case.n_track)

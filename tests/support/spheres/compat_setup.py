@@ -57,7 +57,7 @@ class Signatures:
 
     @property
     def large(self) -> NDArray[np.bool_]:
-        """Whether the rectangle is at least three pixels wide and high, as gradients demand."""
+        """Whether the rectangle is at least three pixels wide and high, as gradients require."""
         return np.asarray((self.box[:, 1] >= self.box[:, 0] + 3) & (self.box[:, 3] >= self.box[:, 2] + 3))
 
 

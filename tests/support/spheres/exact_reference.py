@@ -183,7 +183,7 @@ def _rounding(
     kept = (chords.near >= nearest) & (chords.near <= blending.max_depth) & (view.centres @ view.forward > 0)
     reached = kept & (chords.chord < radii + length_error)
     grazing = kept & ((chords.chord - radii).abs() < length_error)
-    # The half chord is a root, and worst where it is zero.
+    # The half chord is a square root, whose error is largest where it is zero.
     worst = torch.sqrt(2 * radii * length_error)
     chord_error = torch.minimum(worst, radii * length_error / chords.half_chord.clamp_min(1e-12))
     depth_error = length_error + chord_error

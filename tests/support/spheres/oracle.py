@@ -1,4 +1,4 @@
-"""Cases computed by the original renderers, kept outside the repository: the folder LUMIGRAD_TEST_DATA names."""
+"""Cases that the original renderers computed, from the folder named by LUMIGRAD_TEST_DATA outside the repository."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ GRADIENTS = {
 
 @dataclass(frozen=True)
 class OracleCase:
-    """One batch element of a file, what it must give, and the camera record the original used."""
+    """One batch element of a file: the case, its expected results, and the camera record that the original used."""
 
     case: SphereCase
     expected: Expected
     camera: NativeCamera
-    # Which element of a batch, and whether the file is one.
+    # The index in the batch, and whether the file holds a batch.
     element: int
     batched: bool
-    # As the caller gave it; 0 where the case's own is what the original made of that.
+    # As the caller gave it; the case has the value by which the original replaces 0.
     min_depth: float
 
 

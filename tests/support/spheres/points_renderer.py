@@ -1,4 +1,4 @@
-"""A caller of Pulsar's `Renderer` that relies on what PyTorch3D's PulsarPointsRenderer relies on."""
+"""A caller of Pulsar's `Renderer` that uses the same attributes and arguments as PyTorch3D's PulsarPointsRenderer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PointsCamera:
     orthographic: bool = False
 
     def pixel(self, point: torch.Tensor, size: int) -> torch.Tensor:
-        """Where a point is in a square picture, (x, y)."""
+        """The position (x, y) of a point in a square picture."""
         x, y, z = point @ self.R + self.T
         depth = 1.0 if self.orthographic else z
         return size * (0.5 - 0.5 * self.scale * torch.stack([x, y]) / depth) - 0.5
@@ -36,7 +36,7 @@ class PointsRenderer(torch.nn.Module):
     """Renders points of one radius with a camera that may move, but not change its type or size."""
 
     def __init__(self, renderer: torch.nn.Module, camera: PointsCamera, size: int) -> None:
-        """Takes the renderer that draws."""
+        """`renderer` renders the pictures."""
         super().__init__()
         self.renderer, self.camera, self.size = renderer, camera, size
 

@@ -27,7 +27,7 @@ def axis_angle_matrix(vector: Tensor) -> Tensor:
     angle = torch.linalg.vector_norm(vector)
     w = torch.cos(angle / 2)
     x, y, z = vector * 0.5 * torch.sinc(angle * 0.5 / math.pi)
-    # Not quite 2 in float32; the original divides too, and a last bit can move a rectangle.
+    # Not exactly 2 in float32; the original divides too, and the last bit can change a rectangle.
     two = 2 / (w * w + x * x + y * y + z * z)
     rows = [
         [1 - two * (y * y + z * z), two * (x * y - z * w), two * (x * z + y * w)],
@@ -46,7 +46,7 @@ def six_d_matrix(vectors: Tensor) -> Tensor:
 
 
 def rotation_of(parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """The rotation and what follows it in the parameters: focal length, sensor width, principal point."""
+    """The rotation, and the parameters after it: focal length, sensor width, principal point."""
     if len(parameters) in (8, 10):
         return axis_angle_matrix(parameters[3:6]), parameters[6:]
     if len(parameters) in (11, 13):

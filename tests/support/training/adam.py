@@ -18,14 +18,14 @@ BETAS, EPSILON = (0.9, 0.999), 1e-15
 
 
 def activated(raw: Values, activation: str) -> Values:
-    """The value of raw numbers."""
+    """The activation of raw numbers."""
     if activation == "exp":
         return np.exp(raw)
     return 1.0 / (1.0 + np.exp(-raw)) if activation == "sigmoid" else raw
 
 
 def slope(raw: Values, activation: str) -> Values:
-    """The value's derivative."""
+    """The activation's derivative."""
     value = activated(raw, activation)
     if activation == "exp":
         return value

@@ -1,4 +1,4 @@
-"""Gaussians and spheres under training, at random, for tests of density control."""
+"""Random Gaussians and spheres with optimiser moments, for tests of density control."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Growth:
 
 
 def accumulated(gradient: Tensor, radii: Tensor, width: int, height: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum of lengths, views and largest radius, of [C, N, 2] and [C, N, 2]."""
+    """Sums of gradient lengths, numbers of views and largest radii, [N] each, from [C, N, 2] and [C, N, 2]."""
     views = gradient.shape[0]
     scaled = gradient.double() * torch.tensor([width / 2.0 * views, height / 2.0 * views])
     seen = (radii > 0).all(dim=2)
@@ -85,7 +85,7 @@ def growth(rows: Observed, to: Thresholds, extent: float, after_reset: bool, rev
 
 
 def children(parameters: Parameters, split: Tensor, draw: Draw, revised: bool) -> dict[str, Tensor]:
-    """The values of children that differ from a copy, those of first children before those of second ones; float64."""
+    """The values of children that are not copies: those of all first children, then of all second ones; float64."""
     rows = split.numpy()
 
     def normals(stream: str) -> Tensor:

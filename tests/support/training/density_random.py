@@ -32,7 +32,7 @@ def words(seed: int, step: int, stream: int, rows: NDArray[np.integer]) -> Words
 
 
 def normals(seed: int, step: int, stream: int, rows: NDArray[np.integer]) -> NDArray[np.float64]:
-    """[N, 4], by Box and Muller's transform of the numbers that float32 makes of the words."""
+    """Normal numbers [N, 4], by the Box-Muller transform of the words after their conversion to float32."""
     w = words(seed, step, stream, rows)
     unit = (w[:, 0::2] >> np.uint64(1) | np.uint64(1)).astype(np.float32).astype(np.float64) * 2.0**-31
     turn = w[:, 1::2].astype(np.uint32).view(np.int32).astype(np.float32).astype(np.float64) * 2.0**-31

@@ -1,4 +1,4 @@
-"""What the drop-in for gsplat computes without a worker: tiles, the dictionary, and refusals of options."""
+"""The drop-in for gsplat without a worker: lists of tiles, the dictionary, and refusals of options."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from lumigrad.client import InvalidArgument
-from lumigrad.client.compat.gsplat import GsplatArgumentError, rasterization
+from lumigrad.client.compat.gsplat import GsplatArgumentError, options, rasterization
 from lumigrad.client.compat.gsplat.meta import Meta, Projected, intersect
+from support.calls.metrics_table import rows, words
+from support.files.documents import ROOT
+
+GUIDE = ROOT / "docs" / "porting_gsplat.md"
 
 # gsplat 1.6's, in order.
 PARAMETERS = (
@@ -52,36 +56,55 @@ def test_the_signature_is_the_original_s():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "facts"),
     [
-        ("distributed", True),
-        ("with_ut", True),
-        ("with_eval3d", True),
-        ("return_normals", True),
-        ("global_z_order", False),
-        *((name, torch.zeros(1, 6)) for name in ("rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")),
-        ("ftheta_coeffs", object()),
-        ("lidar_coeffs", object()),
-        ("external_distortion_coeffs", object()),
-        ("rolling_shutter", 2),
-        ("viewmats_rs", torch.eye(4)[None]),
-        ("ut_params", object()),
-        ("extra_signals", torch.zeros(3, 2)),
-        ("extra_signals_sh_degree", 3),
-        ("renderer_config", object()),
+        ("distributed", True, "expected False, got True; gsplat exchanges .* a socket"),
+        ("with_ut", True, "expected False, got True; the worker projects"),
+        ("with_eval3d", True, "expected False, got True; the worker evaluates"),
+        ("return_normals", True, "expected False, got True; gsplat computes normals"),
+        ("global_z_order", False, "expected True, got False; .* leave it out"),
+        *(
+            (name, torch.zeros(1, 6), r"expected None, got a tensor \[1, 6\]; gsplat takes")
+            for name in ("rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
+        ),
+        ("ftheta_coeffs", object(), "expected None, got object; .* resample"),
+        ("lidar_coeffs", object(), "expected None, got object; .* pinholes"),
+        ("external_distortion_coeffs", object(), "expected None, got object; .* undistort"),
+        ("rolling_shutter", 2, "expected GLOBAL, got 2; .* several poses"),
+        ("viewmats_rs", torch.eye(4)[None], r"expected None, got a tensor \[1, 4, 4\]; .* several poses"),
+        ("ut_params", object(), "expected None, got object; the worker projects"),
+        ("extra_signals", torch.zeros(3, 2), r"expected None, got a tensor \[3, 2\]; .* append them to colors"),
+        ("extra_signals_sh_degree", 3, "expected None, got 3; .* a second call"),
+        ("renderer_config", object(), r"expected None or RendererConfig_MixedBatch\(\), got object; "),
+        ("render_mode", "Ed", r"expected one of RGB, D, ED, RGB\+D, RGB\+ED, got 'Ed'; .* camera-space Z"),
+        ("camera_model", "ftheta", "expected one of pinhole, ortho, fisheye, got 'ftheta'; .* resample"),
+        ("camera_model", "lidar", "expected one of pinhole, ortho, fisheye, got 'lidar'; .* pinholes"),
     ],
 )
-def test_options_that_are_not_supported_are_named_with_what_to_do(name, value):
-    with pytest.raises(NotImplementedError, match=rf"^{name}(=\w+)? is not supported here; \w+"):
+def test_options_that_are_not_supported_are_refused_with_the_reason_and_what_to_do(name, value, facts):
+    with pytest.raises(NotImplementedError, match=rf"^{name} is not supported here: {facts}"):
         rasterization(*TENSORS, **{name: value}, target="localhost:1")
+
+
+def test_the_porting_guide_has_the_reasons_of_the_refusals():
+    table = {}
+    for option, *reasons in rows(GUIDE.read_text(), "option", "why it is refused", "what to do instead"):
+        texts = tuple(reason.replace("`", "") for reason in reasons)
+        table |= dict.fromkeys((name.partition("=")[0] for name in words(option)), texts)
+    modes = {f'"{mode}"': options.HIT_DISTANCE for mode in options.HIT_DISTANCES}
+    models = {f'"{name}"': refusal for name, refusal in options.CAMERA_MODELS.items()}
+    gradients = {f'meta["{key}"]': options.NO_GRADIENT for key in ("depths", "conics", "opacities")}
+    refusals = {**options.REFUSALS, **modes, **models, **gradients, "colors": options.HARMONICS_PER_CAMERA}
+    assert set(table) - set(refusals) == {"render_mode", "camera_model", "sh_degree"}
+    assert {name: table.get(name) for name in refusals} == {
+        name: (refusal.why, refusal.instead) for name, refusal in refusals.items()
+    }
 
 
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"render_mode": "Ed"}, NotImplementedError, r'render_mode="Ed" is not supported here; use one of RGB, D, ED'),
         ({"render_mode": "rgb"}, GsplatArgumentError, "render_mode: expected one of RGB, D, ED, .* got 'rgb'"),
-        ({"camera_model": "ftheta"}, NotImplementedError, r'camera_model="ftheta" is not supported here; use one of'),
         ({"camera_model": "round"}, GsplatArgumentError, "camera_model: expected one of pinhole, ortho, fisheye, got"),
         ({"rasterize_mode": "fast"}, GsplatArgumentError, "rasterize_mode: expected one of classic, antialiased, got"),
         ({"tile_size": 0}, GsplatArgumentError, "tile_size: expected a whole number from 1"),
@@ -112,8 +135,9 @@ def test_wrong_tensors_are_explained(position, value, text):
         rasterization(*TENSORS[:position], value, *TENSORS[position + 1 :], target="localhost:1")
 
 
-def test_harmonics_per_camera_are_not_supported():
-    with pytest.raises(NotImplementedError, match=r"^colors as harmonics per camera \[.., C, N, K, 3\] are not supp"):
+def test_harmonics_per_camera_are_refused():
+    text = r"^colors: expected coefficients \[N, K, D\], or .*, got a tensor \[1, 3, 4, 3\]; .* a call of its own"
+    with pytest.raises(GsplatArgumentError, match=text):
         rasterization(*TENSORS[:4], torch.zeros(1, 3, 4, 3), *TENSORS[5:], sh_degree=1, target="localhost:1")
 
 

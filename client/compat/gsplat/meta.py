@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
+from lumigrad.client.compat.gsplat.options import NO_GRADIENT
 from lumigrad.client.torch.gaussian_inputs import Prepared
 from lumigrad.client.torch.gaussian_nodes import PROJECTED, Layout, Rendering
 from lumigrad.client.torch.remote import refuse_backward
 
 
 class Meta(dict[str, Any]):
-    """A dict some of whose values are functions of no arguments until they are read."""
+    """A dict some of whose values are computed when they are first read."""
 
-    # Those of dict would hand out the functions.
+    # The methods of dict would return values that are not computed yet.
     get, values, items = Mapping.get, Mapping.values, Mapping.items  # type: ignore[assignment]
 
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
@@ -31,11 +32,11 @@ class Meta(dict[str, Any]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        # Defining it keeps dict(meta) and {**meta} from copying values that were not computed yet.
+        # Without this method, dict(meta) and {**meta} would copy values that are not computed yet.
         return super().__iter__()
 
     def pop(self, name: str, *default: Any) -> Any:
-        """As of any dict."""
+        """Like dict.pop."""
         if name in self:
             _ = self[name]
         return super().pop(name, *default)
@@ -48,7 +49,7 @@ class _Later:
         self.compute = compute
 
 
-# gsplat looks no farther than this many standard deviations.
+# gsplat cuts ellipses off at this many standard deviations.
 _LARGEST_EXTENT = 3.33
 
 
@@ -57,12 +58,12 @@ class Projected:
     """M Gaussians in pictures, pixels.
 
     Attributes:
-        images: int64 [M] the picture that each is in.
+        images: int64 [M] the number of the picture that each is in.
         means2d: [M, 2] centres.
         radii: [M, 2] half extents; 0 for those that are culled.
         conics: [M, 3] inverse covariances (xx, xy, yy).
         opacities: [M].
-        depths: [M] for the order.
+        depths: [M] by which they are sorted.
     """
 
     images: torch.Tensor
@@ -78,9 +79,9 @@ class Intersections:
     """Gaussians in tiles, sorted by picture, tile and depth.
 
     Attributes:
-        tiles_per_gauss: int32 [M] how many tiles each touches.
+        tiles_per_gauss: int32 [M] the number of tiles that each touches.
         isect_ids: int64 [L] picture, tile and bits of the depth.
-        flatten_ids: int32 [L] which of the M.
+        flatten_ids: int32 [L] the index of the Gaussian.
         offsets: int32 [I, tile rows, tile columns] where the list of each tile begins.
     """
 
@@ -91,7 +92,7 @@ class Intersections:
 
 
 def intersect(projected: Projected, images: int, tile_size: int, tile_width: int, tile_height: int) -> Intersections:
-    """Lists of the tiles that the ellipses touch in which Gaussians have a share of at least 1/255.
+    """Lists the tiles that each Gaussian touches: its ellipse ends where its alpha falls below 1/255.
 
     Args:
         projected: the Gaussians.
@@ -108,7 +109,7 @@ def intersect(projected: Projected, images: int, tile_size: int, tile_width: int
     gaussian, row = rows[0][entry], rows[1][entry]
     tiles_per_gauss = torch.zeros_like(projected.images).index_add_(0, rows[0], widths)
     tile = row * tile_width + column
-    # Depths are positive, so that their bits are ordered as they are.
+    # The bits of positive floats sort like the floats.
     bits = projected.depths[gaussian].contiguous().view(torch.int32).long()
     image = projected.images[gaussian]
     tile_bits = (tile_width * tile_height).bit_length()
@@ -121,7 +122,7 @@ def intersect(projected: Projected, images: int, tile_size: int, tile_width: int
 
 
 def _levels(projected: Projected) -> torch.Tensor:
-    """[M] the quadratic form at the border of the ellipse; < 0: there is none."""
+    """[M] the quadratic form at the border of the ellipse; negative if there is no ellipse."""
     levels = 2.0 * torch.log((255.0 * projected.opacities).clamp_min(math.exp(-1.0)))
     return levels.clamp_max(_LARGEST_EXTENT**2)
 
@@ -143,13 +144,13 @@ def _rows(projected: Projected, tile_size: int, tile_height: int) -> tuple[torch
 def _columns(
     projected: Projected, gaussian: torch.Tensor, row: torch.Tensor, tile_size: int, tile_width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[R] first column of tiles, and the one after the last, that an ellipse touches within a row of tiles."""
+    """[R] the first column of tiles that an ellipse touches within a row of tiles, and the one after the last."""
     xx, xy, yy = projected.conics[gaussian].double().unbind(-1)
     level = _levels(projected)[gaussian].double().clamp_min(0)
     x, y = projected.means2d[gaussian].double().unbind(-1)
     low, high = row * tile_size - y, (row + 1) * tile_size - y
     determinants = (xx * yy - xy * xy).clamp_min(1e-300)
-    # Where the ellipse is farthest to the right is y = -xy / yy times that x; to the left, the same negative.
+    # The ellipse's rightmost point has y = -xy / yy times its x; the leftmost point is opposite.
     farthest = torch.sqrt(level * yy / determinants)
     height = torch.sqrt(level * xx / determinants)
     ends = []
@@ -168,17 +169,17 @@ def _positions(counts: torch.Tensor) -> torch.Tensor:
     return torch.arange(int(counts.sum()), device=counts.device) - torch.repeat_interleave(begins, counts)
 
 
-# Their names in the contract and in gsplat.
+# Names in the contract, and in gsplat.
 _WITHOUT_GRADIENT = {"depths": "depths", "conics": "conics", "projected_opacities": "opacities"}
 
 
 def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int) -> Meta:
-    """The dictionary, with gsplat's names; [.., C, N, ...] or packed [nnz, ...].
+    """The dictionary `meta` of intermediate results, [.., C, N, ...] or packed [nnz, ...].
 
     Args:
-        rendering: finished, with all outputs per Gaussian.
+        rendering: a finished rendering with all outputs per Gaussian.
         centres: the projected centres, part of the graph.
-        tensors: what was rendered.
+        tensors: the inputs of the rendering.
         tile_size: pixels.
     """
     frame, layout = rendering.frame, rendering.layout
@@ -213,23 +214,17 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
 
 
 def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch.Tensor:
-    """In gsplat it has one, so here backward through it is an error.
-
-    Workers take gradients of images and of the projected means, not of these. Without a gradient a loss on them would
-    silently leave the scene unchanged.
-    """
+    """The array; backward through it raises an error, since it has a gradient in gsplat."""
     sources = [tensors.inputs[name] for name in (*PROJECTED, "opacities")]
     differentiable = [tensor for tensor in sources if tensor is not None and tensor.requires_grad]
     if not (torch.is_grad_enabled() and differentiable):
         return array
-    error = NotImplementedError(
-        f'meta["{key}"] has no gradient here; pass it on with .detach(), or use meta["means2d"], which has one'
-    )
+    error = NotImplementedError(f'meta["{key}"] has no gradient here: {NO_GRADIENT.why}; {NO_GRADIENT.instead}')
     return refuse_backward(array, differentiable, error)
 
 
 def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
-    """Which scene, camera and Gaussian each packed row is of; None where nothing is packed."""
+    """The scene, camera and Gaussian of each packed row; None for each if results are not packed."""
     names = ("batch_ids", "camera_ids", "gaussian_ids")
     if layout.visible is None:
         return dict.fromkeys(names)
@@ -239,7 +234,7 @@ def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
 
 
 def _projected(arrays: dict[str, torch.Tensor], layout: Layout) -> tuple[Projected, int]:
-    """The Gaussians of a rendering one after the other, and the number of its pictures."""
+    """The Gaussians of all pictures in one list, and the number of pictures."""
     axes = 1 if layout.visible is not None else len(layout.shape)
     flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in arrays.items()}
     rows = torch.arange(len(flat["depths"])) if layout.visible is None else layout.visible

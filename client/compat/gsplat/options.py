@@ -1,32 +1,27 @@
-"""Which of gsplat's options there are here; the others are refused by name, with what to do instead.
+"""Checks the options of gsplat's `rasterization`, and refuses those that the worker does not support.
 
-Workers have gsplat's first pipeline: Gaussians are projected by the camera's Jacobian and evaluated in the picture.
-What is refused is not a part of it:
+Workers have gsplat's first pipeline: Gaussians are projected by the camera's Jacobian and evaluated in the image. An
+option of another pipeline raises NotImplementedError, since the option exists in gsplat and the argument is valid
+there; if it were ignored, the call would return another image and other gradients than those requested. A value that
+gsplat does not accept either raises GsplatArgumentError.
 
-- `with_ut`, `ut_params`, coefficients of lenses, `ftheta`, `lidar`, rolling shutters, `global_z_order=False`:
-  projection by sigma points, through which gsplat itself has no gradient.
-- `with_eval3d`, `rays`, `return_normals`, hit distances: Gaussians evaluated along rays in space, another image with
-  other gradients.
-- `distributed`: Gaussians split over the ranks of a trainer; a worker holds all of a scene.
-- `extra_signals`: a second set of channels with weights of the first; more channels of `colors` are the same sums.
-- `renderer_config`: a choice among gsplat's own renderers; the default one may be named.
-
-Ignoring such an option would return a picture and gradients that look right and are not what was asked for, so each
-raises NotImplementedError: the option exists in gsplat, and the argument is not wrong. Values that gsplat does not know
-either are a GsplatArgumentError.
+Error texts and docs/porting_gsplat.md have the same reasons and alternatives; a test compares them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
 
-# What a part of a path in the request, or the client's own argument, is called here.
+# The argument's name here, by a part of the path in the request or by the name of the client's own argument.
 _ARGUMENTS = {
     **{name: name for name in ("means", "quats", "scales", "covars", "opacities", "colors", "sh_degree")},
     **{name: name for name in ("backgrounds", "viewmats", "Ks", "width", "height", "radius_clip", "eps2d")},
@@ -41,7 +36,7 @@ _ARGUMENTS = {
 
 
 class GsplatArgumentError(InvalidArgument, AssertionError):
-    """An argument of `rasterization` that was refused, by its name there."""
+    """An argument of `rasterization` is invalid; the text has its name there."""
 
 
 def gsplat_refusals() -> AbstractContextManager[None]:
@@ -50,7 +45,7 @@ def gsplat_refusals() -> AbstractContextManager[None]:
 
 
 RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
-_HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
+HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
 _CAMERA_MODELS = ("pinhole", "ortho", "fisheye")
 _RASTERIZE_MODES = ("classic", "antialiased")
 
@@ -58,43 +53,130 @@ _RASTERIZE_MODES = ("classic", "antialiased")
 _GLOBAL_SHUTTER = 4
 _DEFAULT_RENDERER = "RendererConfig_MixedBatch"
 
-_UNDISTORT = (
-    "undistort the pictures, or render pinholes with lumigrad.client.torch.render_gaussians(..., distortion=...)"
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an option of gsplat is not supported.
+
+    Attributes:
+        why: the reason.
+        instead: what the caller can do.
+        expected: the values that are accepted.
+    """
+
+    why: str
+    instead: str
+    expected: str = "None"
+
+    def text(self, value: Any) -> str:
+        """The description of the error for a value of the option."""
+        return f"expected {self.expected}, got {_shown(value)}; {self.why}; {self.instead}"
+
+    def error(self, name: str, value: Any) -> NotImplementedError:
+        """The error for a value of the option `name`."""
+        return NotImplementedError(f"{name} is not supported here: {self.text(value)}")
+
+
+_SIGMA_POINTS = Refusal(
+    "the worker projects Gaussians by the camera's Jacobian; projection by sigma points gives another image, and in "
+    "gsplat it has no gradient",
+    "leave it out",
 )
-_ON_PLANE = "leave it out: Gaussians are projected by the Jacobian of the camera and evaluated in the picture"
-_ONE_SHUTTER = "render each pose that matters as a camera of its own"
-_AS_CHANNELS = "append the signals to colors as more channels; beside harmonics, render them as colors of a second call"
+_IN_SPACE = Refusal(
+    "the worker evaluates Gaussians in the image; evaluated along rays in space they give another image and other "
+    "gradients",
+    "leave it out",
+    "False",
+)
+_DISTORTION = Refusal(
+    "gsplat takes coefficients of distortion only with with_ut=True",
+    "undistort the images, or call lumigrad.client.torch.render_gaussians(distortion=...), which takes k1 k2 p1 p2 k3 "
+    "k4 k5 k6 of pinholes",
+)
+_FTHETA = Refusal(
+    "gsplat has this camera model only with with_ut=True, and the worker does not have its Jacobian",
+    'use camera_model="fisheye", which is equidistant, and resample the images to it',
+)
+_LIDAR = Refusal(
+    "gsplat has lidars only with with_ut=True, and the worker does not have their Jacobian",
+    'render pinholes that cover the scan with render_mode="ED", and read their depths at its angles',
+)
+_MOVING_CAMERA = Refusal(
+    "gsplat moves the camera during an image only with with_ut=True; the worker has one pose for each image",
+    "render several poses of the exposure as cameras, and take from each image the rows exposed at its pose",
+)
 
-
-_ADVICE = {
-    "distributed": "leave it out: give each process its own worker (target=…), or all of them the same one",
-    "with_ut": _ON_PLANE,
-    "with_eval3d": _ON_PLANE,
-    "return_normals": "leave it out: normals need with_eval3d",
-    "global_z_order": "leave it out: Gaussians are sorted by camera-space Z",
-    "rays": "leave it out: rays need with_eval3d",
-    "radial_coeffs": _UNDISTORT,
-    "tangential_coeffs": _UNDISTORT,
-    "thin_prism_coeffs": _UNDISTORT,
-    "ftheta_coeffs": 'use camera_model="fisheye"',
-    "lidar_coeffs": "render a camera",
-    "external_distortion_coeffs": _UNDISTORT,
-    "rolling_shutter": _ONE_SHUTTER,
-    "viewmats_rs": _ONE_SHUTTER,
-    "ut_params": _ON_PLANE,
-    "extra_signals": _AS_CHANNELS,
-    "extra_signals_sh_degree": _AS_CHANNELS,
-    "renderer_config": f"leave it out, or pass {_DEFAULT_RENDERER}(): there is one renderer",
+# By option, in the order in which they are checked.
+REFUSALS = {
+    "distributed": Refusal(
+        "gsplat exchanges the Gaussians of all ranks within a process group; the worker is at the other end of a "
+        "socket and belongs to none",
+        "pass all Gaussians in one call; give each process a worker of its own by target, or divide cameras among "
+        "workers by lumigrad.client.torch.render_gaussians(spread=True)",
+        "False",
+    ),
+    "with_ut": replace(_SIGMA_POINTS, expected="False"),
+    "with_eval3d": _IN_SPACE,
+    "return_normals": Refusal(
+        "gsplat computes normals only with with_eval3d=True, and they have no gradient",
+        "render the normal of each Gaussian as three channels of colors [.., C, N, 3]",
+        "False",
+    ),
+    "global_z_order": Refusal(
+        "gsplat sorts by distance only with with_ut=True; the worker sorts by camera-space Z", "leave it out", "True"
+    ),
+    "rays": Refusal(
+        "gsplat takes rays only with with_eval3d=True", "describe the camera by viewmats, Ks and camera_model"
+    ),
+    "radial_coeffs": _DISTORTION,
+    "tangential_coeffs": _DISTORTION,
+    "thin_prism_coeffs": _DISTORTION,
+    "ftheta_coeffs": _FTHETA,
+    "lidar_coeffs": _LIDAR,
+    "external_distortion_coeffs": _DISTORTION,
+    "rolling_shutter": replace(_MOVING_CAMERA, expected="GLOBAL"),
+    "viewmats_rs": _MOVING_CAMERA,
+    "ut_params": _SIGMA_POINTS,
+    "extra_signals": Refusal(
+        "they are blended with the same weights as colors",
+        "append them to colors and split the image; beside harmonics, render them as colors of a second call",
+    ),
+    "extra_signals_sh_degree": Refusal(
+        "the worker clamps the values of harmonics at 0, which gsplat does not for extra signals",
+        "evaluate the harmonics for each camera, and render the values as colors [.., C, N, E] of a second call",
+    ),
+    "renderer_config": Refusal(
+        "it selects one of gsplat's implementations of with_eval3d=True",
+        "leave it out",
+        f"None or {_DEFAULT_RENDERER}()",
+    ),
 }
+CAMERA_MODELS = {
+    name: replace(refusal, expected=f"one of {', '.join(_CAMERA_MODELS)}")
+    for name, refusal in (("ftheta", _FTHETA), ("lidar", _LIDAR))
+}
+HARMONICS_PER_CAMERA = Refusal(
+    "cameras share one set of coefficients, as in gsplat 1.6",
+    "render each camera by a call of its own, or evaluate the harmonics for each camera and pass colors [.., C, N, D]",
+    "coefficients [N, K, D], or [.., N, K, D] for each scene",
+)
+NO_GRADIENT = Refusal(
+    'the worker takes gradients of images and of meta["means2d"] only, and without this error the loss would leave the '
+    "scene unchanged",
+    'detach it, and compute the loss from the tensors that were passed, the image or meta["means2d"]',
+)
+HIT_DISTANCE = Refusal(
+    "gsplat computes distances along rays only with with_eval3d=True",
+    "use D or ED, whose depth is camera-space Z, and multiply it by the length of ((x - cx) / fx, (y - cy) / fy, 1)",
+    f"one of {', '.join(RENDER_MODES)}",
+)
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
-    """Raises NotImplementedError for the first option, of those that there are not here, that was changed."""
-    for name, advice in _ADVICE.items():
-        value = options[name]
-        if not _is_default(name, value):
-            shown = f"={value}" if isinstance(value, bool) else ""
-            raise NotImplementedError(f"{name}{shown} is not supported here; {advice}")
+    """Raises NotImplementedError for the first unsupported option that differs from gsplat's default."""
+    for name, refusal in REFUSALS.items():
+        if not _is_default(name, options[name]):
+            raise refusal.error(name, options[name])
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -108,19 +190,22 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> None:
-    """Refuses modes that there are not, here or at all."""
-    # Where a ray comes closest to a Gaussian is known only to a pipeline that evaluates Gaussians along rays.
-    if render_mode in _HIT_DISTANCES:
-        raise NotImplementedError(
-            f'render_mode="{render_mode}" is not supported here; use one of {", ".join(RENDER_MODES)}, whose depth is '
-            "camera-space Z"
-        )
-    # Gsplat has these for projection by sigma points only: neither has the Jacobian that the first pipeline needs.
-    if camera_model in ("ftheta", "lidar"):
-        raise NotImplementedError(
-            f'camera_model="{camera_model}" is not supported here; use one of {", ".join(_CAMERA_MODELS)}'
-        )
+    """Raises NotImplementedError for modes that only gsplat has, GsplatArgumentError for unknown ones."""
+    if render_mode in HIT_DISTANCES:
+        raise HIT_DISTANCE.error("render_mode", render_mode)
+    if camera_model in tuple(CAMERA_MODELS):
+        raise CAMERA_MODELS[camera_model].error("camera_model", camera_model)
     with gsplat_refusals():
         one_of("render_mode", render_mode, RENDER_MODES)
         one_of("camera_model", camera_model, _CAMERA_MODELS)
         one_of("rasterize_mode", rasterize_mode, _RASTERIZE_MODES)
+
+
+def _shown(value: Any) -> str:
+    """A tensor's shape, the name of an enum's value, the repr of a number or string, else the type's name."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    name = getattr(value, "name", None)
+    if isinstance(name, str):
+        return name
+    return repr(value) if isinstance(value, (str, int, float)) else type(value).__name__

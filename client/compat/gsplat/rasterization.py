@@ -1,4 +1,4 @@
-"""gsplat's `rasterization`: the function that its users have, with the rendering on a worker."""
+"""gsplat's `rasterization`, which renders on a worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import torch
 
 from lumigrad.client.base.arguments import whole_number
 from lumigrad.client.compat.gsplat.meta import intermediates
-from lumigrad.client.compat.gsplat.options import GsplatArgumentError, check_modes, gsplat_refusals, refuse_unsupported
+from lumigrad.client.compat.gsplat.options import (
+    HARMONICS_PER_CAMERA,
+    GsplatArgumentError,
+    check_modes,
+    gsplat_refusals,
+    refuse_unsupported,
+)
 from lumigrad.client.default import default_client
 from lumigrad.client.operators.gaussians import GaussianCall, ViewMatrices, projection_of
 from lumigrad.client.rendering.frame import Frame
@@ -20,7 +26,7 @@ from lumigrad.client.torch.remote import outside_graphs, run
 
 _TILE_SIZE = 16
 _PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
-# gsplat shows what lies exactly in the eye's plane with a near plane of 0; nothing can be there.
+# Replaces a near plane of 0, with which gsplat divides by zero for Gaussians in the camera's plane.
 _LEAST_NEAR = 1e-6
 
 
@@ -72,12 +78,12 @@ def rasterization(
     *,
     target: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """Renders Gaussians as gsplat's function of this name does, on a worker; gradients included.
+    """Renders Gaussians on a worker like gsplat's function of this name, gradients included.
 
     Args:
         means: [.., N, 3] centres, scene units.
         quats: [.., N, 4] rotations (w, x, y, z), of any length.
-        scales: [.., N, 3] standard deviations, scene units; of negative ones the absolute values count.
+        scales: [.., N, 3] standard deviations, scene units; the absolute values of negative ones are used.
         opacities: [.., N] in [0, 1].
         colors: [.., N, D] or [.., C, N, D] channels; with sh_degree [N, K, D] or [.., N, K, D] coefficients. May be
             None if only the depth is rendered.
@@ -89,7 +95,7 @@ def rasterization(
         far_plane: largest depth shown, scene units.
         radius_clip: Gaussians with radii of at most this many pixels are not shown.
         eps2d: blur in the picture, pixels squared.
-        sh_degree: degree in use; None: colors are colours.
+        sh_degree: degree in use; None: colors are channels, not coefficients.
         packed: intermediate results hold visible Gaussians only, [nnz, ...].
         tile_size: of the lists of tiles in the third result, pixels; None: 16. Pictures do not depend on it.
         backgrounds: [.., C, D]; None: 0.
@@ -97,10 +103,10 @@ def rasterization(
         sparse_grad: with `packed`: gradients of means, quats and scales are COO tensors.
         absgrad: after backward `meta["means2d"].absgrad` has the sums of absolute gradients.
         rasterize_mode: "classic" or "antialiased".
-        channel_chunk: accepted; any number of channels is rendered at once.
+        channel_chunk: accepted, without effect; any number of channels is rendered at once.
         distributed: must be False.
         camera_model: "pinhole", "ortho" or "fisheye".
-        segmented: accepted; how lists are sorted is the worker's business.
+        segmented: accepted, without effect.
         covars: [.., N, 3, 3] covariances, instead of quats and scales.
         with_ut: must be False.
         with_eval3d: must be False.
@@ -126,8 +132,8 @@ def rasterization(
         means. X is D, 1 for a depth alone, D + 1 for both.
 
     Raises:
-        NotImplementedError: an option of gsplat is not supported; the text names it and what to do.
-        GsplatArgumentError: an argument was refused.
+        NotImplementedError: an option of gsplat is not supported; the text names it, the reason, and what to do.
+        GsplatArgumentError: an argument is invalid.
     """
     refuse_unsupported(locals())
     check_modes(render_mode, camera_model, rasterize_mode)
@@ -135,12 +141,8 @@ def rasterization(
     scales = scales.abs() if isinstance(scales, torch.Tensor) else scales
     if "RGB" not in render_mode:
         colors, sh_degree, backgrounds = _no_colors(means), None, None
-    # A scene holds its harmonics once, so that they are uploaded once whatever the number of cameras.
     if sh_degree is not None and _per_camera(colors, means):
-        raise NotImplementedError(
-            "colors as harmonics per camera [.., C, N, K, 3] are not supported here; pass [.., N, K, 3], one set for "
-            "all cameras, or render each camera by a call of its own"
-        )
+        raise GsplatArgumentError.of("colors", HARMONICS_PER_CAMERA.text(colors))
     with gsplat_refusals():
         tile_size = whole_number("tile_size", _TILE_SIZE if tile_size is None else tile_size, 1, 1 << 15)
         tensors = prepared(

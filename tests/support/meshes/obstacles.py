@@ -62,7 +62,7 @@ def _look_at_mesh(shape: MeshShape, points: Tensor, sign: str, margin: float) ->
     inside, sure = _inside(mesh, signs, points, feet, sign)
     side = torch.where(inside, -1.0, 1.0).to(points)
     direction = -gap / feet.distance.clamp_min(1e-300)[:, None] * side[:, None]
-    # On the surface there is no direction to it.
+    # On the surface the direction to it is undefined; the gradient is the pseudo-normal.
     there = torch.nonzero(feet.distance <= 1e-9 * size).flatten()
     gradient = direction.clone()
     if len(there):

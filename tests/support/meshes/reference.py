@@ -32,8 +32,8 @@ class _Samples:
 class ExactScene:
     """The inputs of a case in float64, ready to be evaluated and differentiated.
 
-    `sure` [N] are rows whose values do not change within `margin` metres of a branch; `smooth` [N] those whose
-    gradients do not. Both are set when costs or distances are computed.
+    `sure` [N] marks the rows whose values do not depend on a branch that is decided by less than `margin` metres,
+    `smooth` [N] those whose gradients do not. Both are set when costs or distances are computed.
     """
 
     def __init__(self, case: MeshCase, margin: float = MARGIN) -> None:

@@ -67,7 +67,7 @@ class Context:
             return True
 
     def cancel(self) -> None:
-        """The status follows later."""
+        """Does nothing; `end` runs the callbacks."""
 
     def end(self) -> None:
         with self._lock:
@@ -88,7 +88,7 @@ class Asked:
     stack: ExitStack = field(default_factory=ExitStack)
     training: Training | None = None
     count: int = 0
-    # Bytes in transit: of the call itself, and of its open parts.
+    # Bytes in transit of the call itself; `part_bytes` has those of its open parts.
     own_bytes: int = 0
     # Other reservations of its training.
     waiting_bytes: int = 0
@@ -142,7 +142,7 @@ class AccountMachine(RuleBasedStateMachine):
         asked.parts.close(part)
         asked.part_bytes.pop(part, None)
         if again:
-            # A call that has ended reserves nothing.
+            # A part that has ended holds no reservation.
             _unless_busy(lambda: self._machine.payload_memory.reserve(size, part))
             asked.parts.close(part)
 

@@ -128,7 +128,7 @@ class HandleMachine(RuleBasedStateMachine):
     @rule(rests=st.booleans())
     @noted
     def die(self, rests: bool) -> None:
-        """Kill the worker, perhaps after it had time to write its scenes; the next call does not wait."""
+        """Kill the worker, possibly after it has written its scenes; the next call begins before it is back."""
         if not self._may_die():
             return
         self.place.settle()

@@ -270,7 +270,7 @@ class SceneMachine(RuleBasedStateMachine):
 
 
 def asking(scene: Stored, is_foreign: bool) -> str:
-    """The tenant of a call for a scene."""
+    """The tenant of the scene, or the other one."""
     return next(tenant for tenant in TENANTS if (tenant != scene.tenant) == is_foreign)
 
 

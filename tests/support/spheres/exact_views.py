@@ -36,7 +36,7 @@ def pulsar_view(
     right_handed: bool = False,
     first_r_then_t: bool = False,
 ) -> View:
-    """Pulsar's camera. The principal point shifts the film continuously: pixel x looks where x + shift would."""
+    """Pulsar's camera. The principal point shifts the film continuously: pixel x has the ray of x + shift."""
     vectors = camera_vectors(
         parameters,
         width,

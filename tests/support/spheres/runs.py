@@ -40,7 +40,7 @@ def camera_of(case: SphereCase) -> Camera:
 
 
 def settings_of(case: SphereCase, semantics: Semantics, **changes: object) -> Settings:
-    """The case's settings. In exact nothing stops early unless `changes` say so."""
+    """The case's settings. In exact no pixel stops early unless `changes` enable it."""
     values: dict[str, object] = {
         "gamma": case.gamma,
         "max_depth": case.max_depth,

@@ -27,7 +27,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Growth:
-    """The source rows of the next generation."""
+    """The source rows of the next generation: those kept, those cloned and those split."""
 
     kept: Tensor
     cloned: Tensor

@@ -42,7 +42,7 @@ def loss_of(loss: Loss, picture: torch.Tensor, target: torch.Tensor) -> torch.Te
 
 
 class LocalTraining:
-    """Raw parameters, an optimiser for each, and pictures from a worker."""
+    """Raw parameters, Adam with a group for each, and images from a worker."""
 
     def __init__(
         self,

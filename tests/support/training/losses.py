@@ -93,7 +93,7 @@ def reference(case: LossCase, dtype: torch.dtype = torch.float64) -> tuple[list[
 
 
 def pair(name: str, shape: tuple[int, int, int, int]) -> tuple[Tensor, Tensor]:
-    """An image with edges, texture and flat areas, and a shifted copy with noise; mostly within [0, 1]."""
+    """A noisy image with edges, texture and flat areas, and the image without noise, clipped to [0, 1]."""
     random = random_of(f"pair {name} {shape}")
     views, height, width, channels = shape
     y, x = np.mgrid[:height, :width] / 9.0

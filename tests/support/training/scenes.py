@@ -14,7 +14,7 @@ SIZE = (40, 32)
 
 @dataclass(frozen=True)
 class Lesson:
-    """The initial scene of a training, and its target images."""
+    """The initial scene of a training, the true scene, and the cameras of the target images."""
 
     scene: Gaussians | Spheres
     truth: Gaussians | Spheres
@@ -39,7 +39,7 @@ def cameras(count: int = 4) -> list[Camera]:
 
 
 def gaussian_lesson(count: int = 200, degree: int | None = 1, seed: int = 0) -> Lesson:
-    """Gaussians in a ball, and the same ones shifted, enlarged and with other colours."""
+    """Gaussians in a ball, and the same ones at random moved and resized, with other colours."""
     generator = np.random.default_rng(seed)
 
     def scene(shift: float) -> Gaussians:
@@ -64,7 +64,7 @@ def gaussian_lesson(count: int = 200, degree: int | None = 1, seed: int = 0) -> 
 
 
 def sphere_lesson(count: int = 150, seed: int = 0) -> Lesson:
-    """Spheres in a ball, and the same ones shifted, enlarged and with other colours."""
+    """Spheres in a ball, and the same ones at random moved and resized, with other colours."""
     generator = np.random.default_rng(seed)
     positions = generator.normal(size=(count, 3)) * 0.6
     radii = generator.uniform(0.08, 0.2, size=count)

@@ -16,10 +16,10 @@ from support.calls.raw_calls import RawClient, opencv_camera, spec_of
 
 
 class Reader:
-    """Such a process, which requests the colours of a stored scene."""
+    """A process that requests the colours of a stored scene, and pauses after the first message."""
 
     def __init__(self, target: str, scene_id: str, width: int, height: int, token: str = "") -> None:
-        """Returns when its reply has begun; `token` is sent if the worker asks for one."""
+        """Start it, and wait until its reply has begun; `token` is sent with the call unless it is empty."""
         self.request_id = f"reader-{uuid.uuid4().hex}"
         arguments = [target, scene_id, str(width), str(height), self.request_id, token]
         command = [sys.executable, "-m", "support.workers.reader", *arguments]
@@ -30,13 +30,13 @@ class Reader:
         assert self._line() == "reading"
 
     def go_on(self) -> str:
-        """Have it read on; returns "done", or the code of the error that the call ended with."""
+        """Let it read the rest; returns "done", or the code of the error that ended the call."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         return self._line()
 
     def end(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self.process.kill()
         self.process.communicate()
 

@@ -24,12 +24,12 @@ struct Rows {
   int width;                // Floats per row.
   float* rows;              // [N, width]
   int32_t* touched;         // [N]
-  bool count_touched;       // Exact: counted on the way; compat knows it beforehand.
+  bool count_touched;       // Exact: counted while summing; in compat it is counted before.
   const int32_t* crossing;  // [N] number among the spheres that reach into several bands; -1
   int crossings;
   float* crossing_rows;         // [bands, crossings, width + 8]; `touched` behind the row
-  const float* camera_weights;  // [N] compat: what a sphere's camera terms are multiplied with.
-  double contributors;          // Compat: what their sum is divided by.
+  const float* camera_weights;  // [N] compat: the factor of a sphere's camera terms.
+  double contributors;          // Compat: the divisor of their sum.
 };
 
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);

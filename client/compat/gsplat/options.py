@@ -138,7 +138,7 @@ REFUSALS = {
     "viewmats_rs": _MOVING_CAMERA,
     "ut_params": _SIGMA_POINTS,
     "extra_signals": Refusal(
-        "they are blended with the same weights as colors",
+        "a call blends one array, of channels or of harmonics, and they have the same weights",
         "append them to colors and split the image; beside harmonics, render them as colors of a second call",
     ),
     "extra_signals_sh_degree": Refusal(

@@ -44,7 +44,7 @@ def client(process: WorkerProcess) -> Iterator[Client]:
 
 
 def has_spool(process: WorkerProcess) -> bool:
-    return "--spool" in process.process.args
+    return "--spool" in process.options
 
 
 def images(client: Client, scene: Any, settings: dict[str, Any], **changes: Any) -> dict[str, Backward]:

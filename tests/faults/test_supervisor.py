@@ -16,8 +16,8 @@ import pytest
 
 from lumigrad.client import Client, Unavailable
 from support.workers.client_load import CAMERA, cloud, load
-from support.workers.faults import POISON, SERVE, faulty_worker
-from support.workers.forks import FAULTS
+from support.workers.faults import POISON, faulty_worker
+from support.workers.forks import FAULTS, lumigrad
 from support.workers.worker import LUMIGRAD, WorkerProcess, worker
 
 RECOVERY_SECONDS = 3.0
@@ -111,9 +111,8 @@ def test_a_worker_per_device_and_each_of_its_own() -> None:
         assert psutil.pid_exists(pids[1])
 
 
-def serve(*options: str, environment: dict[str, str] | None = None, command: tuple[str, ...] = (LUMIGRAD, "serve")):
-    arguments = [*command, "--device", "cpu", "--port", "0", "--metrics-port", "0", *options]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=90, check=False, env=environment)
+def serve(*options: str) -> subprocess.CompletedProcess[str]:
+    return lumigrad("serve", "--device", "cpu", "--port", "0", "--metrics-port", "0", *options)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +122,16 @@ def serve(*options: str, environment: dict[str, str] | None = None, command: tup
         ("crash while loading", "the fork server ended code=70 loaded=False", "the fork server"),
     ],
 )
-def test_a_crash_loop_ends_with_a_code_of_its_own(fault: str, line: str, what: str, tmp_path: Path) -> None:
+def test_a_crash_loop_ends_with_a_code_of_its_own(
+    fault: str, line: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / fault).touch()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), FAULTS: str(tmp_path)}
-    result = serve("--max-crashes", "2", environment=environment, command=SERVE)
+    monkeypatch.setenv(FAULTS, str(tmp_path))
+    result = serve("--max-crashes", "3")
     assert result.returncode == 5
     assert result.stdout == ""
-    assert result.stderr.count(line) == 2
-    given_up = f"not restarting the worker: {what} crashed 2 times within 60 s (--max-crashes, --crash-seconds)"
+    assert result.stderr.count(line) == 3
+    given_up = f"not restarting the worker: {what} crashed 3 times within 60 s (--max-crashes, --crash-seconds)"
     assert given_up in result.stderr
 
 

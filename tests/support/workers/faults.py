@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import torch
 
 from support.workers.worker import WorkerProcess
 
-SERVE = (sys.executable, "-m", "support.workers.faulty_serve")
 # While "poison" is armed, every request for this output crashes the worker.
 POISON = "hits"
 _LONG_SECONDS = 60

@@ -1,15 +1,14 @@
-"""Imported into a fork server, makes its workers' engines fail on request; run as a program, it is that fork server."""
+"""Makes the engines of workers fail on request; imported into their fork server."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-from lumigrad.server.process import fork_server, main, worker
 from lumigrad.server.process import liveness as warm_up
+from lumigrad.server.process import main, worker
 from lumigrad.server.scenes import lookup as engines
 from support.workers.faults import Faults, FaultyEngine
 from support.workers.forks import FAULTS
@@ -43,5 +42,3 @@ threading.Thread.start = start  # type: ignore[method-assign]
 worker.warm_up = trial
 wrapped: Any = engines.ENGINES
 wrapped["spheres"] = FaultyEngine(wrapped["spheres"], faults)
-if __name__ == "__main__":
-    sys.exit(fork_server.main())

@@ -239,8 +239,9 @@ class _LoadedForkServer:
             os.kill(self._pid, signal.SIGKILL)
 
     def _reap(self, options: int) -> int | None:
-        if self._code is None and os.waitpid(self._pid, options)[0]:
-            self._code = -signal.SIGKILL
+        if self._code is None:
+            ended, status = os.waitpid(self._pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if ended else None
         return self._code
 
 

@@ -50,6 +50,7 @@ class WorkerProcess:
         `credentials` are for one that asks for TLS, `metrics_context` for one whose metrics do. `process` is the
         worker's own, or its supervisor's if there is to be one, whose workers meet the faults armed in a folder.
         """
+        self.options = options
         self._credentials = credentials
         self.metrics_context = metrics_context
         alone = () if supervised else ("--no-supervisor",)

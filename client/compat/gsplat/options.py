@@ -35,8 +35,11 @@ _ARGUMENTS = {
 }
 
 
-class GsplatArgumentError(InvalidArgument, AssertionError):
-    """An argument of `rasterization` is invalid; the text has its name there."""
+class GsplatArgumentError(InvalidArgument, AssertionError, RuntimeError):
+    """An argument of `rasterization` is invalid; the text has its name there.
+
+    It is an AssertionError, as in gsplat 1.5, and a RuntimeError or a ValueError, as in 1.6.
+    """
 
 
 def gsplat_refusals() -> AbstractContextManager[None]:

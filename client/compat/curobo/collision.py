@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer, CollisionQueryBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.compat.curobo.obstacles import Obstacles
-from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, first, settings_of
+from lumigrad.client.compat.curobo.sphere_cost import SphereCost, SphereFunction, first, settings_of
 from lumigrad.client.compat.curobo.values import (
     CollisionCheckerType,
     Cuboid,
@@ -219,19 +218,13 @@ class WorldMeshCollision(Obstacles):
         return result
 
 
-class CheckedSpheres(torch.autograd.Function):
+class CheckedSpheres(SphereFunction):
     """The autograd node of a checker's query."""
 
     @staticmethod
     def forward(ctx: Any, query_sphere: torch.Tensor, cost: SphereCost, buffers: CollisionBuffer) -> torch.Tensor:
         """Fills the buffers and returns that of costs."""
         return cost.forward(ctx, query_sphere, buffers)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradient of the spheres."""
-        return backward(ctx, upstream), None, None
 
 
 def _box(cuboid: Any) -> Any:

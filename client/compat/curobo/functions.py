@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from lumigrad.client.compat.curobo.buffers import CollisionBuffer
 from lumigrad.client.compat.curobo.errors import curobo_refusals
 from lumigrad.client.compat.curobo.registry import registered_world
-from lumigrad.client.compat.curobo.sphere_cost import SphereCost, backward, settings_of
+from lumigrad.client.compat.curobo.sphere_cost import SphereCost, SphereFunction, settings_of
 from lumigrad.client.default import default_client
 from lumigrad.client.torch.remote import outside_graphs
 
 
-class SdfMeshWarpPy(torch.autograd.Function):
+class SdfMeshWarpPy(SphereFunction):
     """The collision cost of spheres where they are; call `SdfMeshWarpPy.apply(…)`."""
 
     @staticmethod
@@ -63,14 +62,8 @@ class SdfMeshWarpPy(torch.autograd.Function):
         cost = SphereCost(client, world, settings, env_query_idx, return_loss)
         return cost.forward(ctx, query_spheres, CollisionBuffer(out_cost, out_grad, sparsity_idx))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out_cost: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradient of the spheres, and none of anything else."""
-        return backward(ctx, grad_out_cost), *(None,) * 13
 
-
-class SweptSdfMeshWarpPy(torch.autograd.Function):
+class SweptSdfMeshWarpPy(SphereFunction):
     """The collision cost of spheres that move from time step to time step; call `SweptSdfMeshWarpPy.apply(…)`."""
 
     @staticmethod
@@ -109,9 +102,3 @@ class SweptSdfMeshWarpPy(torch.autograd.Function):
             )  # fmt: skip
         cost = SphereCost(client, world, settings, env_query_idx, return_loss)
         return cost.forward(ctx, query_spheres, CollisionBuffer(out_cost, out_grad, sparsity_idx))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_out_cost: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradient of the spheres, and none of anything else."""
-        return backward(ctx, grad_out_cost), *(None,) * 15

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from lumigrad.client.base.arguments import number, whole_number
 from lumigrad.client.client import Client
@@ -101,10 +102,14 @@ class SphereCost:
         return buffers.distance_buffer.detach()
 
 
-def backward(ctx: Any, upstream: torch.Tensor) -> torch.Tensor:
-    """The gradient of the spheres."""
-    gradient: torch.Tensor = ctx.saved_tensors[0]
-    if not ctx.return_loss:
-        return gradient
-    scaled: torch.Tensor = gradient * upstream.to(gradient.device, gradient.dtype)[..., None]
-    return scaled
+class SphereFunction(torch.autograd.Function):
+    """The backward pass of the functions whose first argument is the spheres and whose forward is `SphereCost`'s."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of the spheres, and none of anything else."""
+        gradient: torch.Tensor = ctx.saved_tensors[0]
+        if ctx.return_loss:
+            gradient = gradient * upstream.to(gradient.device, gradient.dtype)[..., None]
+        return gradient, *(None,) * (len(ctx.needs_input_grad) - 1)

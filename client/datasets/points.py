@@ -44,11 +44,8 @@ class Points:
     def load(path: str | PathLike[str]) -> Points:
         """Reads the vertices of a PLY file with x, y, z and optional red, green and blue; grey without."""
         header = PlyHeader.read(path)
-        names = header.vertex_properties
-        if not {"x", "y", "z"} <= names:
-            raise header.fail(f"expected vertex properties x, y, z, got {sorted(names)}")
-        vertices = header.table("vertex")
+        vertices = header.points()
         positions = np.stack([np.asarray(vertices[axis], np.float32) for axis in "xyz"], axis=1)
-        if not set(_COLORS) <= names:
+        if not set(_COLORS) <= header.vertex_properties:
             return Points(positions, np.full_like(positions, _DEFAULT_COLOR))
         return Points(positions, np.stack([fractions(vertices[color]) for color in _COLORS], axis=1))

@@ -87,6 +87,12 @@ class PlyHeader:
         """The error to raise about this file."""
         return malformed(self.path, description)
 
+    def points(self) -> Any:
+        """The vertices as a structured array with x, y and z."""
+        if not {"x", "y", "z"} <= self.vertex_properties:
+            raise self.fail(f"expected vertex properties x, y, z, got {sorted(self.vertex_properties)}")
+        return self.table("vertex")
+
     def table(self, element: str) -> Any:
         """The rows of an element as a structured array."""
         plyfile = require("plyfile", "io", "reading PLY files")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lumigrad.client.base.extras import require
-from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats.ply_header import fractions, write_vertices
+from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_vertices
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
 
@@ -66,7 +64,8 @@ def load_spheres(path: str | PathLike[str], radius: float | None = None) -> Sphe
         path: the file, text or binary.
         radius: the radius of every sphere, scene units; None: as above.
     """
-    vertices, names = _read_vertices(path)
+    header = PlyHeader.read(path)
+    vertices, names = header.points(), header.vertex_properties
     positions = np.stack([vertices[axis] for axis in ("x", "y", "z")], axis=1).astype(np.float32)
     radii = _radii(vertices, names, positions) if radius is None else np.full(len(positions), radius, np.float32)
     return Spheres(positions, _colors(vertices, names), radii, _opacities(vertices, names))
@@ -81,22 +80,6 @@ def save_spheres(spheres: Spheres, path: str | PathLike[str]) -> None:
     if spheres.opacities is not None:
         columns["opacity"] = spheres.opacities
     write_vertices(path, columns)
-
-
-def _read_vertices(path: str | PathLike[str]) -> tuple[Any, set[str]]:
-    plyfile = require("plyfile", "io", "reading PLY files")
-    try:
-        data = plyfile.PlyData.read(fspath(path))
-    except plyfile.PlyParseError as error:
-        raise InvalidArgument.of("path", f"expected a PLY file, but {fspath(path)} does not parse: {error}") from error
-    elements = {element.name: element for element in data.elements}
-    if "vertex" not in elements:
-        raise InvalidArgument.of("path", f'expected an element "vertex" in {fspath(path)}, got {sorted(elements)}')
-    vertices = elements["vertex"].data
-    names = set(vertices.dtype.names or ())
-    if not {"x", "y", "z"} <= names:
-        raise InvalidArgument.of("path", f"expected vertex properties x, y, z in {fspath(path)}, got {sorted(names)}")
-    return vertices, names
 
 
 def _colors(vertices: Any, names: set[str]) -> Array:

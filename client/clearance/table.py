@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lumigrad.client.clearance.clearances import Clearances, record, summary
 
+# Escape sequences of terminals.
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+
 
 def print_table(found: Clearances, limit: int) -> None:
-    """Prints the closest sphere of each time step, or each sphere; in colours in a terminal with rich.
+    """Prints the closest sphere of each time step, or each sphere; those that collide in red in a terminal.
 
     At most `limit` rows, those with the least clearances; 0: all.
     """
@@ -20,9 +23,11 @@ def print_table(found: Clearances, limit: int) -> None:
     header = _header(found)
     cells = [_cells(found, row) for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    if not sys.stdout.isatty() or not _print_rich(header, widths, rows, cells):
-        for line in (header, *cells):
-            print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    is_colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    red = [False, *(is_colored and row["collides"] for row in rows)]
+    for line, is_red in zip((header, *cells), red, strict=True):
+        text = "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        print(f"{_RED}{text}{_PLAIN}" if is_red else text)
     left = (len(found.clearance) if found.motion.is_trajectory else found.clearance.shape[1]) - len(rows)
     if left:
         what = "time steps" if found.motion.is_trajectory else "spheres"
@@ -103,25 +108,3 @@ def _cells(found: Clearances, row: dict[str, Any]) -> tuple[str, ...]:
 
 def _metres(value: float | None) -> str:
     return "-" if value is None else f"{value:.5f}"
-
-
-def _print_rich(
-    header: Sequence[str], widths: Sequence[int], rows: Sequence[dict[str, Any]], cells: Sequence[Sequence[str]]
-) -> bool:
-    """Prints in colours, unless rich is missing or would truncate a table wider than the terminal."""
-    try:
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        return False
-    console = Console()
-    if sum(widths) + 3 * len(widths) > console.width:
-        return False
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in header:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row, line in zip(rows, cells, strict=True):
-        table.add_row(*line, style="red" if row["collides"] else None)
-    console.print(table)
-    return True

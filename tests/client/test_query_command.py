@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 from pathlib import Path
 
@@ -48,6 +50,22 @@ def test_a_shell_gets_the_same(worker_process: WorkerProcess, query: Query, tmp_
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     here = query("--check")
     assert (done.returncode, done.stdout, done.stderr) == (3, here.stdout, "")
+
+
+def test_a_terminal_shows_collisions_in_red(worker_process: WorkerProcess, query: Query, tmp_path: Path):
+    np.save(tmp_path / "spheres.npy", some_spheres(8))
+    plain = query().stdout.splitlines()
+    master, slave = pty.openpty()
+    command = [LUMIGRAD, "query", "box.obj", "--spheres", "spheres.npy", "--target", worker_process.target]
+    with os.fdopen(master, "rb", buffering=0) as terminal:
+        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        subprocess.run(command, stdout=slave, timeout=120, cwd=tmp_path, env=environment, check=True)
+        os.close(slave)
+        shown = terminal.read(1 << 16).decode().splitlines()
+    red = [line.startswith("\x1b[31m") and line.endswith("\x1b[0m") for line in shown]
+    assert [line.removeprefix("\x1b[31m").removesuffix("\x1b[0m") for line in shown] == plain
+    assert red == [False, *(float(line.split()[1]) < 0 for line in plain[1:9]), False, False]
+    assert any(red) and not all(red[1:9])
 
 
 def test_json_and_arrays_tell_all(query: Query, tmp_path: Path):

@@ -13,7 +13,6 @@ import numpy as np
 from lumigrad.client.base.arguments import one_of
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.gaussians import (
@@ -26,6 +25,7 @@ from lumigrad.client.operators.gaussians import (
     distortion_rows,
     projection_of,
     travelling,
+    used_coefficients,
 )
 from lumigrad.client.rendering.request import WireFormat
 from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
@@ -149,7 +149,8 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         quats, scales, covars = None, None, symmetric[:, np.array(ROWS), np.array(COLUMNS)]
     sh = None
     if sh_degree is not None:
-        colors, sh = None, _harmonics(colors, count, sh_degree)
+        array = shaped("colors", colors, (count, "K", "D"))
+        colors, sh = None, array[:, : used_coefficients(sh_degree, array.shape[1])]
     elif jnp.ndim(colors) == 3:
         colors = shaped("colors", colors, (cameras, count, "D"))
     else:
@@ -168,15 +169,3 @@ def _inputs(given: Mapping[str, Any]) -> Inputs:
         "view": viewmats,
         "projection": shaped("Ks", given["Ks"], (cameras, 3, 3)),
     }
-
-
-def _harmonics(colors: Any, count: int, sh_degree: int) -> Any:
-    array = shaped("colors", colors, (count, "K", "D"))
-    active = (sh_degree + 1) ** 2
-    if array.shape[1] < active:
-        raise InvalidArgument.of(
-            "sh_degree", f"expected a degree whose (degree + 1)^2 coefficients colors have, {array.shape[1]}, got "
-            f"{sh_degree}"
-        )  # fmt: skip
-    # Unused coefficients are not transferred.
-    return array[:, :active]

@@ -9,11 +9,10 @@ import jax
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.jax.remote import Inputs, JaxCall, compute, optional, shaped
-from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, chosen, picture_size
+from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, check_parameters, chosen, picture_size
 from lumigrad.client.settings.engines import Semantics, SphereSettings
-from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.values.camera import Camera
 
 
 class RenderedSpheres(NamedTuple):
@@ -75,8 +74,8 @@ def render_spheres(
     arguments = locals()
     fixed = cam_params if isinstance(cam_params, Camera) else None
     parameters = None if fixed else shaped("cam_params", cam_params, ("8 | 10 | 11 | 13",))
-    if parameters is not None and len(parameters) not in PULSAR_LENGTHS:
-        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(parameters.shape)}")
+    if parameters is not None:
+        check_parameters(parameters.shape)
     is_array = isinstance(gamma, jax.Array)
     call = JaxSphereCall(
         client=client_of(client),

@@ -16,7 +16,7 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.engines import DistanceSettings, SphereSettings
-from lumigrad.client.values.camera import Camera
+from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
 from lumigrad.client.values.spheres import Spheres
 
 
@@ -119,6 +119,12 @@ def picture_size(camera: Camera | None, width: int | None, height: int | None) -
         if passed not in (None, actual):
             raise InvalidArgument.of(name, f"expected the camera's own {name} {actual} or none, got {passed}")
     return camera.width, camera.height
+
+
+def check_parameters(shape: Sequence[int]) -> None:
+    """Raises InvalidArgument unless `shape` is that of Pulsar's camera parameters."""
+    if len(shape) != 1 or shape[0] not in PULSAR_LENGTHS:
+        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(shape)}")
 
 
 DISTANCE_OUTPUTS = ("cost", "distance")

@@ -203,6 +203,18 @@ def _dense(found: Gradients, name: str, scene: Gaussians) -> Array:
     return dense
 
 
+def used_coefficients(sh_degree: int, stored: int) -> int:
+    """How many of the `stored` coefficients of colors a degree uses; the others are not transferred."""
+    used = (sh_degree + 1) ** 2
+    if not 0 <= sh_degree <= 4 or stored < used:
+        raise InvalidArgument.of(
+            "sh_degree",
+            f"expected a degree from 0 to 4 whose (degree + 1)^2 coefficients colors have, got {sh_degree} and "
+            f"{stored} coefficients",
+        )
+    return used
+
+
 def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
     """The outputs to transfer, from which the wanted outputs can be computed."""
     return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))

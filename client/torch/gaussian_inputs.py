@@ -10,7 +10,7 @@ import torch
 
 from lumigrad.client.base.arrays import check_shape, shape_text
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS
+from lumigrad.client.operators.gaussians import COLUMNS, INPUTS, ROWS, used_coefficients
 from lumigrad.client.torch.remote import Tensors, on_host
 
 
@@ -138,13 +138,6 @@ def _harmonics(colors: Any, batch: tuple[int, ...], count: int, sh_degree: int) 
     tensor = on_host("colors", colors)
     shared = tensor.ndim == 3
     tensor = _shaped("colors", tensor, (*(() if shared else batch), count, "K", "D"))
-    active = (sh_degree + 1) ** 2
-    if not 0 <= sh_degree <= 4 or tensor.shape[-2] < active:
-        raise InvalidArgument.of(
-            "sh_degree",
-            f"expected a degree from 0 to 4 whose (degree + 1)^2 coefficients colors have, got {sh_degree} and "
-            f"{tensor.shape[-2]} coefficients",
-        )
-    # Unused coefficients are not transferred.
+    active = used_coefficients(sh_degree, tensor.shape[-2])
     tensor = tensor[..., :active, :] if tensor.shape[-2] > active else tensor
     return tensor.expand(*batch, *tensor.shape) if shared and batch else tensor

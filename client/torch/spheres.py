@@ -9,11 +9,10 @@ import torch
 
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
-from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, chosen, picture_size
+from lumigrad.client.operators.call import SPHERE_OUTPUTS, SphereCall, check_parameters, chosen, picture_size
 from lumigrad.client.settings.engines import Semantics, SphereSettings
 from lumigrad.client.torch.remote import compute, on_host, outside_graphs
-from lumigrad.client.values.camera import PULSAR_LENGTHS, Camera
+from lumigrad.client.values.camera import Camera
 
 
 class RenderedSpheres(NamedTuple):
@@ -108,6 +107,5 @@ def render_spheres(
 
 def _parameters(cam_params: Any) -> torch.Tensor:
     tensor = on_host("cam_params", cam_params)
-    if tensor.ndim != 1 or len(tensor) not in PULSAR_LENGTHS:
-        raise InvalidArgument.of("cam_params", f"expected shape [8], [10], [11] or [13], got {list(tensor.shape)}")
+    check_parameters(tensor.shape)
     return tensor

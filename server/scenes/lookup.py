@@ -55,7 +55,7 @@ def stored_scene(runtime: Runtime, call: Call, scene_id: str, version: int = 0) 
         if spool is None or not spool.touch(scene_id):
             raise
     with _restoring(spool, call):
-        if scene_id not in runtime.scenes:
+        if not runtime.scenes.touch(scene_id):
             _restore(runtime, spool, call, lambda allocate: spool.read(scene_id, allocate))
     return runtime.scenes.find(scene_id, version)
 
@@ -77,7 +77,7 @@ def restore_meshes(runtime: Runtime, call: Call, scene: scene_pb2.Scene) -> None
     if runtime.spool is None:
         return
     for name in {obstacle.mesh_id for obstacle in scene.world.obstacles}:
-        if name and name not in runtime.scenes and runtime.spool.touch(name):
+        if name and not runtime.scenes.touch(name) and runtime.spool.touch(name):
             stored_scene(runtime, call, name)
 
 

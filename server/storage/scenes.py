@@ -234,11 +234,6 @@ class SceneStore(LruStore[StoredScene]):
         self._id_of_hash: dict[str, str] = {}
         super().__init__(limit_bytes, limit_count, budget)
 
-    def __contains__(self, scene_id: object) -> bool:
-        """Whether a scene is stored; marks it as used."""
-        with self._lock:
-            return isinstance(scene_id, str) and self._cache.get(scene_id) is not None
-
     def check(self, nbytes: int) -> None:
         """Raise BusyError, without a retry time, for a scene larger than the whole limit."""
         limit = self._cache.limit_bytes
@@ -294,7 +289,8 @@ class SceneStore(LruStore[StoredScene]):
 
     def touch(self, scene_id: str) -> bool:
         """Whether a scene is in memory; marks it as used."""
-        return scene_id in self
+        with self._lock:
+            return self._cache.get(scene_id) is not None
 
     def find_content(self, content_hash: str) -> StoredScene | None:
         """The scene with this content, if it is in memory."""

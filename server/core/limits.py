@@ -48,17 +48,8 @@ class Limits:
 
     def message(self) -> worker_pb2.Limits:
         """The limits as clients receive them."""
-        return worker_pb2.Limits(
-            max_payload_bytes=self.payload_bytes,
-            max_pixels=self.pixels,
-            max_primitives=self.primitives,
-            max_cameras=self.cameras,
-            max_queue=self.queue,
-            max_channels=self.channels,
-            max_rows=self.rows,
-            max_obstacles=self.obstacles,
-            max_voxels=self.voxels,
-        )
+        fields = worker_pb2.Limits.DESCRIPTOR.fields_by_name
+        return worker_pb2.Limits(**{name: getattr(self, name.removeprefix("max_")) for name in fields})
 
 
 def require(condition: bool, field: str, limit: str, value: object) -> None:

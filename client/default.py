@@ -6,14 +6,14 @@ from typing import Any
 
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.transport.addresses import resolve_target
+from lumigrad.client.transport.addresses import Targets
 
 _CLIENTS: dict[str, Client] = {}
 
 
 def default_client(target: str | None = None) -> Client:
     """The shared client of a target; None: LUMIGRAD_TARGET, else localhost:50051. Do not close it."""
-    name = resolve_target(target)
+    name = Targets(target).text
     # Of two threads that are the first, one drops the client that it made: it has not been used.
     return _CLIENTS.get(name) or _CLIENTS.setdefault(name, Client(name))
 

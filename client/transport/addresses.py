@@ -111,11 +111,6 @@ class Targets:
         return tuple(found)
 
 
-def resolve_target(targets: WorkerTargets | None) -> str:
-    """Return the target to use: the argument, else LUMIGRAD_TARGET, else localhost:50051."""
-    return Targets(targets).text
-
-
 def split_target(target: str) -> tuple[str, int | None]:
     """The name or address in a target, and its port if it has one."""
     host, _, port = target.removeprefix("dns:///").rpartition(":")

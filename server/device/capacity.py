@@ -71,17 +71,14 @@ def free_bytes(device: torch.device) -> int:
         return describe(device).memory_free_bytes
     # These limits count virtual memory, whether it is resident or not.
     limits = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
-    left = [resource.getrlimit(limit)[0] - _taken(field) for limit, field in limits.items() if _is_set(limit)]
+    most = {field: resource.getrlimit(limit)[0] for limit, field in limits.items()}
+    left = [limit - _taken(field) for field, limit in most.items() if limit != resource.RLIM_INFINITY]
     return max(0, min([_available(), *_control_group(), *left]))
 
 
 def _taken(field: str) -> int:
     found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 0 if found is None else int(found[1]) * 1024
-
-
-def _is_set(limit: int) -> bool:
-    return resource.getrlimit(limit)[0] != resource.RLIM_INFINITY
 
 
 def _available() -> int:

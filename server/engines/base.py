@@ -22,10 +22,6 @@ class Sized(Protocol):
         """The memory that it takes."""
 
 
-class State(Sized, Protocol):
-    """The state that a forward pass keeps for its backward pass."""
-
-
 class Forward(Protocol):
     """The result of a forward pass."""
 
@@ -34,7 +30,7 @@ class Forward(Protocol):
         """Output tensors by name."""
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> Sized | None:
         """The forward state; None: it was not retained."""
 
     def stages(self) -> Mapping[str, float]:

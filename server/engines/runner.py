@@ -18,7 +18,7 @@ from lumigrad.server.device.executor import DeviceExecutor
 from lumigrad.server.device.memory import Cost, DeviceMemory
 from lumigrad.server.device.queue import BatchEntry
 from lumigrad.server.device.transfer import Transfer
-from lumigrad.server.engines.base import Engine, Forward, State
+from lumigrad.server.engines.base import Engine, Forward, Sized
 from lumigrad.server.engines.content import Tensors
 from lumigrad.server.engines.gradients import Wanted, formatted, nonfinite
 from lumigrad.server.engines.images import ImageFormats
@@ -69,7 +69,7 @@ class ForwardState:
     """A forward pass that was retained for a backward pass."""
 
     task: Task
-    state: State
+    state: Sized
 
 
 @dataclass(frozen=True)

@@ -73,13 +73,11 @@ class Session:
 
     def answer(self, request: Request) -> Replies:
         """Yield the replies to one request."""
-        answer = self._answers.get(request.kind)
-        require(answer is not None, "kind", f"one of {', '.join(self._answers)}", request.kind)
-        assert answer is not None
+        require(request.kind in self._answers, "kind", f"one of {', '.join(self._answers)}", request.kind)
         # Requests are not carried out once another call has taken the training.
         request.part.check()
         self._runtime.trainings.check_kept(self._training)
-        yield from answer(request)
+        yield from self._answers[request.kind](request)
 
     def _step(self, request: Request) -> Replies:
         asked, state = request.message.step, self._state

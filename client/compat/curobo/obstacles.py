@@ -10,12 +10,12 @@ from typing import Any
 from lumigrad.client.client import Client
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError, curobo_refusals
 from lumigrad.client.compat.curobo.registry import Kind, Slot, sign_of
-from lumigrad.client.compat.curobo.values import inverse_numbers, pose_numbers
+from lumigrad.client.compat.curobo.values import pose_numbers
 from lumigrad.client.distances.query import Surroundings
 from lumigrad.client.errors import SceneNotFound
 from lumigrad.client.values.handle import SceneHandle
 from lumigrad.client.values.mesh import Mesh
-from lumigrad.client.values.rotations import pose_array
+from lumigrad.client.values.rotations import inverse_pose, pose_array
 from lumigrad.client.values.world import Obstacle, World
 
 # Kinds of obstacles that a world model may contain but no checker here supports.
@@ -95,7 +95,9 @@ class Obstacles:
                     "env_obj_idx", f"expected a name, or the number of one of {len(meshes)} meshes, got {env_obj_idx}"
                 )
             name = meshes[number]
-        pose = w_obj_pose if obj_w_pose is None else inverse_numbers("obj_w_pose", obj_w_pose)
+        pose = w_obj_pose
+        if obj_w_pose is not None:
+            pose = inverse_pose(pose_array("obj_w_pose", pose_numbers("obj_w_pose", obj_w_pose)))
         self.update_obstacle_pose(name, pose, env_idx)
 
     def enable_obstacle(self, name: str, enable: bool = True, env_idx: int = 0) -> None:

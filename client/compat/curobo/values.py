@@ -11,7 +11,6 @@ import torch
 
 from lumigrad.client.base.arrays import Array, to_numpy
 from lumigrad.client.compat.curobo.errors import CuroboArgumentError
-from lumigrad.client.values.rotations import inverse_pose, pose_array
 
 _CPU = torch.device("cpu")
 _IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
@@ -199,9 +198,3 @@ def _known(kind: type, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise CuroboArgumentError.of(f"data[{name!r}]", f"expected some of {', '.join(sorted(names))}, got {unknown}")
     return {key: value for key, value in values.items() if key in names}
-
-
-def inverse_numbers(argument: str, pose: Any) -> list[float]:
-    """X y z qw qx qy qz of the inverse of a pose."""
-    inverse: list[float] = inverse_pose(pose_array(argument, pose_numbers(argument, pose))).tolist()
-    return inverse

@@ -139,7 +139,6 @@ def _span(values: Float64, sizes: Float64, weights: Float64) -> tuple[float, flo
 
 
 def _quantile(values: Float64, weights: Float64, share: float) -> float:
-    """The weighted quantile at `share`."""
     order = np.argsort(values)
     sums = np.cumsum(weights[order])
     return float(np.interp(share * sums[-1], sums, values[order]))

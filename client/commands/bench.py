@@ -47,7 +47,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Measures and prints line by line."""
     scene = cloud(arguments.count) if arguments.scene is None else load(arguments.scene)
     # On an error, closes the generator, which deletes its scenes, before the client is closed.
     with connect(arguments) as client, closing(_lines(client, arguments, scene)) as lines:

@@ -28,7 +28,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Generates the script from the parsers of all commands."""
     shtab = require("shtab", "completion", "lumigrad completion")
     parser, parsers = all_parsers()
     for each in parsers.values():

@@ -25,7 +25,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Writes the file and prints a summary."""
     stored = read_scene(arguments.scene, skip_invalid=True)
     if stored.skipped:
         print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)

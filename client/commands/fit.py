@@ -62,7 +62,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Fits, evaluates, and writes the scene and images."""
     output = sys.stderr if arguments.json else sys.stdout
     folder = arguments.output.with_suffix(".fit")
     checkpoint = Checkpoint.read(folder / "checkpoint.json") if arguments.resume else None
@@ -125,7 +124,6 @@ def _begin(
 
 
 def _beginning(arguments: argparse.Namespace, capture: Capture) -> tuple[Recipe, Gaussians | Spheres]:
-    """The recipe and the initial scene."""
     begin: Gaussians | Spheres
     if arguments.begin is not None:
         begin = load(arguments.begin)

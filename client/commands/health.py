@@ -53,7 +53,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:
-    """Calls a worker; returns its status."""
     with open_channel(address, credentials) as channel:
         return _status_of(channel.unary_unary(_METHOD)(_request(arguments.service or ""), timeout=arguments.timeout))
 

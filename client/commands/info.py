@@ -27,7 +27,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Prints the worker's reply."""
     with connect(arguments) as client:
         infos, lane = client.infos(), client.lane
     targets = Targets(arguments.target)

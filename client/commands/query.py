@@ -44,7 +44,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Reads the files, measures and shows the results."""
     if arguments.plot is not None:
         require_charts()
     world, motion = world_of(arguments), _motion(arguments)

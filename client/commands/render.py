@@ -48,7 +48,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Reads the scene, renders and writes images."""
     scene, settings = scene_file.read(arguments)
     shots = shots_of(arguments, scene)
     if arguments.depth and len(shots) > 1:

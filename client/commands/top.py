@@ -43,7 +43,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Shows them until q or Control-C."""
     for module in ("rich", "prometheus_client"):
         require(module, "top", "lumigrad top")
     from rich.console import Console, Group

@@ -48,7 +48,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Serves the page."""
     require("viser", "viewer", "lumigrad view")
     from lumigrad.client.commands.view_page import opened
 
@@ -59,7 +58,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _wait() -> None:
-    """Waits for Control-C or SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Control-C is the normal end.
     with suppress(KeyboardInterrupt):

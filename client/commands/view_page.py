@@ -103,7 +103,6 @@ def _title(arguments: argparse.Namespace) -> str:
 def _facts(
     client: Client, scene: Spheres | Gaussians | None, world: World | None, robot: Robot | None
 ) -> dict[str, str]:
-    """The facts of the headline."""
     facts = {}
     if scene is not None:
         facts["Gaussians" if isinstance(scene, Gaussians) else "spheres"] = f"{len(scene):,}"

@@ -62,7 +62,6 @@ def _format_of(path: str | PathLike[str]) -> str:
 
 
 def _read(path: str | PathLike[str]) -> Any:
-    """The scene in a file."""
     kind = _format_of(path)
     trimesh = require("trimesh", "mesh", "reading mesh files")
     # Without materials, which would be read from other files and decoded.

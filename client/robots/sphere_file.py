@@ -145,7 +145,6 @@ def _grown(name: str, rows: Float64, buffers: Any, path: Path | None) -> Float64
 
 
 def _link(name: str, entry: Any, path: Path | None) -> Joint:
-    """An entry of extra_links."""
     if not isinstance(entry, Mapping) or "parent_link_name" not in entry:
         raise _wrong(path, f"extra_links.{name}", "a mapping with parent_link_name", entry)
     if str(entry.get("joint_type", "FIXED")).upper() != "FIXED":

@@ -297,7 +297,6 @@ class TrainingCalls(Cancellable):
 
 
 def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> Targets:
-    """Downloads the targets of a training from its worker."""
     hashes = [view.target for view in trainer.views()[0]]
     call = stream.call()
     attempts = stream.attempts(call)

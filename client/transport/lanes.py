@@ -109,7 +109,6 @@ class _HeldBytes:
 
 
 def _tensors(message: Message) -> Iterator[tensor_pb2.Tensor]:
-    """All tensors in a message."""
     if isinstance(message, tensor_pb2.Tensor):
         yield message
         return

@@ -78,7 +78,6 @@ class Span(Trace):
         self._scope.__exit__(None, None, None)
 
     def _event(self, name: str, values: Mapping[str, str | int]) -> None:
-        """Adds an event to the span."""
         self._span.add_event(f"lumigrad.{name}", {f"lumigrad.{key}": value for key, value in values.items()})
 
 

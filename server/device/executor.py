@@ -154,7 +154,6 @@ class DeviceExecutor:
             del batch
 
     def _next(self) -> Batch:
-        """The next batch of jobs."""
         jobs = [self._waiting.take()]
         until = time.monotonic() + self._batch_wait_seconds
         while self._waiting.fill_up(jobs) and self._refusal is None:

@@ -111,7 +111,6 @@ Authenticate = Callable[[grpc.ServicerContext], str]
 
 
 def _by_token(tokens: Tokens, context: grpc.ServicerContext) -> str:
-    """The tenant of the call's token."""
     given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     if len(given) != 1 or not isinstance(given[0], str):
         raise UnauthenticatedError('expected a bearer token, as metadata "authorization: Bearer TOKEN"')

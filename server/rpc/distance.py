@@ -94,7 +94,6 @@ class DistanceRequest(ForwardRequest):
 
 
 def _posed(world: meshes.World, poses: Array | None, field: str) -> meshes.World:
-    """The world with the poses of this call."""
     if poses is None:
         return world
     with renamed(lambda argument: f"{field}.{argument}"):

@@ -146,8 +146,6 @@ class RequestCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The bounds of a field."""
-
     name: str
     most: int
     is_repeated: bool
@@ -173,8 +171,6 @@ class _Rule:
 
 
 class _Rules:
-    """The rules of a message's fields, by field number."""
-
     def __init__(self, fields: dict[int, _Rule]) -> None:
         self.fields = fields
         # A message of at most this size cannot exceed any bound.

@@ -45,8 +45,6 @@ _PACKETS_AT_ONCE = 64
 
 @dataclass(eq=False)
 class _Connection:
-    """A connection to a caller."""
-
     link: socket.socket
     until: float
     token: bytes = b""

@@ -43,8 +43,6 @@ class Meta(dict[str, Any]):
 
 
 class _Later:
-    """A value that has not been computed yet."""
-
     def __init__(self, compute: Callable[[], Any]) -> None:
         self.compute = compute
 

@@ -41,3 +41,18 @@ def collect(
             on_message(frame.message)
         assembler.add(frame.data)
     return assembler.finish()
+
+
+def collect_until_full(
+    first: Frame[M],
+    rest: Iterator[Frame[M]],
+    assembler: PayloadAssembler,
+    on_message: Callable[[M], None] = lambda message: None,
+) -> memoryview:
+    """As `collect`, for a stream that goes on after the payload, with the next header or its end."""
+    assembler.add(first.data)
+    while not assembler.is_full and (frame := next(rest, None)) is not None:
+        if frame.message is not None:
+            on_message(frame.message)
+        assembler.add(frame.data)
+    return assembler.finish()

@@ -298,11 +298,7 @@ class TrainingCalls(Cancellable):
 
 def _downloaded(trainer: Trainer, stream: TrainingStream, worker: Worker) -> Targets:
     hashes = [view.target for view in trainer.views()[0]]
-    call = stream.call()
-    attempts = stream.attempts(call)
-    while True:
-        with attempts:
-            return Targets.downloaded(hashes, worker.store, call)
+    return stream.repeated(partial(Targets.downloaded, hashes, worker.store))
 
 
 def _set_rendering(

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import grpc
 
@@ -29,10 +30,12 @@ from lumigrad.client.transport.status import exception_of
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import PayloadAssembler
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.streams import frames_of
+from lumigrad.protos.streams import collect_until_full, frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import training_pb2
+
+T = TypeVar("T")
 
 ImageFormat = Literal["float32", "float16", "bfloat16", "uint8"]
 _DTYPES = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16, "uint8": dtypes.UINT8}
@@ -139,13 +142,7 @@ def _complete(first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
     if message is None or message.WhichOneof("kind") is None:
         raise ProtocolError("kind", "a known kind of reply", "none")
     assembler = PayloadAssembler(message.payload_bytes, REPLY_LIMIT_BYTES)
-    assembler.add(first.data)
-    while not assembler.is_full:
-        frame = next(frames, None)
-        if frame is None:
-            break
-        assembler.add(frame.data)
-    return TrainReply(message, PayloadReader(assembler.finish()))
+    return TrainReply(message, PayloadReader(collect_until_full(first, frames, assembler)))
 
 
 Restore = Callable[[Call], None]
@@ -225,9 +222,13 @@ class TrainingStream:
         """Begins a call to the training's worker."""
         return Call(self._timeout_s, affinity=self.affinity, cancellation=self.cancellation)
 
-    def attempts(self, call: Call) -> Attempts:
-        """The attempts of a call to the training's worker."""
-        return Attempts(call, self._retry_s)
+    def repeated(self, ask: Callable[[Call], T], call: Call | None = None) -> T:
+        """Returns what `ask` returns for a call to the training's worker, with retries; None: a new call."""
+        call = call or self.call()
+        attempts = Attempts(call, self._retry_s)
+        while True:
+            with attempts:
+                return ask(call)
 
     def start(self, start: training_pb2.TrainingStart, call: Call | None = None) -> None:
         """Begins or resumes a training, with retries; a new one needs a `start_id`, so that it is begun only once.
@@ -235,12 +236,7 @@ class TrainingStream:
         `call`, within which this is done, must be routed as the stream; None: a new call.
         """
         self._connection.check_own()
-        call = call or self.call()
-        attempts = self.attempts(call)
-        while True:
-            with attempts:
-                self._open(start, call)
-                return
+        self.repeated(partial(self._open, start), call)
 
     def restart(self) -> None:
         """Resumes the training; requests in flight are discarded."""
@@ -354,12 +350,7 @@ class TrainingStream:
 
     def put_again(self) -> None:
         """Uploads what the start of the training needs."""
-        call = self.call()
-        attempts = self.attempts(call)
-        while True:
-            with attempts:
-                self._restore(call)
-                return
+        self.repeated(self._restore)
 
     def _open(self, start: training_pb2.TrainingStart, call: Call) -> None:
         exchange = Exchange(self._connection, call, self._timeout_s)

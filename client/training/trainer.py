@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -187,13 +188,9 @@ class Trainer:
     def scene(self) -> Scene:
         """Downloads the current scene."""
         handle = self.publish()
-        call = self._stream.call()
-        attempts = self._stream.attempts(call)
-        while True:
-            with attempts:
-                found = self._store.get(handle.scene_id, True, call).scene
-                assert found is not None
-                return found
+        found = self._stream.repeated(partial(self._store.get, handle.scene_id, True)).scene
+        assert found is not None
+        return found
 
     def snapshot(self) -> int:
         """Writes a snapshot into the worker's spool; returns the number of the next step."""

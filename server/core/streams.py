@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import SHORT_BYTES, PayloadAssembler
 from lumigrad.protos.dtypes import Array
-from lumigrad.protos.streams import frames_of
+from lumigrad.protos.streams import collect_until_full, frames_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.accounts import PayloadMemory
@@ -54,7 +54,7 @@ class Receiver(Generic[M]):
         The end of a stream is a separate message: checked after the work, it costs no wait.
         """
         for frame in self._frames:
-            _refuse_fields(frame, "only data after the header", "a second header")
+            _refuse_fields(frame.message, "only data after the header", "a second header")
             if frame.data.nbytes:
                 raise InvalidArgumentError("data", f"payload_bytes = {self._length} bytes in all", "more")
 
@@ -63,20 +63,12 @@ def assembled(
     assembler: PayloadAssembler, first: Frame[Any], frames: Iterator[Frame[Any]], limit: str, other: str
 ) -> memoryview:
     """Receive a whole payload; for a frame with fields InvalidArgumentError (expected `limit`, got `other`)."""
-    assembler.add(first.data)
-    while not assembler.is_full:
-        frame = next(frames, None)
-        if frame is None:
-            break
-        _refuse_fields(frame, limit, other)
-        assembler.add(frame.data)
-    return assembler.finish()
+    return collect_until_full(first, frames, assembler, lambda message: _refuse_fields(message, limit, other))
 
 
-def _refuse_fields(frame: Frame[Any], limit: str, other: str) -> None:
-    if frame.message is not None and frame.message.ListFields():
-        name = frame.message.ListFields()[0][0].name
-        raise InvalidArgumentError(name, limit, other)
+def _refuse_fields(message: Message | None, limit: str, other: str) -> None:
+    if message is not None and message.ListFields():
+        raise InvalidArgumentError(message.ListFields()[0][0].name, limit, other)
 
 
 Forward = TypeVar("Forward", render_pb2.RenderReply, distance_pb2.QueryReply)

@@ -116,17 +116,14 @@ class Distances(Result):
 class SpreadDistances(Distances):
     """The results of a query that was divided among workers: concatenated outputs, and combined gradients."""
 
+    _parts: Sequence[Distances]
+
     def __init__(self, workers: Pool, query: DistanceQuery, parts: Sequence[Distances], axis: int) -> None:
         """`parts` are the results of parts of `query`, each [B, H, S, ...] with positive distances outside."""
         arrays = {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}
         super().__init__(workers, query, arrays, None, slowest([part.timings for part in parts]))
         self._parts = parts
         self._axis = axis
-
-    def release(self) -> None:
-        """Frees the forward states on the workers; backward still works, by computing them again."""
-        for part in self._parts:
-            part.release()
 
     def differentiated(self, request: DistanceBackward, call: Call, release: bool) -> Gradients:
         """Sums the gradients from the workers of all parts; those of spheres are concatenated."""

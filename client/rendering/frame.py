@@ -196,17 +196,14 @@ _ROWS = ("positions", "colors", "radii", "opacities", "means", "quats", "scales"
 class SpreadFrame(Frame):
     """A frame rendered in parts: concatenates the views of its parts, and sums their gradients."""
 
+    _parts: Sequence[Frame]
+
     def __init__(self, workers: Pool, request: RenderRequest, parts: Sequence[Frame]) -> None:
         """Joins the rendered `parts` of `request`, in the order of its cameras."""
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         files = {name: tuple(chain.from_iterable(part.files[name] for part in parts)) for name in parts[0].files}
         super().__init__(workers, request, arrays, files, None, slowest([part.timings for part in parts]))
         self._parts = parts
-
-    def release(self) -> None:
-        """Frees the forward state on the workers; backward still works, by rendering again."""
-        for part in self._parts:
-            part.release()
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
         """Sums the gradients of all parts; gradients per camera are concatenated."""

@@ -29,6 +29,9 @@ class Result(NamedArrays, Cancellable):
         timings: of the call.
     """
 
+    # Of a result that several workers computed: what each of them returned.
+    _parts: Sequence[Result] = ()
+
     def __init__(self, workers: Pool, arrays: Mapping[str, Array], kept: Kept | None, timings: Timings) -> None:
         """Stores the arrays; `kept` is the forward state on the worker, or None."""
         super().__init__(arrays)
@@ -39,6 +42,8 @@ class Result(NamedArrays, Cancellable):
     def release(self) -> None:
         """Releases the forward state on the worker; backward still works and computes it again."""
         self._context.release()
+        for part in self._parts:
+            part.release()
 
     def _differentiate(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.formats.source import malformed
+from lumigrad.client.values.rotations import why_no_rotation
 
 
 def read_json(path: Path) -> Any:
@@ -99,16 +100,9 @@ class Fields:
         return self._fallback._value(name) if value is None and self._fallback is not None else value
 
 
-_LARGEST_DEVIATION = 1e-3
-
-
 def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
     """A matrix [3, 3]; InvalidArgument, which names the field, unless it is a rotation."""
-    deviation = float(np.abs(matrix @ matrix.T - np.eye(3)).max())
-    if deviation > _LARGEST_DEVIATION or np.linalg.det(matrix) < 0:
-        raise fields.fail(
-            name,
-            "an orthonormal rotation of determinant 1",
-            f"R R^T off the identity by {deviation:.3g}, determinant {np.linalg.det(matrix):.3g}",
-        )
+    why = why_no_rotation(matrix)
+    if why:
+        raise fields.fail(name, "an orthonormal rotation of determinant 1", why)
     return matrix

@@ -13,7 +13,13 @@ import numpy as np
 from lumigrad.client.base.arguments import number, one_of
 from lumigrad.client.base.arrays import Float32, Float64, affine_array, float32_array, float64_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.values.rotations import axis_angle_rotation, look_rotation, orbit_direction, six_d_rotation
+from lumigrad.client.values.rotations import (
+    axis_angle_rotation,
+    look_rotation,
+    orbit_direction,
+    six_d_rotation,
+    why_no_rotation,
+)
 
 PULSAR_LENGTHS = (8, 10, 11, 13)
 DISTORTION_LENGTHS = (0, 4, 5, 8)
@@ -115,20 +121,16 @@ class OpenCVModel:
             raise InvalidArgument.of(
                 "distortion", f"expected none for spheres, got {len(self.distortion)} coefficients; undistort it"
             )
-        deviation, determinant = self._orthonormality
-        if deviation > 1e-3 or determinant < 0:
+        if self._why_no_rotation:
             raise InvalidArgument.of(
                 "rotation",
-                f"expected an orthonormal matrix with determinant 1, R R^T deviates from the identity by "
-                f"{deviation:.3g} and the determinant is {determinant:.3g}; "
+                f"expected an orthonormal matrix with determinant 1, {self._why_no_rotation}; "
                 "for OpenGL or Blender cameras negate the second and third rows first",
             )
 
     @cached_property
-    def _orthonormality(self) -> tuple[float, float]:
-        """The largest deviation of R R^T from the identity, and the determinant of R."""
-        deviation = float(np.abs(self.rotation @ self.rotation.T - np.eye(3)).max())
-        return deviation, float(np.linalg.det(self.rotation))
+    def _why_no_rotation(self) -> str:
+        return why_no_rotation(self.rotation)
 
     @cached_property
     def eye(self) -> Float64:

@@ -96,16 +96,21 @@ def pose_array(name: str, value: Any) -> Float64:
     return pose
 
 
+def why_no_rotation(matrix: Float64) -> str:
+    """Why a matrix [3, 3] is not accepted as a rotation, for an error text; empty: it is."""
+    deviation, determinant = float(np.abs(matrix @ matrix.T - np.eye(3)).max()), float(np.linalg.det(matrix))
+    if deviation <= _LARGEST_DEVIATION and determinant >= 0:
+        return ""
+    return f"R R^T deviates from the identity by {deviation:.3g} and the determinant is {determinant:.3g}"
+
+
 def _of_matrix(name: str, matrix: Float64) -> Float64:
     """[7] of a matrix [4, 4], object to world."""
     rotation = matrix[:3, :3]
-    deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
-    if deviation > _LARGEST_DEVIATION or np.linalg.det(rotation) < 0:
-        raise InvalidArgument.of(
-            name,
-            f"expected a rotation in the first three rows and columns, R R^T deviates from the identity by "
-            f"{deviation:.3g} and the determinant is {np.linalg.det(rotation):.3g}; take scale and mirror out of it",
-        )
+    why = why_no_rotation(rotation)
+    if why:
+        expected = "expected a rotation in the first three rows and columns"
+        raise InvalidArgument.of(name, f"{expected}, {why}; take scale and mirror out of it")
     (a, b, c), (d, e, f), (g, h, i) = rotation
     # 4 q qT; the lower triangle is what eigh reads, and q the direction of its largest eigenvalue.
     products = np.array(

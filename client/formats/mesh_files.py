@@ -53,6 +53,13 @@ def save_mesh(mesh: Mesh, path: str | PathLike[str]) -> None:
     trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(fspath(path), file_type=kind)
 
 
+def scaled(mesh: Mesh, factors: Any) -> Mesh:
+    """A mesh whose vertices are multiplied by one factor, or by one for each axis."""
+    scale = np.broadcast_to(factors, 3).astype(np.float64)
+    # Mirroring reverses the faces' orientation.
+    return Mesh(mesh.vertices * scale, mesh.faces[:, ::-1] if np.prod(scale) < 0 else mesh.faces)
+
+
 def _format_of(path: str | PathLike[str]) -> str:
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in _FORMATS:

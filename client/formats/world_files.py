@@ -12,6 +12,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.mesh_files import scaled
 from lumigrad.client.values.mesh import Mesh
 from lumigrad.client.values.rotations import IDENTITY, composed, pose_array, quaternion_between, rotated
 from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign
@@ -99,35 +100,30 @@ class _Entry:
 
     def obstacle(self, kind: str, name: str, place: Float64, sign: Sign) -> Obstacle:
         """The obstacle, placed in the world."""
-        shapes = {
-            "cuboid": self._cuboid,
-            "mesh": self._mesh,
-            "sphere": self._sphere,
-            "capsule": self._capsule,
-            "cylinder": self._cylinder,
-        }
         own = self._numbers("pose", 7, IDENTITY)
         if kind == "sphere" and "pose" not in self._values:
             own = np.concatenate([self._numbers("position", 3), IDENTITY[3:]])
-        return Obstacle(shapes[kind](), composed(place, pose_array("pose", own)), name, sign=sign)
+        return Obstacle(self._shape(kind), composed(place, pose_array("pose", own)), name, sign=sign)
 
-    def _cuboid(self) -> Shape:
-        return Cuboid(self._numbers("dims", 3))
+    def _shape(self, kind: str) -> Shape:
+        match kind:
+            case "cuboid":
+                return Cuboid(self._numbers("dims", 3))
+            case "mesh":
+                return self._mesh()
+            case "capsule":
+                return self._capsule()
+        radius = self._length("radius")
+        if kind == "sphere":
+            return _made("icosphere", subdivisions=_SUBDIVISIONS, radius=radius)
+        return _made("cylinder", radius=radius, height=self._length("height"), sections=_SECTIONS)
 
     def _mesh(self) -> Shape:
-        scale = np.broadcast_to(self._values.get("scale") or 1.0, 3).astype(np.float64)
         if "vertices" in self._values:
             mesh = Mesh(self._values["vertices"], self._values.get("faces", ()))
         else:
             mesh = Mesh.load(self._file())
-        # Mirroring reverses the faces' orientation.
-        return Mesh(mesh.vertices * scale, mesh.faces[:, ::-1] if np.prod(scale) < 0 else mesh.faces)
-
-    def _sphere(self) -> Shape:
-        return _made("icosphere", subdivisions=_SUBDIVISIONS, radius=self._length("radius"))
-
-    def _cylinder(self) -> Shape:
-        return _made("cylinder", radius=self._length("radius"), height=self._length("height"), sections=_SECTIONS)
+        return scaled(mesh, self._values.get("scale") or 1.0)
 
     def _capsule(self) -> Shape:
         base, tip = self._numbers("base", 3), self._numbers("tip", 3)

@@ -14,6 +14,7 @@ import numpy as np
 from lumigrad.client.base.arrays import Float64
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats.mesh_files import scaled
 from lumigrad.client.formats.world_files import nearby
 from lumigrad.client.robots.chain import Joint, Mimic
 from lumigrad.client.values.mesh import Mesh
@@ -158,10 +159,9 @@ def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
         made = _made(geometry)
         return np.asarray(made.vertices, np.float64), np.asarray(made.faces)
     mesh = Mesh.load(resolved(urdf.path, geometry.mesh.filename))
-    scale = np.broadcast_to(1.0 if geometry.mesh.scale is None else geometry.mesh.scale, 3).astype(np.float64)
-    faces = np.asarray(mesh.faces)
-    # Mirroring reverses the faces' orientation.
-    return np.asarray(mesh.vertices, np.float64) * scale, faces[:, ::-1] if np.prod(scale) < 0 else faces
+    if geometry.mesh.scale is not None:
+        mesh = scaled(mesh, geometry.mesh.scale)
+    return np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces)
 
 
 def _made(geometry: Any) -> Any:

@@ -42,9 +42,7 @@ class DensityReport:
     @staticmethod
     def of(message: density_pb2.DensityReport) -> DensityReport:
         """Reads the worker's message."""
-        return DensityReport(
-            message.cloned, message.split, message.pruned, message.relocated, message.added, message.opacities_reset
-        )
+        return DensityReport(**{name: getattr(message, name) for name in DensityReport.__dataclass_fields__})
 
 
 class Images(NamedArrays):

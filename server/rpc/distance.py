@@ -106,8 +106,7 @@ def answer_field(
     """Compute and send a distance field."""
     with call.times.stage("decode"):
         scene = find_scene(request, _KINDS, runtime, call, "")
-        _check(request, scene.outline, runtime.limits)
-        cost = Cost.of_payload(_bytes(request, runtime.limits))
+        cost = Cost.of_payload(_checked_bytes(request, scene.outline, runtime.limits))
         runtime.memory.check(cost)
         runtime.payload_memory.reserve(cost.bytes, call)
         scene.receive(PayloadReader())
@@ -117,7 +116,7 @@ def answer_field(
         with call.times.stage("kernel.query"), renamed(_name):
             values = meshes.esdf(
                 world,
-                _pose(request),
+                tuple(request.pose.values) if request.HasField("pose") else meshes.IDENTITY,
                 request.size,
                 request.voxel_size,
                 environment=request.environment,
@@ -136,7 +135,8 @@ def answer_field(
     yield from timed(reply, payload, lambda: None, call)
 
 
-def _check(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits) -> None:
+def _checked_bytes(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits) -> int:
+    """Check a request, and return the size of its reply."""
     semantics = SEMANTICS.get(request.semantics)
     limit = "DISTANCE_SEMANTICS_EXACT or DISTANCE_SEMANTICS_CUROBO_FIELD"
     require(semantics in _OF_FIELDS, "semantics", limit, request.semantics)
@@ -148,18 +148,10 @@ def _check(request: distance_pb2.FieldRequest, outline: Outline, limits: Limits)
             meshes.Settings(max_distance=request.max_distance)
     voxels = prod(counts)
     require(voxels <= limits.voxels, "voxel_size", f"at most {limits.voxels} voxels in the box", f"{voxels} voxels")
-
-
-def _bytes(request: distance_pb2.FieldRequest, limits: Limits) -> int:
-    """Checks and returns the size of the reply."""
-    size = _VOXEL_BYTES * prod(meshes.voxel_counts(request.size, request.voxel_size))
+    size = _VOXEL_BYTES * voxels
     limit = f"voxels of at most {limits.payload_bytes} bytes of reply"
     require(size <= limits.payload_bytes, "voxel_size", limit, size)
     return size
-
-
-def _pose(request: distance_pb2.FieldRequest) -> tuple[float, ...]:
-    return tuple(request.pose.values) if request.HasField("pose") else meshes.IDENTITY
 
 
 def _name(argument: str) -> str:

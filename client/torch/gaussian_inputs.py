@@ -37,6 +37,10 @@ class Prepared:
         """The sizes [.., C] of all cameras."""
         return (*self.batch, self.cameras)
 
+    def placed(self, images: torch.Tensor) -> torch.Tensor:
+        """Results [V, ...] of all cameras as [.., C, ...], on the device of the means."""
+        return images.reshape(*self.views, *images.shape[1:]).to(self.device)
+
 
 def prepared(
     *,

@@ -183,15 +183,8 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
     if "means2d" in wanted:
         centres, echo = project(rendering, tensors.inputs)
     images = with_derived(draw(rendering, centres, echo, tensors.inputs))
-    results = {
-        name: image.reshape(*tensors.views, *image.shape[1:]).to(tensors.device)
-        for name, image in images.items()
-        if name in wanted
-    }
-    for name in _WITHOUT_GRADIENT:
-        if name in wanted:
-            array = torch.from_numpy(frame[name])
-            results[name] = array.reshape(*tensors.views, *array.shape[1:]).to(tensors.device)
+    images |= {name: torch.from_numpy(frame[name]) for name in _WITHOUT_GRADIENT if name in wanted}
+    results = {name: tensors.placed(image) for name, image in images.items() if name in wanted}
     if centres is not None:
         results["means2d"] = centres
     return RenderedGaussians(**results)

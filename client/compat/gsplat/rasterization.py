@@ -170,10 +170,9 @@ def rasterization(
     rendering = Rendering(call, frame, _layout(frame, tensors, packed), absgrad, coordinate)
     centres, echo = project(rendering, tensors.inputs)
     images = with_derived(draw(rendering, centres, echo, tensors.inputs))
-    alphas = _placed(images["alpha"][..., None], tensors)
     return (
-        _placed(_picture(images, render_mode), tensors),
-        alphas,
+        tensors.placed(_picture(images, render_mode)),
+        tensors.placed(images["alpha"][..., None]),
         intermediates(rendering, centres, tensors, tile_size),
     )
 
@@ -207,7 +206,3 @@ def _picture(images: dict[str, torch.Tensor], render_mode: str) -> torch.Tensor:
     if render_mode != "RGB":
         parts.append(images["expected_depth" if "ED" in render_mode else "depth"][..., None])
     return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
-
-
-def _placed(image: torch.Tensor, tensors: Prepared) -> torch.Tensor:
-    return image.reshape(*tensors.views, *image.shape[1:]).to(tensors.device)

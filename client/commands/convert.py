@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from lumigrad.client.commands.scene_file import add_scene
-from lumigrad.client.formats import read_scene, save_gaussians
+from lumigrad.client.commands.scene_file import add_scene, read_gaussians
+from lumigrad.client.formats import save_gaussians
 from lumigrad.client.shell.catalog import Command
 
 _EXAMPLES = """\
@@ -25,9 +24,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    stored = read_scene(arguments.scene, skip_invalid=True)
-    if stored.skipped:
-        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    stored = read_gaussians(arguments.scene)
     # A .splat cannot store it.
     antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
     save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)

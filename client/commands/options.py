@@ -51,15 +51,16 @@ def add_connection(parser: argparse.ArgumentParser, timeout_s: float = 60.0) -> 
     option(group, "--token-file", f"has the token to send (default: {TOKEN_VARIABLE}, else none)", **FILE)
 
 
-def connect(arguments: argparse.Namespace, lane: LaneMode = "auto") -> Client:
-    """The client that the options of `add_connection` describe."""
-    return connect_to(arguments.target, arguments, _RETRY_S, lane)
-
-
-def connect_to(target: str | None, arguments: argparse.Namespace, retry_s: float, lane: LaneMode = "auto") -> Client:
-    """A client for another target or retry time."""
+def connect(
+    arguments: argparse.Namespace,
+    lane: LaneMode = "auto",
+    *,
+    target: str | None = None,
+    retry_s: float = _RETRY_S,
+) -> Client:
+    """The client that the options of `add_connection` describe; `target` replaces theirs."""
     return Client(
-        target,
+        target or arguments.target,
         timeout_s=arguments.timeout,
         retry_s=retry_s,
         token=token_of(arguments),

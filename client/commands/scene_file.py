@@ -9,7 +9,7 @@ from typing import Any
 
 from lumigrad.client.commands.options import numbers, option, positive_number
 from lumigrad.client.errors import InvalidArgument
-from lumigrad.client.formats import is_gaussian_scene, read_scene
+from lumigrad.client.formats import StoredScene, is_gaussian_scene, read_scene
 from lumigrad.client.settings.engines import RENDER_SETTINGS
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.spheres import Spheres
@@ -47,6 +47,14 @@ def load(path: Path) -> Spheres | Gaussians:
     return Gaussians.load(path) if is_gaussian_scene(path) else Spheres.load(path)
 
 
+def read_gaussians(path: Path) -> StoredScene:
+    """Reads a file of Gaussians without those that cannot be rendered, and tells how many these are."""
+    stored = read_scene(path, skip_invalid=True)
+    if stored.skipped:
+        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    return stored
+
+
 def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, Any]]:
     """Reads the scene; returns it with settings for `render`, which rejects those of the other kind of scene."""
     settings = {name: value for name, value in vars(arguments).items() if name in RENDER_SETTINGS}
@@ -56,9 +64,7 @@ def read(arguments: argparse.Namespace) -> tuple[Spheres | Gaussians, dict[str, 
         return Spheres.load(arguments.scene, radius=arguments.radius), settings
     if arguments.radius is not None:
         raise InvalidArgument.of("radius", "belongs to spheres, but this scene is Gaussians; leave it out")
-    stored = read_scene(arguments.scene, skip_invalid=True)
-    if stored.skipped:
-        print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)
+    stored = read_gaussians(arguments.scene)
     if arguments.antialiased is None and stored.antialiased:
         settings["antialiased"] = True
     return stored.gaussians(), settings

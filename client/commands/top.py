@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 from lumigrad.client.base.extras import require
-from lumigrad.client.commands.options import SECONDS, add_connection, connect_to, option, tls_of
+from lumigrad.client.commands.options import SECONDS, add_connection, connect, option, tls_of
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets
@@ -85,7 +85,7 @@ def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], 
         tls.load_cert_chain(*arguments.certificate)
 
     def ask(target: str) -> str | None:
-        with connect_to(target, arguments, 0.0) as client:
+        with connect(arguments, target=target, retry_s=0.0) as client:
             return client.info().metrics_url
 
     for name in arguments.targets or [arguments.target]:

@@ -61,8 +61,7 @@ class SphereRules(Rules):
         return shapes["radii"][0]
 
 
-_DEFAULT_TRACK = 5
-_DEFAULT_BACKGROUND_DEPTH = 1e-6
+_OPTIONAL = ("allowed_difference", "background_depth")
 _SEMANTICS = names_of(spheres_pb2.Semantics)
 _CAMERA_VALUES = 16
 # Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former; on
@@ -183,27 +182,20 @@ def _known_camera(serialized: bytes) -> Camera:
 
 
 def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
-    known(_SEMANTICS, message.semantics, f"{field}.semantics")
+    semantics = known(_SEMANTICS, message.semantics, f"{field}.semantics")
+    # Absent fields, and a number of 0 tracked spheres, have the kernels' default.
+    given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    if message.n_track:
+        given["n_track"] = message.n_track
     with arguments_of(field):
-        return _known_settings(message.SerializeToString(deterministic=True))
-
-
-@lru_cache(maxsize=256)
-def _known_settings(serialized: bytes) -> Settings:
-    """Create the settings; cached, because they seldom change between calls."""
-    message = spheres_pb2.SphereSettings.FromString(serialized)
-    return Settings(
-        gamma=message.gamma,
-        max_depth=message.max_depth,
-        min_depth=message.min_depth,
-        semantics=_SEMANTICS[message.semantics],
-        allowed_difference=message.allowed_difference if message.HasField("allowed_difference") else None,
-        max_hits=message.max_hits,
-        n_track=message.n_track or _DEFAULT_TRACK,
-        background_depth=message.background_depth
-        if message.HasField("background_depth")
-        else _DEFAULT_BACKGROUND_DEPTH,
-    )
+        return Settings(
+            gamma=message.gamma,
+            max_depth=message.max_depth,
+            min_depth=message.min_depth,
+            semantics=semantics,
+            max_hits=message.max_hits,
+            **given,
+        )
 
 
 def _forward(plan: SpherePlan, inputs: Tensors, outputs: Sequence[str], **options: Any) -> spheres.Forward:

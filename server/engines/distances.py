@@ -14,7 +14,7 @@ from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
 from lumigrad.server.engines.base import Engine
 from lumigrad.server.engines.content import Outline, Shapes, Tensors, check_shape, check_type
-from lumigrad.server.engines.requests import Plan, checked_outputs
+from lumigrad.server.engines.requests import Plan, checked_outputs, given_settings
 from lumigrad.v1 import distance_pb2, tensor_pb2
 
 SEMANTICS = names_of(distance_pb2.DistanceSemantics)
@@ -134,9 +134,9 @@ def _output_shapes(rows: list[int], obstacles: int | None) -> Shapes:
 def _settings(message: distance_pb2.DistanceSettings, field: str) -> meshes.Settings:
     semantics = known(SEMANTICS, message.semantics, f"{field}.semantics")
     reduction = known(_REDUCTIONS, message.reduction, f"{field}.reduction")
-    given = {name: getattr(message, name) for name in ("max_distance", "samples", "weight") if message.HasField(name)}
-    if message.HasField("time_step"):
-        given["time_step_s"] = message.time_step
+    given = given_settings(message)
+    if "time_step" in given:
+        given["time_step_s"] = given.pop("time_step")
     with arguments_of(field, {"time_step_s": f"{field}.time_step"}):
         return meshes.Settings(
             semantics=semantics,

@@ -24,6 +24,7 @@ from lumigrad.server.engines.requests import (
     checked_outputs,
     fill_of,
     gaussian_camera,
+    given_settings,
 )
 from lumigrad.v1 import gaussians_pb2, render_pb2
 
@@ -124,19 +125,6 @@ def _check_color(shapes: Shapes, lead: list[int], field: str) -> None:
 
 
 _SEMANTICS = names_of(gaussians_pb2.GaussianSemantics)
-# Absent fields have the kernels' default.
-_OPTIONAL = (
-    "sh_degree",
-    "eps2d",
-    "near",
-    "far",
-    "radius_clip",
-    "alpha_min",
-    "alpha_max",
-    "transmittance_min",
-    "pixel_center",
-    "scale_modifier",
-)
 _UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "means2d")
 # Inria's: two matrices and a position.
 _CAMERA_VALUES = 35
@@ -277,13 +265,12 @@ def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: st
         stored = isqrt(layout.coefficients) - 1
         limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"
         require(message.sh_degree <= stored, f"{field}.sh_degree", limit, message.sh_degree)
-    given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     with arguments_of(field):
         return Settings(
             semantics=semantics,
             antialiased=message.antialiased,
             deterministic=message.deterministic,
-            **given,
+            **given_settings(message),
         )
 
 

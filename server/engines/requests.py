@@ -7,8 +7,10 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import torch
+from google.protobuf.message import Message
 
 from lumigrad.kernels.gaussians import Camera
 from lumigrad.protos import dtypes
@@ -180,6 +182,11 @@ def checked_outputs(
     for name in spec.outputs:
         require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}{among}", name)
     return tuple(dict.fromkeys(spec.outputs)) or (default,)
+
+
+def given_settings(message: Message) -> dict[str, Any]:
+    """The optional fields of a message of settings that are set; for the others the kernels have defaults."""
+    return {field.name: value for field, value in message.ListFields() if field.has_presence}
 
 
 _DTYPES = (dtypes.FLOAT32, dtypes.FLOAT16, dtypes.BFLOAT16)

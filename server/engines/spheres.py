@@ -22,6 +22,7 @@ from lumigrad.server.engines.requests import (
     check_opencv,
     checked_outputs,
     fill_of,
+    given_settings,
     projection_of,
     rows,
 )
@@ -61,7 +62,6 @@ class SphereRules(Rules):
         return shapes["radii"][0]
 
 
-_OPTIONAL = ("allowed_difference", "background_depth")
 _SEMANTICS = names_of(spheres_pb2.Semantics)
 _CAMERA_VALUES = 16
 # Workspace bytes per sphere. Measured on the CPU: 126 for forward and 172 for backward, which may reuse the former; on
@@ -183,10 +183,8 @@ def _known_camera(serialized: bytes) -> Camera:
 
 def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
     semantics = known(_SEMANTICS, message.semantics, f"{field}.semantics")
-    # Absent fields, and a number of 0 tracked spheres, have the kernels' default.
-    given = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
-    if message.n_track:
-        given["n_track"] = message.n_track
+    # 0 tracked spheres mean the kernels' default.
+    tracked = {"n_track": message.n_track} if message.n_track else {}
     with arguments_of(field):
         return Settings(
             gamma=message.gamma,
@@ -194,7 +192,8 @@ def _settings(message: spheres_pb2.SphereSettings, field: str) -> Settings:
             min_depth=message.min_depth,
             semantics=semantics,
             max_hits=message.max_hits,
-            **given,
+            **tracked,
+            **given_settings(message),
         )
 
 

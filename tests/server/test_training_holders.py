@@ -75,6 +75,15 @@ def test_whoever_takes_a_training_up_ends_the_call_before(own: RawClient, at_ste
     assert is_lost(own, started)
 
 
+def step_after_restart(spool: Path, started: training_pb2.TrainingStarted) -> int:
+    """The step at which a new worker takes a training up."""
+    with worker("--device", "cpu", "--spool", str(spool)) as process, process.channel() as channel:
+        training = RawTraining(RawClient("", channel=channel), taken_up(started))
+        step: int = training.started().step
+        training.finish()
+        return step
+
+
 def test_steps_that_were_given_up_do_not_come_back_with_another_worker(tmp_path: Path) -> None:
     with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
         own = RawClient("", channel=channel)
@@ -84,10 +93,7 @@ def test_steps_that_were_given_up_do_not_come_back_with_another_worker(tmp_path:
         assert RawTraining(own, taken_up(started, at_step=2)).started().step == 2
         process.process.kill()
         process.process.wait()
-    with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
-        training = RawTraining(RawClient("", channel=channel), taken_up(started))
-        assert training.started().step == 2
-        training.finish()
+    assert step_after_restart(tmp_path, started) == 2
 
 
 def test_what_is_in_a_snapshot_has_its_targets_in_the_spool_too(tmp_path: Path) -> None:
@@ -104,10 +110,7 @@ def test_what_is_in_a_snapshot_has_its_targets_in_the_spool_too(tmp_path: Path) 
         assert training.step(0).snapshotted
         process.process.kill()
         process.process.wait()
-    with worker("--device", "cpu", "--spool", str(tmp_path)) as process, process.channel() as channel:
-        training = RawTraining(RawClient("", channel=channel), taken_up(started))
-        assert training.started().step == 1
-        training.finish()
+    assert step_after_restart(tmp_path, started) == 1
 
 
 def test_steps_under_way_are_made_whole_or_not_at_all(own: RawClient) -> None:

@@ -18,6 +18,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import scene_pb2, training_pb2
 from support.calls.gaussian_calls import camera_of, gaussian_cloud
 from support.calls.raw_calls import RawClient, opencv_camera, scene_of, spec_of, sphere_cloud
+from support.calls.raw_http2 import PREFACE, SETTINGS, frame, reset_rapidly
 from support.calls.valid_requests import METHODS
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
@@ -29,6 +30,7 @@ STALL_SECONDS = 3
 MAX_TRAININGS = 8
 TRAIN = METHODS["TrainingService/Train"].path
 PUT = METHODS["SceneService/Put"].path
+RESETS = 60_000
 SEEDS = itertools.count(100)
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -165,10 +167,10 @@ def test_a_connection_has_as_many_streams_as_there_are_slots(process: WorkerProc
     settings: dict[int, int] = {}
     with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
         # The client's preface and an empty frame of settings; the server's come first of all.
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + header.pack(0, 0, 4, 0, 0))
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
         with connection.makefile("rb") as stream:
             high, low, kind, _, _ = header.unpack(stream.read(header.size))
-            assert kind == 4
+            assert kind == SETTINGS
             settings.update(struct.iter_unpack(">HI", stream.read(high << 16 | low)))
     # Of calls that wait or run, and trainings; section 6.5.2 of RFC 9113 numbers the setting.
     assert settings[3] == max(128, 64 + 32 + MAX_TRAININGS)
@@ -256,52 +258,11 @@ def test_a_training_that_asks_for_nothing_is_left_alone(process: WorkerProcess, 
         assert not stream.has_ended.wait(2 * STALL_SECONDS)
 
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, RESET, SETTINGS = 1, 3, 4
-RESETS, RESETS_PER_SECOND = 60_000, 25_000
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def header_block(path: str) -> bytes:
-    """HPACK without an index and without Huffman's code."""
-    fields = {
-        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "worker",
-        "content-type": "application/grpc", "te": "trailers",
-    }  # fmt: skip
-    words = [(bytes([len(word)]) + word.encode()) for field in fields.items() for word in field]
-    return b"".join(b"\0" + name + value for name, value in zip(words[::2], words[1::2], strict=True))
-
-
-def reset_rapidly(port: int, has_ended: threading.Event) -> None:
-    """Opens streams and resets each at once, on one connection after the other."""
-    block, number, started = header_block(METHODS["RenderService/Render"].path), 0, time.monotonic()
-    while number < RESETS and not has_ended.is_set():
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.settimeout(5)
-            connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
-            threading.Thread(target=drain, args=(connection,), daemon=True).start()
-            for stream in range(1, 4000, 2):
-                number += 1
-                opened = frame(HEADERS, 4, stream, block)
-                connection.sendall(opened + frame(RESET, 0, stream, (8).to_bytes(4, "big")))
-                if number % 100 == 0:
-                    has_ended.wait(max(0, started + number / RESETS_PER_SECOND - time.monotonic()))
-
-
-def drain(connection: socket.socket) -> None:
-    with suppress(OSError):
-        while connection.recv(1 << 16):
-            pass
-
-
 @pytest.mark.alone
 def test_rapid_resets_fail_nobodys_renders(process: WorkerProcess, alice: RawClient) -> None:
     alone, taken = render_seconds(alice), []
     has_ended = threading.Event()
-    attacker = threading.Thread(target=reset_rapidly, args=(process.port, has_ended))
+    attacker = threading.Thread(target=reset_rapidly, args=(process.port, RESETS, has_ended))
     attacker.start()
     try:
         while attacker.is_alive():

@@ -18,6 +18,7 @@ from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, scene_pb2, training_pb2
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
+from support.calls.raw_http2 import reset_rapidly
 from support.calls.raw_messages import send, varint
 from support.workers.tenant import tenant_client
 
@@ -25,6 +26,7 @@ from support.workers.tenant import tenant_client
 _EMPTY_MESSAGES = 1_900_000
 _HOLD_SECONDS = 2.0
 _STREAMS = 40
+_RESETS = 25_000
 _TIMEOUT_SECONDS = 20.0
 _LARGE_BYTES = 1 << 30
 _TRAIN = next(method for method in methods(TRAINING_SERVICE) if method.name == "Train")
@@ -47,6 +49,7 @@ class Attacks:
             self._flood_scenes,
             self._cancel_renders,
             self._leave_steps_pending,
+            self._reset_streams,
         )
 
     @contextmanager
@@ -126,6 +129,9 @@ class Attacks:
         header.scene.spheres.SetInParent()
         half = Stub(client.channel, SCENE_SERVICE).Put.future(self._then_silence(Frame(header)))
         self._hold([training, half])
+
+    def _reset_streams(self, client: RawClient) -> None:
+        reset_rapidly(int(self._target.rpartition(":")[2]), _RESETS, self._stopped)
 
     def _new_training(self, client: RawClient) -> training_pb2.TrainingStart:
         scene = client.put(gaussian_cloud(50, seed=self._random.getrandbits(31))).scene

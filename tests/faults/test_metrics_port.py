@@ -59,7 +59,7 @@ def encrypted(authority: Authority, live: Identity) -> Iterator[WorkerProcess]:
 
 
 def test_metrics_are_where_the_option_says_and_nowhere_else() -> None:
-    with worker("--device", "cpu", "--metrics-host", "127.0.0.2") as process:
+    with worker("--device", "cpu", "--metrics-host", "127.0.0.2", is_balanced=False) as process:
         url = f"http://127.0.0.2:{process.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
             assert "lumigrad_calls_total" in response.read().decode()

@@ -221,6 +221,6 @@ def test_a_worker_without_a_gpu_says_that_it_renders_on_the_cpu() -> None:
 
 
 def test_an_ipv6_address_is_served_too() -> None:
-    with worker("--device", "cpu", "--host", "::1") as process:
+    with worker("--device", "cpu", "--host", "::1", is_balanced=False) as process:
         assert process.target == f"[::1]:{process.port}"
         assert process.health() == 1

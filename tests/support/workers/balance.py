@@ -1,17 +1,20 @@
-"""A check after each test that all workers have released the resources of its calls."""
+"""A check after each test, and before a worker is stopped, that the resources of all calls are released."""
 
 from __future__ import annotations
 
 import http.client
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.calls.raw_training import RawTraining
-from support.workers.worker import WorkerProcess
+
+if TYPE_CHECKING:
+    from support.workers.worker import WorkerProcess
 
 # Resources of calls; scenes, forward states and trainings outlive them.
 _TAKEN = (
@@ -51,14 +54,21 @@ def _runs(process: WorkerProcess) -> bool:
     return state not in "TtZX"
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """Waits until the calls of all running workers have released their resources; fails the test otherwise."""
-    yield
+def wait_until_released(processes: Iterable[WorkerProcess]) -> None:
+    """Wait until the calls of all workers that run have released their resources; an AssertionError otherwise."""
     for training in list(RawTraining.all):
         training.close()
-    for process in filter(_runs, list(WorkerProcess.all)):
+    for process in filter(_runs, processes):
         until = time.monotonic() + _SECONDS
         while (taken := left(process)) and _runs(process) and time.monotonic() < until:
             time.sleep(0.02)
         assert not taken or not _runs(process), f"calls have ended, and left this behind: {taken}; log:\n{process.log}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fails the test whose calls leave something behind in a worker."""
+    from support.workers.worker import WorkerProcess
+
+    yield
+    wait_until_released(list(WorkerProcess.all))

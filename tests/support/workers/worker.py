@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from support.workers.balance import wait_until_released
 from support.workers.forks import FAULTS, ForkedProcess
 
 LUMIGRAD = str(Path(sys.executable).with_name("lumigrad"))
@@ -168,10 +169,16 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker(*options: str, **settings: Any) -> Iterator[WorkerProcess]:
-    """A worker for the length of a `with` block; fast to drain."""
+def worker(*options: str, is_balanced: bool = True, **settings: Any) -> Iterator[WorkerProcess]:
+    """A worker for the length of a `with` block; fast to drain.
+
+    If it runs at the end of the block, all calls must have released their resources; `is_balanced=False` if the metrics
+    that say so are not at 127.0.0.1.
+    """
     process = WorkerProcess("--lame-duck-seconds", "0", *options, **settings)
     try:
         yield process
+        if is_balanced:
+            wait_until_released([process])
     finally:
         process.stop()

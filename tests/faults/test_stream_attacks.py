@@ -70,12 +70,13 @@ def assert_unharmed(client: RawClient, alone: float) -> None:
 
 
 class Stream:
-    """A call of mallory's that sends what it is told to, when it is told so."""
+    """A call of mallory's that sends some messages, and then nothing, or one message again and again."""
 
-    def __init__(self, channel: grpc.Channel, path: str, *messages: bytes) -> None:
+    def __init__(self, channel: grpc.Channel, path: str, *messages: bytes, drip: bytes | None = None) -> None:
         self._more = threading.Event()
         self.has_ended = threading.Event()
         self._messages = list(messages)
+        self._drip = drip
         self.call = channel.stream_stream(path)(self._requests(), metadata=MALLORY, timeout=60)
         self.replies: list[bytes] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -88,7 +89,9 @@ class Stream:
 
     def _requests(self) -> Iterator[bytes]:
         yield from self._messages
-        self._more.wait()
+        while not self._more.wait(None if self._drip is None else STALL_SECONDS / 10):
+            assert self._drip is not None
+            yield self._drip
 
     def close(self) -> None:
         self.call.cancel()
@@ -96,12 +99,12 @@ class Stream:
 
 
 @contextmanager
-def streams(target: str, path: str, count: int, *messages: bytes) -> Iterator[list[Stream]]:
+def streams(target: str, path: str, count: int, *messages: bytes, drip: bytes | None = None) -> Iterator[list[Stream]]:
     with ExitStack() as stack:
         # Connections that are nobody else's, two, since one may not have so many calls.
         own = [("grpc.use_local_subchannel_pool", 1)]
         channels = [stack.enter_context(grpc.insecure_channel(target, own)) for _ in range(2)]
-        made = [Stream(channels[number % 2], path, *messages) for number in range(count)]
+        made = [Stream(channels[number % 2], path, *messages, drip=drip) for number in range(count)]
         for stream in made:
             stack.callback(stream.close)
         yield made
@@ -241,11 +244,15 @@ def test_an_upload_that_drips_is_ended_and_a_slow_one_is_not(process: WorkerProc
         assert time.monotonic() - started > STALL_SECONDS
 
 
-def test_a_training_whose_payload_does_not_come_is_ended(process: WorkerProcess, mallory: RawClient) -> None:
+@pytest.mark.parametrize("data", [None, b"\0"], ids=["stops", "drips"])
+def test_a_training_whose_payload_does_not_come_is_ended(
+    process: WorkerProcess, mallory: RawClient, data: bytes | None
+) -> None:
     step = training_pb2.TrainRequest(step={"own_loss": True, "outputs": ["color"], "batch": 1})
     gradients = training_pb2.TrainRequest(gradients={"number": 0}, payload_bytes=16 * 16 * 3 * 4)
     messages = [start_of(mallory), step.SerializeToString(), gradients.SerializeToString()]
-    with streams(process.target, TRAIN, 1, *messages) as (stream,):
+    drip = None if data is None else training_pb2.TrainRequest(data=data).SerializeToString()
+    with streams(process.target, TRAIN, 1, *messages, drip=drip) as (stream,):
         assert stream.has_ended.wait(10 * STALL_SECONDS)
         kinds = [training_pb2.TrainReply.FromString(reply).WhichOneof("kind") for reply in stream.replies]
         assert kinds[:2] == ["started", "images"]

@@ -91,6 +91,34 @@ def test_payloads_that_do_not_come_hold_the_share_of_their_tenant_only(
     works(people.a, 3)
 
 
+def test_scenes_that_are_fetched_take_the_share_of_their_tenant(
+    process: WorkerProcess, people: SimpleNamespace
+) -> None:
+    scenes = [tenant.put(sphere_cloud(60_000, seed=9)).scene for tenant in (people.a, people.b)]
+    go_on = threading.Event()
+    held = [people.a.scene_stub.Put.future(stalled_put(go_on), timeout=30) for _ in range(2)]
+    wait_for(process, "lumigrad_transit_bytes", 2 * next(stalled_put(go_on)).message.payload_bytes)
+    error = failure(lambda: people.a.get(scene_id=scenes[0].scene_id, with_tensors=True))
+    assert error.code() == Code.RESOURCE_EXHAUSTED
+    assert "bytes of payloads in progress (--tenant-transit-mib)" in error.details()
+    assert detail(error, error_details_pb2.RetryInfo).retry_delay.ToTimedelta().total_seconds() > 0
+    # What it is takes nothing, and another tenant has a share of its own.
+    assert people.a.get(scene_id=scenes[0].scene_id)[0].info.scene_id == scenes[0].scene_id
+    assert people.b.get(scene_id=scenes[1].scene_id, with_tensors=True)[1]["positions"].shape == (60_000, 3)
+    for call in held:
+        call.cancel()
+    go_on.set()
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    # Replies that nobody reads, then nobody waits for.
+    request = scene_pb2.GetRequest(scene_id=scenes[0].scene_id, with_tensors=True)
+    calls = [people.a.scene_stub.Get(request, timeout=30) for _ in range(2)]
+    for call in calls:
+        next(call)
+        call.cancel()
+    wait_for(process, "lumigrad_transit_bytes", 0)
+    assert people.a.get(scene_id=scenes[0].scene_id, with_tensors=True)[1]["positions"].shape == (60_000, 3)
+
+
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     """A worker of whose 64 MiB for trainings each tenant may have 32, and two tenants."""

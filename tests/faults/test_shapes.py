@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
@@ -9,12 +10,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, tensor_pb2
-from support.calls.distance_calls import cuboid, world_of
+from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, tensor_pb2, training_pb2
+from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, world_of
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_messages import status_of
+from support.calls.raw_training import start_of
 from support.calls.valid_requests import METHODS
+from support.meshes.shapes import torus
 from support.workers.unharmed import unharmed_after
 from support.workers.worker import WorkerProcess, worker
 
@@ -92,7 +95,7 @@ def test_scenes_of_any_shape(process: WorkerProcess, client: RawClient, make: ob
 
 
 def test_queries_of_any_shape(process: WorkerProcess, client: RawClient) -> None:
-    query = METHODS["DistanceService/Query"]
+    query, backward = METHODS["DistanceService/Query"], METHODS["DistanceService/Backward"]
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(sizes, min_size=3, max_size=3), st.lists(sizes, max_size=2), st.booleans(), st.booleans())
@@ -102,10 +105,54 @@ def test_queries_of_any_shape(process: WorkerProcess, client: RawClient) -> None
             spec.environments.CopyFrom(tensor(lead[:1], tensor_pb2.DTYPE_INT32))
         if has_poses:
             spec.poses.CopyFrom(tensor(other))
-        code = status_of(client.channel, query, [distance_pb2.QueryRequest(spec=spec).SerializeToString()])
-        if max(lead) >= 1 << 31:
-            assert code == Code.INVALID_ARGUMENT
-        assert code in (Code.OK, Code.INVALID_ARGUMENT)
+        gradient = tensor_pb2.NamedTensor(name="cost", tensor=tensor(other))
+        gradients = distance_pb2.DistanceBackwardSpec(query=spec, output_gradients=[gradient])
+        messages = {
+            query: distance_pb2.QueryRequest(spec=spec).SerializeToString(),
+            backward: distance_pb2.DistanceBackwardRequest(spec=gradients).SerializeToString(),
+        }
+        for method, message in messages.items():
+            code = status_of(client.channel, method, [message])
+            if max(lead) >= 1 << 31 or method is backward:
+                assert code == Code.INVALID_ARGUMENT
+            assert code in (Code.OK, Code.INVALID_ARGUMENT)
+
+    with unharmed_after(process, client):
+        holds()
+
+
+def test_fields_of_any_size(process: WorkerProcess, client: RawClient) -> None:
+    method = METHODS["DistanceService/Field"]
+    edges = st.sampled_from((0.0, 5e-324, 1e-9, 0.5, 1.0, 1e9, 1e300, float("inf"), float("nan"), -1.0))
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(edges, max_size=4), edges)
+    def holds(size: Sequence[float], voxel_size: float) -> None:
+        request = distance_pb2.FieldRequest(scene=world_of(cuboid(1, 1, 1)), size=size, voxel_size=voxel_size)
+        code = status_of(client.channel, method, [request.SerializeToString()])
+        is_small = len(size) == 3 and all(0 < edge <= 1 for edge in size) and 0.5 <= voxel_size < 1e301
+        assert code == Code.OK if is_small else code in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
+
+    with unharmed_after(process, client):
+        holds()
+
+
+def test_gradients_of_steps_of_any_shape(process: WorkerProcess, client: RawClient) -> None:
+    train, seeds = METHODS["TrainingService/Train"], itertools.count()
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(sizes, max_size=5))
+    def holds(shape: Shape) -> None:
+        # A scene has one training.
+        start = start_of(client, gaussian_cloud(3, seed=next(seeds)))
+        gradient = tensor_pb2.NamedTensor(name="color", tensor=tensor(shape))
+        requests = (
+            training_pb2.TrainRequest(start=start),
+            training_pb2.TrainRequest(step={"batch": 1, "outputs": ["color"], "own_loss": True}),
+            training_pb2.TrainRequest(gradients={"number": 0, "output_gradients": [gradient]}),
+        )
+        code = status_of(client.channel, train, [request.SerializeToString() for request in requests])
+        assert code == Code.INVALID_ARGUMENT
 
     with unharmed_after(process, client):
         holds()
@@ -114,7 +161,10 @@ def test_queries_of_any_shape(process: WorkerProcess, client: RawClient) -> None
 def test_gradients_and_updates_of_any_shape(process: WorkerProcess, client: RawClient) -> None:
     backward, update = METHODS["RenderService/Backward"], METHODS["SceneService/Update"]
     stored = client.put(sphere_cloud(3)).scene
-    several = client.put(gaussian_cloud(3)).scene
+    others = {"means": gaussian_cloud(3), "vertices": mesh_arrays(torus(6, 4))}
+    scenes = {"positions": stored, **{name: client.put(cloud).scene for name, cloud in others.items()}}
+    # Its obstacles change, not its tensors.
+    scenes["distances"] = DistanceClient(client).put(world_of(cuboid(1, 1, 1))).scene
 
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(sizes, max_size=5))
@@ -123,7 +173,7 @@ def test_gradients_and_updates_of_any_shape(process: WorkerProcess, client: RawC
         spec = render_pb2.BackwardSpec(render=spec_of(scene_id=stored.scene_id), output_gradients=[entry])
         code = status_of(client.channel, backward, [render_pb2.BackwardRequest(spec=spec).SerializeToString()])
         assert code == Code.INVALID_ARGUMENT
-        for scene, name in ((stored, "positions"), (several, "means")):
+        for name, scene in scenes.items():
             entry.name = name
             request = scene_pb2.UpdateRequest(scene_id=scene.scene_id, expected_version=1, tensors=[entry])
             assert status_of(client.channel, update, [request.SerializeToString()]) == Code.INVALID_ARGUMENT

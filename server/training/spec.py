@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isqrt
 from typing import Any
 
 from lumigrad.server.core.limits import Limits, known, names_of, require
@@ -104,3 +104,8 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     require(len(colors) in (0, 2), "start.scene", "colours that are the same for all cameras", "others")
     transforms = len(message.gaussians.transforms)
     require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)
+    if message.gaussians.HasField("sh_degree"):
+        stored = isqrt(shapes["sh"][1]) - 1 if "sh" in shapes else -1
+        limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"
+        degree = message.gaussians.sh_degree
+        require(degree <= stored, f"{field}.gaussians.sh_degree", limit, degree)

@@ -23,7 +23,7 @@ from lumigrad.v1.world_pb2 import Obstacle
 from support.calls.message_strategies import messages
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud, violation
 from support.calls.raw_messages import send, varint
-from support.calls.valid_requests import ALL_METHODS, METHODS
+from support.calls.valid_requests import ALL_METHODS, METHODS, request_kinds
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess, worker
 
@@ -31,22 +31,6 @@ TOKENS = {"alice": "0123456789abcdef", "mallory": "fedcba9876543210"}
 # A message that gRPC takes, full of empty ones.
 BOMB_BYTES = 3_800_000
 MIB = 1 << 20
-
-
-def reachable(kind: Descriptor, seen: dict[str, Descriptor]) -> dict[str, Descriptor]:
-    if kind.full_name not in seen:
-        seen[kind.full_name] = kind
-        for field in kind.fields:
-            if field.message_type is not None:
-                reachable(field.message_type, seen)
-    return seen
-
-
-def request_kinds() -> dict[str, Descriptor]:
-    seen: dict[str, Descriptor] = {}
-    for method in ALL_METHODS:
-        reachable(method.request, seen)
-    return seen
 
 
 def test_the_table_has_every_text_and_every_field_that_repeats_and_no_other() -> None:

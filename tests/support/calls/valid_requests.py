@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor import Descriptor
 
 from lumigrad.kernels.gaussians import OUTPUTS
 from lumigrad.protos.service import SERVICE_NAMES, Method, methods
@@ -37,6 +38,23 @@ FRAME_OF: dict[str, Any] = {
     "/lumigrad.v1.DistanceService/Backward": distance_pb2.DistanceBackwardRequest,
     "/lumigrad.v1.TrainingService/Train": training_pb2.TrainRequest,
 }
+
+
+def _reachable(kind: Descriptor, seen: dict[str, Descriptor]) -> dict[str, Descriptor]:
+    if kind.full_name not in seen:
+        seen[kind.full_name] = kind
+        for field in kind.fields:
+            if field.message_type is not None:
+                _reachable(field.message_type, seen)
+    return seen
+
+
+def request_kinds() -> dict[str, Descriptor]:
+    """The messages of all requests, nested ones included, by their full names."""
+    seen: dict[str, Descriptor] = {}
+    for method in ALL_METHODS:
+        _reachable(method.request, seen)
+    return seen
 
 
 def valid_requests(client: RawClient) -> Iterator[tuple[Method, bytes, bytes]]:

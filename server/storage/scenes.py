@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.server.core.call import Allocate
+from lumigrad.server.core.call import Allocate, Call
 from lumigrad.server.core.errors import BusyError, SceneNotFoundError, VersionMismatchError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.device.memory import Budget
@@ -139,7 +139,9 @@ class SceneSpool:
     def stored(self, scene: StoredScene) -> None:
         """Schedule a new version to be written."""
         delay = _REST_SECONDS if scene.version > 1 else 0.0
-        self._writings[scene.scene_id] = self._writer.submit(partial(self._write, scene), delay)
+        self._writings[scene.scene_id] = self._writer.submit(
+            self._tenant_spool.owner, partial(self._write, scene), delay
+        )
 
     def forget(self, scene_id: str) -> bool:
         """Delete a scene's file and cancel its write; returns whether a file existed. Durable once `sync` returns."""
@@ -152,10 +154,10 @@ class SceneSpool:
         if writing is not None:
             self._writer.cancel(writing)
 
-    def wait_until_written(self, scene_ids: Iterable[str], seconds: float) -> None:
-        """Wait until the pending writes of some scenes are done or cancelled, or for `seconds`."""
+    def wait_until_written(self, scene_ids: Iterable[str], seconds: float, call: Call) -> None:
+        """Wait until the pending writes of some scenes are done or cancelled, for `seconds`, or while a call lasts."""
         found = (self._writings.get(scene_id) for scene_id in scene_ids)
-        self._writer.wait_for([writing for writing in found if writing is not None], seconds)
+        self._writer.wait_for([writing for writing in found if writing is not None], seconds, call)
 
     def sync(self) -> None:
         """Make deletions durable."""
@@ -301,13 +303,13 @@ class SceneStore(LruStore[StoredScene]):
             self._metrics.scene_puts.labels("present").inc()
         return present
 
-    def wait_until_written(self, content_hashes: Iterable[str], seconds: float) -> None:
-        """Wait until the spool has written scenes that were put before, or for `seconds`."""
+    def wait_until_written(self, content_hashes: Iterable[str], seconds: float, call: Call) -> None:
+        """Wait until the spool has written scenes that were put before, for `seconds`, or while a call lasts."""
         if self._spool is None:
             return
         with self._lock:
             scene_ids = {self._id_of_hash.get(content_hash, "") for content_hash in content_hashes}
-        self._spool.wait_until_written(scene_ids, seconds)
+        self._spool.wait_until_written(scene_ids, seconds, call)
 
     def peek(self, scene_id: str) -> StoredScene | None:
         """The scene, even if it was deleted but another scene needs it; does not mark it as used."""

@@ -228,6 +228,11 @@ class TenantSpool:
         self._spool = spool
         self._folder = folder
 
+    @property
+    def owner(self) -> str:
+        """The tenant's name on disk."""
+        return self._folder
+
     def write(
         self,
         kind: str,

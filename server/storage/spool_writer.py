@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.call import Call
 from lumigrad.server.core.config import MIB, Config, ConfigError
 from lumigrad.server.core.link import History
 from lumigrad.server.core.metrics import Metrics
@@ -21,6 +22,8 @@ from lumigrad.server.storage.spool import Spool
 _NICE = 10
 # How often deleted files are removed while nothing is written.
 _SWEEP_SECONDS = 1.0
+# How often a wait for writes checks whether its call has ended.
+_LOOK_SECONDS = 0.05
 # Time for others to finish trainings or delete scenes.
 _RETRY_SECONDS = 5.0
 # The number of tenants that can each use their full share of files.
@@ -33,10 +36,13 @@ Work = Callable[[Callable[[], bool]], object]
 class Writing:
     """A scheduled write."""
 
+    owner: str
     # By the monotonic clock.
     due: float
     # None: it was cancelled or is done.
     work: Work | None
+    # Whether a call waits for it.
+    is_awaited: bool = False
 
     @property
     def is_wanted(self) -> bool:
@@ -54,11 +60,14 @@ class Writing:
 
 
 class SpoolWriter:
-    """Runs scheduled writes one at a time, each when it is due."""
+    """Runs scheduled writes one at a time, each when it is due; owners take turns."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
         self._waiting: set[Writing] = set()
+        # By owner, the number of its last turn.
+        self._turns: dict[str, int] = {}
+        self._turn = 0
         self._is_busy = False
         self._is_hurried = False
         self._changed = threading.Condition()
@@ -69,9 +78,9 @@ class SpoolWriter:
         """The number of unfinished writes."""
         return len(self._waiting) + self._is_busy
 
-    def submit(self, work: Work, delay_seconds: float) -> Writing:
+    def submit(self, owner: str, work: Work, delay_seconds: float) -> Writing:
         """Schedule a write after a delay."""
-        writing = Writing(time.monotonic() + delay_seconds, work)
+        writing = Writing(owner, time.monotonic() + delay_seconds, work)
         with self._changed:
             self._waiting.add(writing)
             self._changed.notify_all()
@@ -85,10 +94,18 @@ class SpoolWriter:
             self._waiting.discard(writing)
             self._changed.notify_all()
 
-    def wait_for(self, writings: Sequence[Writing], seconds: float) -> bool:
-        """Wait until some writes are done or cancelled; False after `seconds`."""
+    def wait_for(self, writings: Sequence[Writing], seconds: float, call: Call) -> None:
+        """Wait until some writes are done or cancelled, or for `seconds`; they are the next ones of their owner.
+
+        Raises what `Call.check` raises once the call is over.
+        """
+        until = time.monotonic() + seconds
         with self._changed:
-            return self._changed.wait_for(lambda: not any(writing.is_wanted for writing in writings), seconds)
+            for writing in writings:
+                writing.is_awaited = True
+            while any(writing.is_wanted for writing in writings) and time.monotonic() < until:
+                call.check()
+                self._changed.wait(_LOOK_SECONDS)
 
     def flush(self, seconds: float) -> bool:
         """Run all writes now, due or not, and wait for them; False after `seconds`."""
@@ -108,6 +125,8 @@ class SpoolWriter:
                 if writing is not None:
                     self._waiting.discard(writing)
                     self._is_busy = True
+                    self._turn += 1
+                    self._turns[writing.owner] = self._turn
             try:
                 if writing is not None:
                     writing.run()
@@ -122,13 +141,16 @@ class SpoolWriter:
         """Wait for the next due write; None: time to sweep."""
         sweep_at = time.monotonic() + _SWEEP_SECONDS
         while True:
-            first = min(self._waiting, key=lambda writing: writing.due, default=None)
             now = time.monotonic()
-            if first is not None and (first.due <= now or self._is_hurried):
-                return first
+            ready = [writing for writing in self._waiting if self._is_hurried or writing.due <= now]
+            if ready:
+                return min(ready, key=self._order)
             if now >= sweep_at:
                 return None
-            self._changed.wait(min(sweep_at, sweep_at if first is None else first.due) - now)
+            self._changed.wait(min([sweep_at, *(writing.due for writing in self._waiting)]) - now)
+
+    def _order(self, writing: Writing) -> tuple[int, bool, float]:
+        return self._turns.get(writing.owner, 0), not writing.is_awaited, writing.due
 
 
 def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:

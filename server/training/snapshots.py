@@ -42,7 +42,7 @@ def write(training: Training[TrainingState], runtime: Runtime, call: Call) -> in
     state = training.state
     names = list(state.tensors())
     # The spool writes them later than the call that stores them, and a snapshot is of no use without them.
-    runtime.scenes.wait_until_written((view.target for view in state.views.messages), _TARGETS_SECONDS)
+    runtime.scenes.wait_until_written((view.target for view in state.views.messages), _TARGETS_SECONDS, call)
     nbytes = sum(tensor.nbytes for tensor in state.tensors().values())
     runtime.payload_memory.reserve(nbytes, call)
     cost = Cost(bytes=nbytes if runtime.transfer.is_cpu else 0, payload_bytes=nbytes, is_repeatable=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,8 +18,10 @@ from lumigrad.client.training import Trainer
 from support.calls.gaussian_calls import gaussian_cloud
 from support.calls.raw_calls import RawClient, detail, failure
 from support.calls.raw_training import RawTraining, start_of
+from support.held_disk import HeldDisk
 from support.training.scenes import gaussian_lesson
 from support.workers.client_load import cloud
+from support.workers.slow_render import wait_for
 from support.workers.spooling import elsewhere, files, kill, shown, spooling, wait_until_written, without_copy
 from support.workers.tenant import tenant_client
 from support.workers.worker import WorkerProcess
@@ -154,3 +157,64 @@ def test_two_tenants_who_flood_leave_a_third_its_files(tmp_path: Path) -> None:
         wait_until_written(process)
         kill(process)
         assert set(cleo.list()) == kept
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> HeldDisk:
+    return HeldDisk(tmp_path_factory.mktemp("disk"))
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory, disk: HeldDisk) -> Iterator[tuple[WorkerProcess, Path]]:
+    """A worker whose disk can be held, and its spool."""
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "tokens").write_text(f"anna: {ANNA}\nben: {BEN}\n")
+    options = ("--tokens-file", str(folder / "tokens"))
+    with spooling(folder / "spool", *options, supervised=False, environment=disk.environment) as process:
+        yield process, folder / "spool"
+
+
+def test_a_flood_of_scenes_delays_no_snapshot_of_another_tenant(
+    slow: tuple[WorkerProcess, Path], disk: HeldDisk
+) -> None:
+    process, folder = slow
+    with process.channel() as one, process.channel() as other:
+        anna, ben = tenant_client(one, ANNA), tenant_client(other, BEN)
+        with disk.hold():
+            for seed in range(30):
+                anna.put(gaussian_cloud(5, seed=seed))
+            call = RawTraining(ben, start_of(ben, gaussian_cloud(5, seed=50)))
+            call.started()
+            call.send(snapshot={})
+        assert call.reply().HasField("snapshotted")
+        call.finish()
+        wait_until_written(process)
+    written = [(int(path.name.rpartition("-")[2], 16), path.parent) for path in files(folder)]
+    by_tenant = sorted([n for n, where in written if where == place] for place in {where for _, where in written})
+    # The files of scenes in the order in which they were written: thirty of one, and a scene and three targets.
+    few = min(by_tenant, key=len)
+    assert sorted(map(len, by_tenant)) == [4, 30]
+    assert max(few) < 15
+
+
+def test_a_snapshot_that_waits_for_the_disk_ends_with_its_call(
+    slow: tuple[WorkerProcess, Path], disk: HeldDisk
+) -> None:
+    process, _ = slow
+    with process.channel() as channel, disk.hold():
+        # Targets that she has not stored before.
+        anna = tenant_client(channel, ANNA)
+        call = RawTraining(anna, start_of(anna, gaussian_cloud(5, seed=51)))
+        call.started()
+        call.send(snapshot={})
+        ended: list[grpc.RpcError] = []
+        waiting = threading.Thread(target=lambda: ended.append(failure(call.reply)))
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive(), "it waits for its targets"
+        call.close()
+        waiting.join(5)
+        assert ended[0].code() == grpc.StatusCode.CANCELLED
+        # Sooner than the wait for targets would end.
+        wait_for(process, "lumigrad_account_taken", 0, seconds=5, resource="open_trainings")
+        wait_for(process, "lumigrad_calls_in_progress", 0, seconds=5)

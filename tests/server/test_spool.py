@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from lumigrad.server.core.accounts import Account
+from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import BusyError
 from lumigrad.server.core.metrics import Metrics
 from lumigrad.server.storage.spool import Blob, Spool, TenantSpool
 from lumigrad.server.storage.spool_writer import SpoolWriter
+from support.models.account_machine import Context
 
 LARGE = np.random.default_rng(0).bytes(3 << 20)
 
@@ -327,10 +329,10 @@ def test_writing_is_somebody_elses_work(spool: Spool) -> None:
 
         return write_now
 
-    writer.submit(work("one"), 0)
-    running = writer.submit(work("two"), 0)
-    waiting = writer.submit(work("three"), 3600)
-    writer.submit(work("four"), 3600)
+    writer.submit("anna", work("one"), 0)
+    running = writer.submit("anna", work("two"), 0)
+    waiting = writer.submit("anna", work("three"), 3600)
+    writer.submit("anna", work("four"), 3600)
     assert not writer.flush(0)
     writer.cancel(waiting)
     may_go_on.set()
@@ -345,8 +347,8 @@ def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> Non
     def fail(_: object) -> None:
         raise RuntimeError("no")
 
-    writer.submit(fail, 0)
-    writer.submit(lambda is_wanted: write(spool.of_tenant("anna"), "one", is_wanted=is_wanted), 0)
+    writer.submit("anna", fail, 0)
+    writer.submit("anna", lambda is_wanted: write(spool.of_tenant("anna"), "one", is_wanted=is_wanted), 0)
     assert writer.flush(10)
     assert len(spool) == 1
 
@@ -354,9 +356,35 @@ def test_a_fault_in_what_is_written_does_not_end_the_thread(spool: Spool) -> Non
 def test_what_was_forgotten_leaves_the_disk_although_nothing_is_written(spool: Spool) -> None:
     writer = SpoolWriter(spool)
     write(spool.of_tenant("anna"), "one")
-    writer.submit(lambda _: None, 3600)
+    writer.submit("anna", lambda _: None, 3600)
     assert spool.of_tenant("anna").forget("thing", "one")
     until = time.monotonic() + 30
     while files(spool):
         assert time.monotonic() < until, f"still there: {files(spool)}"
         time.sleep(0.05)
+
+
+def test_owners_take_turns_and_what_a_call_waits_for_comes_first(spool: Spool) -> None:
+    writer, call = SpoolWriter(spool), Call("Test.Call", Context())  # type: ignore[arg-type]
+    may_go_on, has_begun, written = threading.Event(), threading.Event(), []
+
+    def first(_: object) -> None:
+        has_begun.set()
+        may_go_on.wait(10)
+
+    writer.submit("anna", first, 0)
+    assert has_begun.wait(10)
+    names = [("anna", f"a{number}") for number in range(6)] + [("ben", f"b{number}") for number in range(3)]
+    writings = {
+        name: writer.submit(owner, lambda _, name=name: written.append(name), 0)  # type: ignore[misc]
+        for owner, name in names
+    }
+    waiting = threading.Thread(target=writer.wait_for, args=([writings["b2"]], 30, call))
+    waiting.start()
+    while not writings["b2"].is_awaited:
+        time.sleep(0.001)
+    may_go_on.set()
+    waiting.join(10)
+    assert not waiting.is_alive() and "b2" in written
+    assert writer.flush(10)
+    assert written == ["b2", "a0", "b0", "a1", "b1", "a2", "a3", "a4", "a5"]

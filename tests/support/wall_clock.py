@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
 from pathlib import Path
+
+from support.preloading import environment_with
 
 SOURCE = Path(__file__).with_name("clock.c")
 
@@ -15,12 +15,9 @@ class WallClock:
 
     def __init__(self, folder: Path) -> None:
         """Builds what is preloaded, in `folder`."""
-        library = folder / "clock.so"
-        compiler = os.environ.get("CC", "cc")
-        subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE)], check=True)
         self._file = folder / "offset"
         self.jump(0)
-        self.environment = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self._file)}
+        self.environment = environment_with(SOURCE, folder, CLOCK_OFFSET=str(self._file))
 
     def jump(self, seconds: int) -> None:
         """Have the wall clock be off by so much from now on, and the monotonic clock be right."""

@@ -1,0 +1,28 @@
+"""A process whose disk a test can hold, so that nothing that is to be durable is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.preloading import environment_with
+
+
+class HeldDisk:
+    """Held inside `hold`; applies to processes that are started with `environment`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Builds what is preloaded, in `folder`."""
+        self._file = folder / "held"
+        source = Path(__file__).with_name("disk.c")
+        self.environment = environment_with(source, folder, DISK_HELD=str(self._file))
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Let no fsync return for the length of a `with` block."""
+        self._file.touch()
+        try:
+            yield
+        finally:
+            self._file.unlink()

@@ -60,14 +60,15 @@ class Writing:
 
 
 class SpoolWriter:
-    """Runs scheduled writes one at a time, each when it is due; owners take turns."""
+    """Runs scheduled writes one at a time, each when it is due; owners have equal times."""
 
     def __init__(self, spool: Spool) -> None:
         self.spool = spool
         self._waiting: set[Writing] = set()
-        # By owner, the number of its last turn.
-        self._turns: dict[str, int] = {}
-        self._turn = 0
+        # By owner, the seconds that its writes took; the owner with the least is next.
+        self._seconds: dict[str, float] = {}
+        # Those of the owner that was served last. Nobody begins with less, so that nobody waits for others to catch up.
+        self._floor = 0.0
         self._is_busy = False
         self._is_hurried = False
         self._changed = threading.Condition()
@@ -82,6 +83,7 @@ class SpoolWriter:
         """Schedule a write after a delay."""
         writing = Writing(owner, time.monotonic() + delay_seconds, work)
         with self._changed:
+            self._seconds[owner] = max(self._seconds.get(owner, 0.0), self._floor)
             self._waiting.add(writing)
             self._changed.notify_all()
         return writing
@@ -125,8 +127,8 @@ class SpoolWriter:
                 if writing is not None:
                     self._waiting.discard(writing)
                     self._is_busy = True
-                    self._turn += 1
-                    self._turns[writing.owner] = self._turn
+                    self._floor = max(self._floor, self._seconds[writing.owner])
+            started = time.monotonic()
             try:
                 if writing is not None:
                     writing.run()
@@ -135,6 +137,8 @@ class SpoolWriter:
                 logs.event("cannot write to the spool", logging.ERROR, error=error)
             with self._changed:
                 self._is_busy = False
+                if writing is not None:
+                    self._seconds[writing.owner] += time.monotonic() - started
                 self._changed.notify_all()
 
     def _next(self) -> Writing | None:
@@ -149,8 +153,8 @@ class SpoolWriter:
                 return None
             self._changed.wait(min([sweep_at, *(writing.due for writing in self._waiting)]) - now)
 
-    def _order(self, writing: Writing) -> tuple[int, bool, float]:
-        return self._turns.get(writing.owner, 0), not writing.is_awaited, writing.due
+    def _order(self, writing: Writing) -> tuple[float, bool, float]:
+        return self._seconds[writing.owner], not writing.is_awaited, writing.due
 
 
 def open_spool(config: Config, history: History, metrics: Metrics) -> SpoolWriter | None:

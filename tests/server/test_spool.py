@@ -364,7 +364,7 @@ def test_what_was_forgotten_leaves_the_disk_although_nothing_is_written(spool: S
         time.sleep(0.05)
 
 
-def test_owners_take_turns_and_what_a_call_waits_for_comes_first(spool: Spool) -> None:
+def test_owners_have_equal_times_and_what_a_call_waits_for_comes_first(spool: Spool) -> None:
     writer, call = SpoolWriter(spool), Call("Test.Call", Context())  # type: ignore[arg-type]
     may_go_on, has_begun, written = threading.Event(), threading.Event(), []
 
@@ -372,19 +372,26 @@ def test_owners_take_turns_and_what_a_call_waits_for_comes_first(spool: Spool) -
         has_begun.set()
         may_go_on.wait(10)
 
+    def work(name: str, seconds: float):
+        def write_now(_: object) -> None:
+            time.sleep(seconds)
+            written.append(name)
+
+        return write_now
+
     writer.submit("anna", first, 0)
     assert has_begun.wait(10)
-    names = [("anna", f"a{number}") for number in range(6)] + [("ben", f"b{number}") for number in range(3)]
-    writings = {
-        name: writer.submit(owner, lambda _, name=name: written.append(name), 0)  # type: ignore[misc]
-        for owner, name in names
-    }
-    waiting = threading.Thread(target=writer.wait_for, args=([writings["b2"]], 30, call))
+    for number in range(5):
+        writer.submit("anna", work(f"a{number}", 0.1), 0)
+    writings = [writer.submit("ben", work(f"b{number}", 0), 0) for number in range(20)]
+    waiting = threading.Thread(target=writer.wait_for, args=(writings[-1:], 30, call))
     waiting.start()
-    while not writings["b2"].is_awaited:
+    while not writings[-1].is_awaited:
         time.sleep(0.001)
     may_go_on.set()
     waiting.join(10)
-    assert not waiting.is_alive() and "b2" in written
+    assert not waiting.is_alive()
     assert writer.flush(10)
-    assert written == ["b2", "a0", "b0", "a1", "b1", "a2", "a3", "a4", "a5"]
+    assert written[0] == "b19" and len(written) == 25
+    # Many small writes of one are not each behind a large one of the other.
+    assert written.index("b18") < written.index("a3")

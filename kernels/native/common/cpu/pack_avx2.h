@@ -59,6 +59,16 @@ LG_INLINE MaskPack operator==(Pack x, Pack y) {
 }
 LG_INLINE IntPack operator+(IntPack x, IntPack y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 LG_INLINE IntPack operator-(IntPack x, IntPack y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+LG_INLINE IntPack operator&(IntPack x, IntPack y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+LG_INLINE IntPack operator|(IntPack x, IntPack y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+// By 0 to 31, lane by lane.
+LG_INLINE IntPack operator<<(IntPack x, IntPack n) {
+  return {_mm256_sllv_epi32(x.a, n.a), _mm256_sllv_epi32(x.b, n.b)};
+}
+// The upper 16 bits of each lane.
+LG_INLINE IntPack upper_half(IntPack x) { return {_mm256_srli_epi32(x.a, 16), _mm256_srli_epi32(x.b, 16)}; }
+LG_INLINE IntPack min(IntPack x, IntPack y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
+LG_INLINE IntPack max(IntPack x, IntPack y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
 LG_INLINE IntPack operator<<(IntPack x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 LG_INLINE MaskPack operator==(IntPack x, IntPack y) {
   return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(x.a, y.a)), _mm256_castsi256_ps(_mm256_cmpeq_epi32(x.b, y.b))};
@@ -166,21 +176,21 @@ LG_INLINE float lowest(Pack x) {
   q = _mm_min_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_min_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-// Writes the lanes that are set one after another; returns how many are set.
-LG_INLINE int store_set(MaskPack m, Pack x, float* to) {
-  alignas(64) float lanes[16];
-  x.store(lanes);
-  int count = 0;
-  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = lanes[__builtin_ctz(rest)];
-  return count;
+// The numbers of the bits that are set, first in the lanes.
+LG_INLINE __m256i numbers_of_set(unsigned bits) {
+  const uint64_t bytes = _pdep_u64(bits, 0x0101010101010101u) * 0xff;
+  const uint64_t numbers = _pext_u64(0x0706050403020100u, bytes);
+  return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(numbers)));
 }
+// Writes the lanes that are set one after another, and perhaps as much as a whole pack; returns how many are set.
 LG_INLINE int store_set(MaskPack m, IntPack x, int* to) {
-  alignas(64) int lanes[16];
-  x.store(lanes);
-  int count = 0;
-  for (unsigned rest = to_bits(m); rest != 0; rest &= rest - 1) to[count++] = lanes[__builtin_ctz(rest)];
-  return count;
+  const unsigned low = static_cast<unsigned>(_mm256_movemask_ps(m.a)), high = to_bits(m) >> 8;
+  const int count = __builtin_popcount(low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(x.a, numbers_of_set(low)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + count), _mm256_permutevar8x32_epi32(x.b, numbers_of_set(high)));
+  return count + __builtin_popcount(high);
 }
+LG_INLINE int store_set(MaskPack m, Pack x, float* to) { return store_set(m, bits(x), reinterpret_cast<int*>(to)); }
 
 // out[k] += sum of rows[k] for k = 0..7.
 LG_INLINE void add_sums_of_8(const Pack rows[8], float* out) {

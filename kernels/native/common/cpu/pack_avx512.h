@@ -41,7 +41,15 @@ LG_INLINE MaskPack operator>=(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, 
 LG_INLINE MaskPack operator==(Pack a, Pack b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 LG_INLINE IntPack operator+(IntPack a, IntPack b) { return _mm512_add_epi32(a.v, b.v); }
 LG_INLINE IntPack operator-(IntPack a, IntPack b) { return _mm512_sub_epi32(a.v, b.v); }
+LG_INLINE IntPack operator&(IntPack a, IntPack b) { return _mm512_and_si512(a.v, b.v); }
+LG_INLINE IntPack operator|(IntPack a, IntPack b) { return _mm512_or_si512(a.v, b.v); }
 LG_INLINE IntPack operator<<(IntPack a, int n) { return _mm512_slli_epi32(a.v, n); }
+// By 0 to 31, lane by lane.
+LG_INLINE IntPack operator<<(IntPack a, IntPack n) { return _mm512_sllv_epi32(a.v, n.v); }
+// The upper 16 bits of each lane.
+LG_INLINE IntPack upper_half(IntPack a) { return _mm512_srli_epi32(a.v, 16); }
+LG_INLINE IntPack min(IntPack a, IntPack b) { return _mm512_min_epi32(a.v, b.v); }
+LG_INLINE IntPack max(IntPack a, IntPack b) { return _mm512_max_epi32(a.v, b.v); }
 LG_INLINE MaskPack operator==(IntPack a, IntPack b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
 LG_INLINE MaskPack operator>(IntPack a, IntPack b) { return {_mm512_cmpgt_epi32_mask(a.v, b.v)}; }
 LG_INLINE MaskPack operator&(MaskPack a, MaskPack b) { return {static_cast<__mmask16>(a.v & b.v)}; }

@@ -42,7 +42,15 @@ LG_INLINE MaskPack operator>=(Pack a, Pack b) { return {a.v >= b.v}; }
 LG_INLINE MaskPack operator==(Pack a, Pack b) { return {a.v == b.v}; }
 LG_INLINE IntPack operator+(IntPack a, IntPack b) { return a.v + b.v; }
 LG_INLINE IntPack operator-(IntPack a, IntPack b) { return a.v - b.v; }
+LG_INLINE IntPack operator&(IntPack a, IntPack b) { return a.v & b.v; }
+LG_INLINE IntPack operator|(IntPack a, IntPack b) { return a.v | b.v; }
 LG_INLINE IntPack operator<<(IntPack a, int n) { return a.v << n; }
+// By 0 to 31, lane by lane.
+LG_INLINE IntPack operator<<(IntPack a, IntPack n) { return a.v << n.v; }
+// The upper 16 bits of each lane.
+LG_INLINE IntPack upper_half(IntPack a) { return (a.v >> 16) & 0xffff; }
+LG_INLINE IntPack min(IntPack a, IntPack b) { return a.v < b.v ? a.v : b.v; }
+LG_INLINE IntPack max(IntPack a, IntPack b) { return a.v > b.v ? a.v : b.v; }
 LG_INLINE MaskPack operator==(IntPack a, IntPack b) { return {a.v == b.v}; }
 LG_INLINE MaskPack operator>(IntPack a, IntPack b) { return {a.v > b.v}; }
 LG_INLINE MaskPack operator&(MaskPack a, MaskPack b) { return {a.v & b.v}; }

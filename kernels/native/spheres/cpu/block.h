@@ -89,12 +89,21 @@ struct TileScratch {
   float* shapes;     // [kBatch, 3 packs] exact: closeness, rest of the exponent and depth of each hit
   uint32_t* events;  // [kBatch] hits of a block: number within the batch, and the pixels << 16.
   uint16_t* checks;  // [kBatch] compat: pixels whose 65th candidate this is.
+  float* info;       // The info of the tile's pixels, where it is put together before it is written.
 };
+
+// The info of a pixel with at most so many tracked spheres fits into a pack.
+inline constexpr int kPackedTrack = (kLanes - 3) / 2;
+// Floats per row of a tile's info, which may be written a pack too far; 0 if it is not put together.
+inline int info_stride(int track) {
+  return track > 0 && track <= kPackedTrack ? kTileWidth * (3 + 2 * track) + kLanes : 0;
+}
 
 inline constexpr int kShapeFloats = 3 * kLanes;
 
 inline std::size_t tile_scratch_bytes(int channels, int track) {
-  const std::size_t floats = static_cast<std::size_t>(block_floats(channels, track)) * kBlocks + kBatch * kShapeFloats;
+  const std::size_t floats = static_cast<std::size_t>(block_floats(channels, track)) * kBlocks + kBatch * kShapeFloats +
+                             static_cast<std::size_t>(info_stride(track)) * kTileHeight;
   const std::size_t bytes = sizeof(Batch) + sizeof(float) * floats + kBatch * (sizeof(uint32_t) + sizeof(uint16_t));
   return (bytes + 127) / 64 * 64;
 }
@@ -104,7 +113,8 @@ inline TileScratch tile_scratch(char* memory, int channels, int track) {
   s.batch = reinterpret_cast<Batch*>(memory);
   s.blocks = reinterpret_cast<float*>(memory + sizeof(Batch));
   s.shapes = s.blocks + static_cast<std::size_t>(block_floats(channels, track)) * kBlocks;
-  s.events = reinterpret_cast<uint32_t*>(s.shapes + kBatch * kShapeFloats);
+  s.info = s.shapes + kBatch * kShapeFloats;
+  s.events = reinterpret_cast<uint32_t*>(s.info + static_cast<std::size_t>(info_stride(track)) * kTileHeight);
   s.checks = reinterpret_cast<uint16_t*>(s.events + kBatch);
   return s;
 }

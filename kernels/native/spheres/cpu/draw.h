@@ -33,7 +33,7 @@ LG_INLINE int find_compat(const Batch& batch, int block, const CompatRay<Pack>& 
   const IntPack one = 1, zero = 0, full = 64;
   int count = 0;
   for (int i = 0; i < batch.lengths[block]; ++i) {
-    const uint32_t entry = batch.lists[block][i];
+    const uint32_t entry = static_cast<uint32_t>(batch.lists[block][i]);
     const float* record = batch.records[entry & 0xffff];
     const MaskPack candidates = mask_from_bits(entry >> 16);
     const MaskPack hit = compat_hit<Pack, kOrthogonal>(record, ray) & candidates;
@@ -112,7 +112,7 @@ LG_INLINE int find_exact(const Batch& batch, int block, const ExactRay<Pack>& ra
                          uint32_t* events) {
   int count = 0;
   for (int i = 0; i < batch.lengths[block]; ++i) {
-    const uint32_t entry = batch.lists[block][i];
+    const uint32_t entry = static_cast<uint32_t>(batch.lists[block][i]);
     const float* record = batch.records[entry & 0xffff];
     const uint32_t hit = to_bits(exact_hit<Pack, kOrthogonal>(record, ray, view)) & (entry >> 16);
     events[count] = (entry & 0xffff) | (hit << 16);

@@ -73,9 +73,11 @@ void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepa
     }
   }
   for (int b = 0; b < kBlocks; ++b) {
-    const float* state = scratch.blocks + static_cast<std::size_t>(b) * floats;
-    write_block<kExact>(camera, arguments, prepared, outputs, state, tile_x * kTileWidth + b % kBlocksX * 4,
+    write_block<kExact>(camera, arguments, prepared, outputs, scratch, b, tile_x * kTileWidth + b % kBlocksX * 4,
                         tile_y * kTileHeight + b / kBlocksX * 4);
+  }
+  if (outputs.info != nullptr && info_stride(arguments.track) > 0) {
+    InfoTile(scratch.info, arguments.track).write(camera, outputs.info, tile_x * kTileWidth, tile_y * kTileHeight);
   }
 }
 

@@ -1,6 +1,7 @@
 // Writes a block's state to the output images.
 #pragma once
 
+#include "common/cpu/transpose.h"
 #include "spheres/cpu/draw.h"
 
 LG_BEGIN_ENGINE(spheres)
@@ -25,33 +26,55 @@ LG_INLINE float tracked_weight(const Camera& camera, const Settings& settings, c
   }
 }
 
-// The pixels of a block that lie on the film.
+// The pixels of a block that lie on the film, and how they get there from packs. Values move as bytes: as floats, ids
+// are denormals and NaN.
 struct BlockPixels {
-  int count = 0;
-  int lanes[kLanes];
-  int64_t indices[kLanes];  // y * width + x
+  int columns, rows;  // 0: none.
+  int64_t first;      // y * width + x of the first one
+  int64_t width;
 
-  BlockPixels(const Camera& camera, int x0, int y0) {
+  BlockPixels(const Camera& camera, int x0, int y0)
+      : columns(camera.width - x0 < 4 ? camera.width - x0 : 4),
+        rows(camera.height - y0 < 4 ? camera.height - y0 : 4),
+        first(static_cast<int64_t>(y0) * camera.width + x0),
+        width(camera.width) {}
+
+  LG_INLINE bool none() const { return columns <= 0 || rows <= 0; }
+  LG_INLINE int64_t index(int lane) const { return first + lane / 4 * width + lane % 4; }
+  LG_INLINE bool has(int lane) const { return lane % 4 < columns && lane / 4 < rows; }
+
+  // All the `kCount` values that a pixel has in the image `to`; `values` has them pixel by pixel.
+  template <int kCount>
+  LG_INLINE void write_rows(void* to, const float* values) const {
+    constexpr std::size_t kBytes = sizeof(float) * kCount;
+    for (int y = 0; y < rows; ++y) {
+      char* row = static_cast<char*>(to) + kBytes * (first + y * width);
+      if (columns == 4) {
+        __builtin_memcpy(row, values + 4 * kCount * y, 4 * kBytes);
+      } else {
+        __builtin_memcpy(row, values + 4 * kCount * y, columns * kBytes);
+      }
+    }
+  }
+  LG_INLINE void write(void* to, Pack values) const {
+    alignas(64) float lanes[kLanes];
+    values.store(lanes);
+    write_rows<1>(to, lanes);
+  }
+  LG_INLINE void write(void* to, Pack a, Pack b, Pack c) const {
+    alignas(64) float triples[3 * kLanes];
+    interleave_3(a, b, c, triples);
+    write_rows<3>(to, triples);
+  }
+  // Value `slot` of the `count` that a pixel has in the image `to`.
+  LG_INLINE void write_slot(void* to, int64_t count, int64_t slot, Pack values) const {
+    alignas(64) float lanes[kLanes];
+    values.store(lanes);
     for (int lane = 0; lane < kLanes; ++lane) {
-      const int x = x0 + lane % 4, y = y0 + lane / 4;
-      if (x >= camera.width || y >= camera.height) continue;
-      lanes[count] = lane;
-      indices[count++] = static_cast<int64_t>(y) * camera.width + x;
+      if (!has(lane)) continue;
+      __builtin_memcpy(static_cast<char*>(to) + sizeof(float) * (index(lane) * count + slot), lanes + lane,
+                       sizeof(float));
     }
-  }
-
-  // Value `slot` of the `width` that a pixel has in the image `to`. Moved as bytes: as floats, ids are denormals and
-  // NaN.
-  LG_INLINE void write(void* to, int64_t width, int64_t slot, const float* values) const {
-    char* bytes = static_cast<char*>(to);
-    for (int i = 0; i < count; ++i) {
-      __builtin_memcpy(bytes + sizeof(float) * (indices[i] * width + slot), values + lanes[i], sizeof(float));
-    }
-  }
-  LG_INLINE void write(void* to, int64_t width, int64_t slot, Pack values) const {
-    alignas(64) float lane_values[kLanes];
-    values.store(lane_values);
-    write(to, width, slot, lane_values);
   }
 };
 
@@ -60,22 +83,64 @@ LG_INLINE Pack tracked_depth(const float* state) {
   return select(depth < Pack(kNoDepth), depth, Pack(-1.0f));
 }
 
-inline void write_tracker(const DrawArguments& arguments, const Outputs& out, const BlockPixels& pixels,
-                          const float* state, Pack maximum) {
-  const int track = arguments.track, width = 3 + 2 * track;
-  const float* depths = state + (kBlockFields + arguments.channels) * kLanes;
-  const float* ids = depths + track * kLanes;
-  if (out.info != nullptr) {
-    pixels.write(out.info, width, 0, maximum);
-    pixels.write(out.info, width, 1, state + kDenominator * kLanes);
-    pixels.write(out.info, width, 2, state + kMaxNear * kLanes);
-    for (int t = 0; t < track; ++t) {
-      pixels.write(out.info, width, 3 + 2 * t, ids + t * kLanes);
-      pixels.write(out.info, width, 4 + 2 * t, tracked_depth(depths + t * kLanes));
+// The info of a tile's pixels, row by row: they are put together here, and then go to the image past the cache.
+struct InfoTile {
+  float* rows;
+  int count;   // Floats per pixel; at most a pack.
+  int stride;  // Floats per row.
+
+  LG_INLINE InfoTile(float* memory, int track) : rows(memory), count(3 + 2 * track), stride(info_stride(track)) {}
+
+  LG_INLINE void put(int block, Pack values[kLanes]) const {
+    transpose_16(values);
+    float* to = rows + block / kBlocksX * 4 * stride + block % kBlocksX * 4 * count;
+    // What is too much is overwritten by the next pixel.
+    for (int lane = 0; lane < kLanes; ++lane) {
+      store_unaligned(values[lane], to + lane / 4 * stride + lane % 4 * count);
     }
   }
-  if (out.depth != nullptr) pixels.write(out.depth, 1, 0, tracked_depth(depths));
-  for (int t = 0; out.ids != nullptr && t < track; ++t) pixels.write(out.ids, track, t, ids + t * kLanes);
+  void write(const Camera& camera, float* info, int left, int top) const {
+    const int columns = camera.width - left < kTileWidth ? camera.width - left : kTileWidth;
+    const int height = camera.height - top < kTileHeight ? camera.height - top : kTileHeight;
+    const int floats = columns * count;
+    for (int y = 0; y < height; ++y) {
+      const float* from = rows + y * stride;
+      float* to = info + (static_cast<int64_t>(top + y) * camera.width + left) * count;
+      if (floats % kLanes == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+        for (int i = 0; i < floats; i += kLanes) stream(Pack::load(from + i), to + i);
+      } else {
+        __builtin_memcpy(to, from, sizeof(float) * floats);
+      }
+    }
+  }
+};
+
+LG_INLINE void write_info(const DrawArguments& arguments, const TileScratch& scratch, const Outputs& out,
+                          const BlockPixels& pixels, int block, const float* state, Pack maximum) {
+  const int track = arguments.track, count = 3 + 2 * track;
+  const float* depths = state + (kBlockFields + arguments.channels) * kLanes;
+  const float* ids = depths + track * kLanes;
+  const Pack denominator = Pack::load(state + kDenominator * kLanes), near = Pack::load(state + kMaxNear * kLanes);
+  if (track <= kPackedTrack) {
+    Pack values[kLanes];
+    values[0] = maximum;
+    values[1] = denominator;
+    values[2] = near;
+    for (int t = 0; t < track; ++t) {
+      values[3 + 2 * t] = Pack::load(ids + t * kLanes);
+      values[4 + 2 * t] = tracked_depth(depths + t * kLanes);
+    }
+    for (int i = count; i < kLanes; ++i) values[i] = Pack(0.0f);
+    InfoTile(scratch.info, track).put(block, values);
+    return;
+  }
+  pixels.write_slot(out.info, count, 0, maximum);
+  pixels.write_slot(out.info, count, 1, denominator);
+  pixels.write_slot(out.info, count, 2, near);
+  for (int t = 0; t < track; ++t) {
+    pixels.write_slot(out.info, count, 3 + 2 * t, Pack::load(ids + t * kLanes));
+    pixels.write_slot(out.info, count, 4 + 2 * t, tracked_depth(depths + t * kLanes));
+  }
 }
 
 template <bool kExact>
@@ -83,45 +148,59 @@ void write_weights(const Camera& camera, const DrawArguments& arguments, const P
                    const BlockPixels& pixels, const float* state) {
   const int track = arguments.track;
   const float* ids = state + (kBlockFields + arguments.channels + track) * kLanes;
-  for (int i = 0; i < pixels.count; ++i) {
-    const int lane = pixels.lanes[i];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (!pixels.has(lane)) continue;
+    const int64_t index = pixels.index(lane);
     const auto get = [&](int field) { return state[field * kLanes + lane]; };
     for (int t = 0; t < track; ++t) {
       const int id = bits(ids[t * kLanes + lane]);
-      float* to = out.weights + pixels.indices[i] * track + t;
+      float* to = out.weights + index * track + t;
       *to = id < 0 ? 0.0f
-                   : tracked_weight<kExact>(camera, *arguments.settings,
-                                            prepared.records + static_cast<int64_t>(id) * kRecordFloats,
-                                            static_cast<float>(pixels.indices[i] % camera.width),
-                                            static_cast<float>(pixels.indices[i] / camera.width), get(kMaximum),
-                                            get(kMaximumLow), get(kDenominator));
+                   : tracked_weight<kExact>(
+                         camera, *arguments.settings, prepared.records + static_cast<int64_t>(id) * kRecordFloats,
+                         static_cast<float>(index % camera.width), static_cast<float>(index / camera.width),
+                         get(kMaximum), get(kMaximumLow), get(kDenominator));
     }
   }
 }
 
 template <bool kExact>
 void write_block(const Camera& camera, const DrawArguments& arguments, const Prepared& prepared, const Outputs& out,
-                 const float* state, int x0, int y0) {
+                 const TileScratch& scratch, int block, int x0, int y0) {
   const BlockPixels pixels(camera, x0, y0);
-  const Pack maximum = Pack::load(state + kMaximum * kLanes), low = Pack::load(state + kMaximumLow * kLanes);
-  const Pack denominator = Pack::load(state + kDenominator * kLanes);
+  if (pixels.none()) return;
+  const float* state =
+      scratch.blocks + static_cast<std::size_t>(block) * block_floats(arguments.channels, arguments.track);
+  const auto get = [&](int field) { return Pack::load(state + field * kLanes); };
+  const Pack maximum = get(kMaximum), low = get(kMaximumLow), denominator = get(kDenominator);
   const Pack inverse = Pack(1.0f) / (kExact ? denominator : max(denominator, Pack(kFeps)));
-  for (int c = 0; out.color != nullptr && c < arguments.channels; ++c) {
-    pixels.write(out.color, arguments.channels, c, Pack::load(state + (kBlockFields + c) * kLanes) * inverse);
+  if (out.color != nullptr && arguments.channels == 3) {
+    pixels.write(out.color, get(kBlockFields) * inverse, get(kBlockFields + 1) * inverse,
+                 get(kBlockFields + 2) * inverse);
+  } else {
+    for (int c = 0; out.color != nullptr && c < arguments.channels; ++c) {
+      pixels.write_slot(out.color, arguments.channels, c, get(kBlockFields + c) * inverse);
+    }
   }
   if (out.alpha != nullptr) {
     Pack background = low;
     if constexpr (kExact) background = exact_background(exact_view(camera, *arguments.settings), maximum, low);
-    pixels.write(out.alpha, 1, 0, Pack(1.0f) - background * inverse);
+    pixels.write(out.alpha, Pack(1.0f) - background * inverse);
   }
-  if (arguments.track > 0) write_tracker(arguments, out, pixels, state, kExact ? maximum + low : maximum);
-  if (out.hits != nullptr) pixels.write(out.hits, 1, 0, state + kHits * kLanes);
-  if (out.blend != nullptr) {
-    pixels.write(out.blend, 3, 0, maximum);
-    pixels.write(out.blend, 3, 1, low);
-    pixels.write(out.blend, 3, 2, denominator);
+  const int track = arguments.track;
+  if (track > 0) {
+    const float* depths = state + (kBlockFields + arguments.channels) * kLanes;
+    if (out.info != nullptr) {
+      write_info(arguments, scratch, out, pixels, block, state, kExact ? maximum + low : maximum);
+    }
+    if (out.depth != nullptr) pixels.write(out.depth, tracked_depth(depths));
+    for (int t = 0; out.ids != nullptr && t < track; ++t) {
+      pixels.write_slot(out.ids, track, t, Pack::load(depths + (track + t) * kLanes));
+    }
   }
-  if (out.stop != nullptr) pixels.write(out.stop, 1, 0, state + kStop * kLanes);
+  if (out.hits != nullptr) pixels.write(out.hits, get(kHits));
+  if (out.blend != nullptr) pixels.write(out.blend, maximum, low, denominator);
+  if (out.stop != nullptr) pixels.write(out.stop, get(kStop));
   if (out.weights != nullptr) write_weights<kExact>(camera, arguments, prepared, out, pixels, state);
 }
 

@@ -1,12 +1,13 @@
 // The inputs of the backward pass for the pixels of a tile, block by block.
 #pragma once
 
+#include "common/cpu/transpose.h"
 #include "spheres/cpu/block.h"
 #include "spheres/math/blend.h"
 
 LG_BEGIN_ENGINE(spheres)
 
-// Packs of a block, in order; then K upstream gradients, K colours (compat) and T tracked ids.
+// Packs of a block, in order; then K upstream gradients, K colours and T tracked ids.
 enum PixelField {
   kRay0,
   kRay1,
@@ -41,44 +42,99 @@ struct TilePixels {
   LG_INLINE float* ids(float* block) const { return block + (kPixelFields + 2 * channels) * kLanes; }
 };
 
-template <bool kExact>
-LG_INLINE void load_pixel(const Upstream& up, const TilePixels& pixels, float* block, int lane, int64_t index) {
-  const int channels = pixels.channels, track = pixels.track;
-  float image = 0.0f;
-  float* to = pixels.upstream(block) + lane;
-  for (int c = 0; c < channels; ++c) {
-    const float g = up.d_color != nullptr ? up.d_color[index * channels + c] : 0.0f;
-    const float color = up.color[index * channels + c];
-    to[c * kLanes] = g;
-    if constexpr (kExact) {
-      image += g * color;
-    } else {
-      pixels.image(block)[c * kLanes + lane] = color;
+// The part of the film that a block covers.
+struct FilmBlock {
+  int columns, rows;  // At least 1.
+  int64_t first;      // y * width + x of the first pixel
+  int64_t width;
+
+  LG_INLINE bool whole() const { return columns == 4 && rows == 4; }
+  LG_INLINE int64_t index(int lane) const { return first + lane / 4 * width + lane % 4; }
+  LG_INLINE bool has(int lane) const { return lane % 4 < columns && lane / 4 < rows; }
+  LG_INLINE MaskPack mask() const {
+    return (lane_x() < Pack(static_cast<float>(columns))) & (lane_y() < Pack(static_cast<float>(rows)));
+  }
+  // The `kCount` values that a pixel has in an image, pixel by pixel; 0 off the film.
+  template <int kCount, class T>
+  LG_INLINE void read_rows(const T* image, float* values) const {
+    static_assert(sizeof(T) == sizeof(float));
+    if (whole()) {
+      for (int y = 0; y < 4; ++y) {
+        __builtin_memcpy(values + 4 * kCount * y, image + kCount * (first + y * width), sizeof(float) * 4 * kCount);
+      }
+      return;
+    }
+    __builtin_memset(values, 0, sizeof(float) * kCount * kLanes);
+    for (int y = 0; y < rows; ++y) {
+      __builtin_memcpy(values + 4 * kCount * y, image + kCount * (first + y * width), sizeof(float) * columns * kCount);
     }
   }
-  const auto put = [&](int field, float value) { block[field * kLanes + lane] = value; };
+  template <class T>
+  LG_INLINE Pack read(const T* image) const {
+    alignas(64) float lanes[kLanes];
+    read_rows<1>(image, lanes);
+    return Pack::load(lanes);
+  }
+  LG_INLINE void read(const float* image, Pack& a, Pack& b, Pack& c) const {
+    alignas(64) float triples[3 * kLanes];
+    read_rows<3>(image, triples);
+    deinterleave_3(triples, a, b, c);
+  }
+  // Value `slot` of the `count` that a pixel has in the image `from`; moved as bytes.
+  LG_INLINE void read_slot(const void* from, int64_t count, int64_t slot, float* lanes) const {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (!has(lane)) continue;
+      __builtin_memcpy(lanes + lane, static_cast<const char*>(from) + sizeof(float) * (index(lane) * count + slot),
+                       sizeof(float));
+    }
+  }
+};
+
+// Channels of an image into consecutive packs.
+LG_INLINE void load_channels(const FilmBlock& film, const float* image, int channels, float* to) {
+  if (channels == 3) {
+    Pack a, b, c;
+    film.read(image, a, b, c);
+    a.store(to);
+    b.store(to + kLanes);
+    c.store(to + 2 * kLanes);
+    return;
+  }
+  for (int c = 0; c < channels; ++c) film.read_slot(image, channels, c, to + c * kLanes);
+}
+
+// The block is all zero before.
+template <bool kExact>
+LG_INLINE void load_pixels(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
+  const int channels = pixels.channels, track = pixels.track;
+  const MaskPack on_film = film.mask();
+  const auto put = [&](int field, Pack value) { value.store(block + field * kLanes); };
+  if (up.d_color != nullptr) load_channels(film, up.d_color, channels, pixels.upstream(block));
+  load_channels(film, up.color, channels, pixels.image(block));
   if constexpr (kExact) {
-    const float denominator = up.blend[3 * index + 2];
+    Pack image = 0.0f, high, low, denominator;
+    for (int c = 0; c < channels; ++c) {
+      image = image + Pack::load(pixels.upstream(block) + c * kLanes) * Pack::load(pixels.image(block) + c * kLanes);
+    }
+    film.read(up.blend, high, low, denominator);
     put(kUpstreamImage, image);
-    put(kPixelMaximum, up.blend[3 * index]);
-    put(kPixelLow, up.blend[3 * index + 1]);
+    put(kPixelMaximum, high);
+    put(kPixelLow, low);
     put(kPixelDenominator, denominator);
-    put(kInverse, 1.0f / denominator);
-    put(kLast, from_bits(up.stop[index]));
+    put(kInverse, zero_unless(on_film, Pack(1.0f) / denominator));
+    put(kLast, film.read(up.stop));
     if (up.d_depth != nullptr) {
-      put(kClosest, from_bits(up.ids[index * track]));
-      put(kUpstreamDepth, up.d_depth[index]);
+      film.read_slot(up.ids, track, 0, block + kClosest * kLanes);
+      put(kUpstreamDepth, film.read(up.d_depth));
     }
   } else {
-    const float* info = up.info + index * (3 + 2 * track);
-    const float denominator = info[1];
-    put(kPixelMaximum, info[0]);
-    put(kPixelDenominator, denominator);
-    put(kInverse, 1.0f / max(denominator, kFeps));
-    put(kInverseSquare, 1.0f / max(denominator * denominator, kFeps));
-    const int* words = reinterpret_cast<const int*>(info);
-    int* ids = reinterpret_cast<int*>(pixels.ids(block));
-    for (int t = 0; t < track; ++t) ids[t * kLanes + lane] = words[3 + 2 * t];
+    const int64_t count = 3 + 2 * track;
+    film.read_slot(up.info, count, 0, block + kPixelMaximum * kLanes);
+    film.read_slot(up.info, count, 1, block + kPixelDenominator * kLanes);
+    const Pack denominator = Pack::load(block + kPixelDenominator * kLanes);
+    put(kInverse, zero_unless(on_film, Pack(1.0f) / max(denominator, Pack(kFeps))));
+    put(kInverseSquare, zero_unless(on_film, Pack(1.0f) / max(denominator * denominator, Pack(kFeps))));
+    for (int t = 0; t < track; ++t) film.read_slot(up.info, count, 3 + 2 * t, pixels.ids(block) + t * kLanes);
   }
 }
 
@@ -93,18 +149,12 @@ LG_INLINE void store_lanes(float* to, int value) { from_bits(IntPack(value)).sto
 
 // The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts kUpstreamImage
 // for the pairs: an upstream gradient of alpha acts like a channel in which spheres are 1 and the background 0.
-inline void add_background(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
-                           const TilePixels& pixels, float* block, int x0, int y0, BackgroundSums& sums) {
-  const ExactView view = exact_view(camera, settings);
+inline void add_background(const ExactView& view, const Scene& scene, const Upstream& up, const TilePixels& pixels,
+                           float* block, const FilmBlock& film, BackgroundSums& sums) {
   const Pack high = Pack::load(block + kPixelMaximum * kLanes), low = Pack::load(block + kPixelLow * kLanes);
   const Pack difference = (Pack(view.background_high) - high) + (Pack(view.background_low) - low);
   const Pack share = exact_background(view, high, low) * Pack::load(block + kInverse * kLanes);
-  alignas(64) float alpha[kLanes] = {};
-  for (int lane = 0; up.d_alpha != nullptr && lane < kLanes; ++lane) {
-    const int x = x0 + lane % 4, y = y0 + lane / 4;
-    if (x < camera.width && y < camera.height) alpha[lane] = up.d_alpha[static_cast<int64_t>(y) * camera.width + x];
-  }
-  const Pack d_alpha = Pack::load(alpha);
+  const Pack d_alpha = up.d_alpha != nullptr ? film.read(up.d_alpha) : Pack(0.0f);
   const Pack image = Pack::load(block + kUpstreamImage * kLanes) - d_alpha * share;
   image.store(block + kUpstreamImage * kLanes);
   Pack d_color_background = 0.0f;
@@ -150,13 +200,12 @@ void load_tile(const Camera& camera, const Settings& settings, const Scene& scen
       for (int i = 0; i < 5; ++i) put(block, i, parts[i]);
       for (int t = 0; t < pixels.track; ++t) store_lanes(pixels.ids(block) + t * kLanes, -1);
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int x = x0 + lane % 4, y = y0 + lane / 4;
-      if (x < camera.width && y < camera.height) {
-        load_pixel<kExact>(up, pixels, block, lane, static_cast<int64_t>(y) * camera.width + x);
-      }
-    }
-    if constexpr (kExact) add_background(camera, settings, scene, up, pixels, block, x0, y0, sums);
+    const int columns = camera.width - x0 < 4 ? camera.width - x0 : 4;
+    const int rows = camera.height - y0 < 4 ? camera.height - y0 : 4;
+    if (columns <= 0 || rows <= 0) continue;
+    const FilmBlock film{columns, rows, static_cast<int64_t>(y0) * camera.width + x0, camera.width};
+    load_pixels<kExact>(up, pixels, block, film);
+    if constexpr (kExact) add_background(view, scene, up, pixels, block, film, sums);
   }
 }
 

@@ -32,7 +32,8 @@ struct Batch {
   alignas(64) float records[kBatch][kRecordFloats];
   uint32_t ids[kBatch];
   // The block's spheres: number within the batch, and candidate pixels << 16.
-  uint32_t lists[kBlocks][kBatch];
+  // May be written a pack too far.
+  int lists[kBlocks][kBatch + kLanes];
   int lengths[kBlocks];
 };
 
@@ -60,24 +61,58 @@ LG_INLINE TileSpan tile_span(const PixelRectangle& r, int tile_x, int tile_y) {
 
 LG_INLINE void copy_record(float* to, const float* from) { Pack::load(from).store(to); }
 
+// Bits [low, high) of the `count` from `first` on.
+LG_INLINE IntPack bits_between(IntPack low, IntPack high, int first, int count) {
+  const IntPack zero = 0, one = 1, last = count, base = first;
+  return (one << min(max(high - base, zero), last)) - (one << min(max(low - base, zero), last));
+}
+
+// Deals spheres [first, first + 16) of the batch out to the blocks, 16 at a time: spheres are in no order on the film,
+// so that a loop over the blocks of each would mispredict.
+LG_INLINE void deal(Batch& batch, int first, IntPack across, IntPack down, int left, int top) {
+  const IntPack lower = 0xffff;
+  const IntPack x0 = across & lower, x1 = upper_half(across), y0 = (down & lower) << 2, y1 = upper_half(down) << 2;
+  const IntPack numbers = truncate(lanes_0_to_15()) + IntPack(first);
+  IntPack columns[kBlocksX];
+#pragma GCC unroll 8
+  for (int bx = 0; bx < kBlocksX; ++bx) {
+    const IntPack row = bits_between(x0, x1, left + 4 * bx, 4), two = row | (row << 4);
+    columns[bx] = two | (two << 8);
+  }
+  for (int by = 0; by < kBlocksY; ++by) {
+    // The pixels of a row are four bits.
+    const IntPack rows = bits_between(y0, y1, 4 * top + 16 * by, 16);
+#pragma GCC unroll 8
+    for (int bx = 0; bx < kBlocksX; ++bx) {
+      const int block = by * kBlocksX + bx;
+      const IntPack pixels = rows & columns[bx];
+      int& length = batch.lengths[block];
+      length += store_set(pixels > IntPack(0), numbers | (pixels << 16), batch.lists[block] + length);
+    }
+  }
+}
+
 // Fetches entries [from, from + count) and deals them out to the blocks, in order.
 inline void fill_batch(Batch& batch, const Prepared& prepared, int tile_x, int tile_y, const uint32_t* entries,
                        int count) {
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
-  for (int i = 0; i < count; ++i) {
-    const uint32_t id = entries[i];
-    if (i + 16 < count) __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i + 16]) * kRecordFloats);
-    if (i + 16 < count) __builtin_prefetch(prepared.rectangles + entries[i + 16]);
-    batch.ids[i] = id;
-    copy_record(batch.records[i], prepared.records + static_cast<int64_t>(id) * kRecordFloats);
-    const TileSpan span = tile_span(prepared.rectangles[id], tile_x, tile_y);
-    for (int by = span.by0; by < span.by1; ++by) {
-      for (int bx = span.bx0; bx < span.bx1; ++bx) {
-        const int block = by * kBlocksX + bx;
-        batch.lists[block][batch.lengths[block]++] =
-            static_cast<uint32_t>(i) | (block_mask(span.columns, span.rows, bx, by) << 16);
-      }
+  // The halves of the rectangles; empty beyond the last sphere.
+  alignas(64) int across[kLanes], down[kLanes];
+  for (int first = 0; first < count; first += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int i = first + lane;
+      across[lane] = down[lane] = 0;
+      if (i >= count) continue;
+      const uint32_t id = entries[i];
+      if (i + 16 < count) __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i + 16]) * kRecordFloats);
+      if (i + 16 < count) __builtin_prefetch(prepared.rectangles + entries[i + 16]);
+      batch.ids[i] = id;
+      copy_record(batch.records[i], prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+      const PixelRectangle& r = prepared.rectangles[id];
+      across[lane] = r.x0 | r.x1 << 16;
+      down[lane] = r.y0 | r.y1 << 16;
     }
+    deal(batch, first, IntPack::load(across), IntPack::load(down), tile_x * kTileWidth, tile_y * kTileHeight);
   }
 }
 

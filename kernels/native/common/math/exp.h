@@ -5,37 +5,12 @@
 
 LG_BEGIN
 
-// exp(x) for x <= 0, relative error below 3e-7 where the result is a normal number; 0 below -87.
+// exp(x) for -87 <= x <= 88, relative error below 1.2e-7.
 template <class F>
-LG_INLINE F exp_negative(F x) {
-  const F clamped = max(x, F(-87.0f));
-  const F scaled = clamped * F(1.44269504f);
-  // Rounds to the nearest whole number: the sum's last bit is worth 1.
-  const F round = F(12582912.0f);
-  const F n = (scaled + round) - round;
+LG_INLINE F exp_reduced(F x) {
+  const F n = round_whole(x * F(1.44269504f));
   // In two steps, so that the reduced argument keeps its digits.
-  F f = fma(n, F(-0.693145751953125f), clamped);
-  f = fma(n, F(-1.42860682030941723212e-6f), f);
-  f = f * F(1.44269504f);
-  F p = F(0.0001546144469856913f);
-  p = fma(p, f, F(0.0013400428177615838f));
-  p = fma(p, f, F(0.009618056678524637f));
-  p = fma(p, f, F(0.05550327226670302f));
-  p = fma(p, f, F(0.24022650922288757f));
-  p = fma(p, f, F(0.6931472067028326f));
-  p = fma(p, f, F(1.0f));
-  const F result = from_bits(bits(p) + (truncate(n) << 23));
-  return select(x < F(-87.0f), F(0.0f), result);
-}
-
-// exp(x), relative error below 1.2e-7; x is clamped to [-87, 88], where the result is a normal number. NaN stays NaN.
-template <class F>
-LG_INLINE F exp_within(F x) {
-  // The second operand is taken if either is NaN.
-  const F clamped = min(F(88.0f), max(F(-87.0f), x));
-  const F n = round_whole(clamped * F(1.44269504f));
-  // In two steps, so that the reduced argument keeps its digits.
-  F r = fma(n, F(-0.693145751953125f), clamped);
+  F r = fma(n, F(-0.693145751953125f), x);
   r = fma(n, F(-1.42860682030941723212e-6f), r);
   F q = F(0.0013814540579915047f);
   q = fma(q, r, F(0.00836874544620514f));
@@ -43,6 +18,19 @@ LG_INLINE F exp_within(F x) {
   q = fma(q, r, F(0.1666652113199234f));
   q = fma(q, r, F(0.4999999403953552f));
   return scale_power(fma(r * r, q, r) + F(1.0f), n);
+}
+
+// exp(x) for x <= 0, relative error below 1.2e-7 where the result is a normal number; 0 below -87.
+template <class F>
+LG_INLINE F exp_negative(F x) {
+  return select(x < F(-87.0f), F(0.0f), exp_reduced(max(x, F(-87.0f))));
+}
+
+// exp(x), relative error below 1.2e-7; x is clamped to [-87, 88], where the result is a normal number. NaN stays NaN.
+template <class F>
+LG_INLINE F exp_within(F x) {
+  // The second operand is taken if either is NaN.
+  return exp_reduced(min(F(88.0f), max(F(-87.0f), x)));
 }
 
 // 2^x for -126 <= x <= 0.5, relative error below 2e-7. Undefined for other x.

@@ -56,15 +56,15 @@ struct PairSums {
   }
 };
 
-// Exact: the sum of G * c.
+// Exact: the sum of G * c less that of G * I, over D.
 template <int kChannels>
 LG_INLINE Pack upstream_color(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                               uint32_t id) {
   const int channels = kChannels > 0 ? kChannels : pixels.channels;
-  Pack result = 0.0f;
+  Pack result = Pack::load(block + kUpstreamImage * kLanes);
 #pragma GCC unroll 4
   for (int c = 0; c < channels; ++c) {
-    result = result + Pack::load(pixels.upstream(block) + c * kLanes) * channel<kChannels>(record, a.scene, id, c);
+    result = fma(Pack::load(pixels.upstream(block) + c * kLanes), channel<kChannels>(record, a.scene, id, c), result);
   }
   return result;
 }
@@ -88,8 +88,9 @@ LG_INLINE void add_lanes(float* block, int field, MaskPack mask, Pack value) {
   add_where(mask, Pack::load(block + field * kLanes), value).store(block + field * kLanes);
 }
 
-// The pairs of one sphere and the pixels `mask` of a block.
-template <bool kExact, bool kOrthogonal, int kChannels>
+// The pairs of one sphere and the pixels `mask` of a block. kPlain: no upstream gradients of depths, and none of
+// opacities are wanted.
+template <bool kExact, bool kOrthogonal, int kChannels, bool kPlain>
 LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
                          uint32_t id, uint32_t bits_of_mask, PairSums& sums, float* row) {
   const auto ray = load_ray<kExact, kOrthogonal>(block);
@@ -100,9 +101,10 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
   if constexpr (kExact) {
     const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.exact, mask);
     mask = mask & (g.closeness > zero);
-    const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), get(kInverse), get(kUpstreamImage)};
+    // The upstream gradients are already over D.
+    const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};
     Pack d_depth_map = zero;
-    if (a.up.d_depth != nullptr) {
+    if (!kPlain && a.up.d_depth != nullptr) {
       const MaskPack closest = load_int(block + kClosest * kLanes) == IntPack(static_cast<int>(id));
       d_depth_map = select(closest, get(kUpstreamDepth), zero);
     }
@@ -139,7 +141,7 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
   }
   for (int i = 0; i < 3; ++i) sums.row[i] = add_where(mask, sums.row[i], position[i]);
   sums.row[3] = add_where(mask, sums.row[3], radius);
-  sums.row[4] = add_where(mask, sums.row[4], opacity);
+  if constexpr (!kPlain) sums.row[4] = add_where(mask, sums.row[4], opacity);
   share = select(mask, share, zero);
   if constexpr (kChannels == 3) {
 #pragma GCC unroll 3
@@ -153,7 +155,7 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
   }
 }
 
-template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
+template <bool kExact, bool kOrthogonal, int kChannels, int kTrack, bool kPlain>
 void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& band, BackgroundSums& background,
                    int tile) {
   const int tile_x = tile % a.prepared.tiles_x, tile_y = tile / a.prepared.tiles_x;
@@ -184,8 +186,8 @@ void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& b
     float* row = band.row(a.rows, a.prepared.rectangles[id], id, touched);
     PairSums sums;
     for (int i = 0; i < count; ++i) {
-      add_pairs<kExact, kOrthogonal, kChannels>(a, pixels, pixels.block(static_cast<int>(found[i] >> 16)), record, id,
-                                                found[i] & 0xffff, sums, row);
+      add_pairs<kExact, kOrthogonal, kChannels, kPlain>(a, pixels, pixels.block(static_cast<int>(found[i] >> 16)),
+                                                        record, id, found[i] & 0xffff, sums, row);
     }
     add_row(sums.row, row);
   }
@@ -223,7 +225,7 @@ void add_camera_sums(const Camera& camera, const TilePixels& pixels, int tile_x,
   }
 }
 
-template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
+template <bool kExact, bool kOrthogonal, int kChannels, int kTrack, bool kPlain>
 void backward_band(const PairArguments& a, const Bands& bands, int part, int track, double* part_sums) {
   const int channels = a.scene.channels;
   float* memory = bands.scratch + static_cast<std::size_t>(part) * bands.scratch_floats;
@@ -232,7 +234,8 @@ void backward_band(const PairArguments& a, const Bands& bands, int part, int tra
   BackgroundSums background{part_sums + kCameraSums, 0.0, 0.0};
   for (int ty = bands.first[part]; ty < bands.first[part + 1]; ++ty) {
     for (int tx = 0; tx < a.prepared.tiles_x; ++tx) {
-      backward_tile<kExact, kOrthogonal, kChannels, kTrack>(a, pixels, band, background, ty * a.prepared.tiles_x + tx);
+      backward_tile<kExact, kOrthogonal, kChannels, kTrack, kPlain>(a, pixels, band, background,
+                                                                    ty * a.prepared.tiles_x + tx);
       add_camera_sums<kExact, kOrthogonal>(a.camera, pixels, tx, ty, part_sums);
     }
   }
@@ -247,12 +250,14 @@ void backward_band(const PairArguments& a, const Bands& bands, int part, int tra
 using BackwardBand = void (*)(const PairArguments&, const Bands&, int, int, double*);
 
 template <bool kExact, bool kOrthogonal>
-BackwardBand choose(int channels, int track) {
+BackwardBand choose(int channels, int track, bool plain) {
   if (kExact) {
-    return channels == 3 ? &backward_band<kExact, kOrthogonal, 3, 0> : &backward_band<kExact, kOrthogonal, 0, 0>;
+    if (channels == 3 && plain) return &backward_band<kExact, kOrthogonal, 3, 0, true>;
+    return channels == 3 ? &backward_band<kExact, kOrthogonal, 3, 0, false>
+                         : &backward_band<kExact, kOrthogonal, 0, 0, false>;
   }
-  if (channels == 3 && track == 5) return &backward_band<kExact, kOrthogonal, 3, 5>;
-  return &backward_band<kExact, kOrthogonal, 0, 0>;
+  if (channels == 3 && track == 5) return &backward_band<kExact, kOrthogonal, 3, 5, false>;
+  return &backward_band<kExact, kOrthogonal, 0, 0, false>;
 }
 
 }  // namespace
@@ -271,10 +276,11 @@ void backward(const Camera& camera, const Settings& settings, const Scene& scene
   const Rows rows = make_rows(settings, scene, gradients, prepared, bands, workspace);
   const PairArguments arguments{
       camera, settings, scene, up, prepared, rows, compat_view(camera, settings), exact_view(camera, settings)};
-  const BackwardBand run = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, track)
-                                                               : choose<true, false>(scene.channels, track))
-                                          : (camera.orthogonal ? choose<false, true>(scene.channels, track)
-                                                               : choose<false, false>(scene.channels, track));
+  const bool plain = up.d_depth == nullptr && gradients.opacities == nullptr;
+  const BackwardBand run = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, track, plain)
+                                                               : choose<true, false>(scene.channels, track, plain))
+                                          : (camera.orthogonal ? choose<false, true>(scene.channels, track, plain)
+                                                               : choose<false, false>(scene.channels, track, plain));
   for_parts(bands.count, [&](int part) { run(arguments, bands, part, track, bands.sums(part)); });
   clock.stage(kBlendStage);
   finish(camera, settings, scene, gradients, bands, rows);

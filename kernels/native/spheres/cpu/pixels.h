@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Packs of a block, in order; then K upstream gradients, K colours and T tracked ids.
+// Packs of a block, in order; then K upstream gradients (exact: over D), K colours and T tracked ids.
 enum PixelField {
   kRay0,
   kRay1,
@@ -20,7 +20,7 @@ enum PixelField {
   kPixelDenominator,
   kInverse,
   kInverseSquare,
-  kUpstreamImage,  // Exact: sum of G * I and the alpha's share
+  kUpstreamImage,  // Exact: sum of G * I and the alpha's share, over D and negative
   kLast,           // int; exact: entries of the tile's list that the pixel visited
   kClosest,        // int; exact: the sphere that gave the depth
   kUpstreamDepth,
@@ -147,21 +147,23 @@ struct BackgroundSums {
 
 LG_INLINE void store_lanes(float* to, int value) { from_bits(IntPack(value)).store(to); }
 
-// The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts kUpstreamImage
-// for the pairs: an upstream gradient of alpha acts like a channel in which spheres are 1 and the background 0.
+// The background is blended as one more candidate, of exponent e0 and weight exp(e0 - M). Also converts the upstream
+// gradients for the pairs, which all divide them by D: an upstream gradient of alpha acts like a channel in which
+// spheres are 1 and the background 0.
 inline void add_background(const ExactView& view, const Scene& scene, const Upstream& up, const TilePixels& pixels,
                            float* block, const FilmBlock& film, BackgroundSums& sums) {
   const Pack high = Pack::load(block + kPixelMaximum * kLanes), low = Pack::load(block + kPixelLow * kLanes);
   const Pack difference = (Pack(view.background_high) - high) + (Pack(view.background_low) - low);
-  const Pack share = exact_background(view, high, low) * Pack::load(block + kInverse * kLanes);
+  const Pack inverse = Pack::load(block + kInverse * kLanes), share = exact_background(view, high, low) * inverse;
   const Pack d_alpha = up.d_alpha != nullptr ? film.read(up.d_alpha) : Pack(0.0f);
   const Pack image = Pack::load(block + kUpstreamImage * kLanes) - d_alpha * share;
-  image.store(block + kUpstreamImage * kLanes);
+  (-(image * inverse)).store(block + kUpstreamImage * kLanes);
   Pack d_color_background = 0.0f;
   for (int c = 0; c < pixels.channels; ++c) {
     const Pack g = Pack::load(pixels.upstream(block) + c * kLanes);
     sums.color[c] += static_cast<double>(sum(g * share));
     d_color_background = d_color_background + g * Pack(scene.background[c]);
+    (g * inverse).store(pixels.upstream(block) + c * kLanes);
   }
   const Pack d_exponent = share * ((d_color_background - image) - d_alpha);
   sums.exponent += static_cast<double>(sum(d_exponent * difference));

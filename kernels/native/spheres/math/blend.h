@@ -109,7 +109,7 @@ LG_INLINE ExactSums<F> exact_sums(const float* record, const ExactRay<F>& ray, c
   out.x = pair.x;
   out.y = pair.y;
   out.z = pair.z;
-  out.radius = pair.radius_depth + d_closeness * g.chord * (inverse_r * inverse_r);
+  out.radius = pair.radius_depth + d_closeness * g.root * inverse_r;
   out.ray_x = pair.ray_x;
   out.ray_y = pair.ray_y;
   return out;

@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Pixels whose (chord / r)^2 is this close to 1 are computed in double.
+// Pixels whose (chord / r)^2 is about this close to 1 are computed in double.
 inline constexpr float kOutline = 0.005f;
 
 struct ExactView {
@@ -73,7 +73,7 @@ LG_INLINE ExactOffset<F> exact_offset(const float* rec, const ExactRay<F>& ray, 
     out.twist = F(0.0f);
     out.square = plane;
   } else {
-    out.twist = fma(ray.u, out.y, -(ray.v * out.x));
+    out.twist = fnma(ray.v, out.x, ray.u * out.y);
     out.square = fma(out.twist, out.twist, plane) * ray.inverse_square;
   }
   return out;
@@ -108,16 +108,28 @@ LG_INLINE ExactOutline exact_outline(const float* rec, const ExactView& view, fl
 template <class F>
 struct ExactGeometry {
   ExactOffset<F> offset;
-  F chord;  // |q - t d|
-  F inverse_chord;
-  F closeness;   // 1 - chord / r; 0 where the pixel misses the sphere
-  F along;       // o
-  F half_chord;  // sqrt(r^2 - p^2)
+  F root;           // chord / r, with the chord |q - t d|
+  F inverse_chord;  // 1 / chord
+  F closeness;      // 1 - chord / r; 0 where the pixel misses the sphere
+  F along;          // o
+  F half_chord;     // sqrt(r^2 - p^2)
   F inverse_half_chord;
   F sagitta;  // t - o
   F low;      // The exponent's rest; its whole part is the record's.
   F slope;    // Decrease of the exponent per unit of depth.
 };
+
+// The radius of a sphere over its distance, up to which a short series gives exact_excess.
+inline constexpr float kSlender = 0.17f;
+
+// (chord / p)^2 - 1 of x = (p / t)^2: (1 - w) / (1 + w) with w = sqrt(1 - x). The next term of the series is
+// 7 x^4 / 128.
+template <class F>
+LG_INLINE F exact_excess(F x, bool slender) {
+  if (slender) return x * fma(x, fma(x, F(0.078125f), F(0.125f)), F(0.25f));
+  const F inverse = quick_inverse(F(1.0f) + sqrt(F(1.0f) - x));
+  return x * inverse * inverse;
+}
 
 // `wanted`: where the result is used.
 template <class F, bool kOrthogonal, class Mask>
@@ -134,24 +146,20 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
     g.along = F(rec[kQz]);
     g.sagitta = F(0.0f);
   } else {
-    const F t = F(rec[kT]);
-    const F p2 = across2 * (r * r);
-    g.along = sqrt(t * t - p2);
-    const F inverse = quick_inverse(t + g.along);
-    g.sagitta = p2 * inverse;
-    // chord^2 = 2 t (t - o) = p^2 2 t / (t + o).
-    excess = g.sagitta * inverse;
+    const float ratio = rec[kR] / rec[kT];
+    excess = exact_excess(across2 * F(ratio * ratio), ratio < kSlender);
     chord2 = fma(across2, excess, across2);
+    // chord^2 = 2 t (t - o)
+    g.sagitta = chord2 * F(0.5f * rec[kR] * ratio);
+    g.along = F(rec[kT]) - g.sagitta;
   }
-  const F inverse_root = quick_inverse_sqrt(max(chord2, tiny));
-  const F root = chord2 * inverse_root;
-  g.chord = root * r;
-  g.inverse_chord = inverse_root * inverse_r;
-  g.closeness = max((one - chord2) * quick_inverse(one + root), F(0.0f));
+  g.root = sqrt(chord2);
+  g.inverse_chord = quick_inverse_sqrt(max(chord2, tiny)) * inverse_r;
+  g.closeness = max(one - g.root, F(0.0f));
   F half2 = one - across2;
   // At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is
   // not precise enough to decide which sphere a pixel shows.
-  const auto outline = wanted & (abs(one - chord2) < F(kOutline));
+  const auto outline = wanted & (g.closeness < F(0.5f * kOutline));
   if (any(outline)) {
     each_lane(outline, [&](int i) {
       const ExactOutline o = exact_outline<kOrthogonal>(rec, view, lane(ray.x, i), lane(ray.y, i), lane(excess, i));
@@ -162,9 +170,8 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
   // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
   // of the radius is below any effect, and keeps the derivative finite.
   half2 = max(half2, F(1e-12f));
-  const F inverse_half = quick_inverse_sqrt(half2);
-  g.half_chord = half2 * inverse_half * r;
-  g.inverse_half_chord = inverse_half * inverse_r;
+  g.half_chord = sqrt(half2) * r;
+  g.inverse_half_chord = quick_inverse_sqrt(half2) * inverse_r;
   g.slope = F(rec[kOpacity] * view.slope);
   g.low = fma(g.sagitta + g.half_chord, g.slope, F(rec[kLow]));
   return g;

@@ -136,6 +136,16 @@ struct Interval64 {
   double low, high;
 };
 
+// Without a branch, which would keep the loop over the spheres from becoming SIMD.
+LG_INLINE double select64(bool mask, double a, double b) {
+  int64_t x, y;
+  memcpy(&x, &a, sizeof(x));
+  memcpy(&y, &b, sizeof(y));
+  const int64_t all = -static_cast<int64_t>(mask), result = (x & all) | (y & ~all);
+  memcpy(&a, &result, sizeof(a));
+  return a;
+}
+
 // Extent of a sphere's outline on the plane z = 1 along one axis: tan(angle -+ half angle) in closed form. Where a
 // tangent does not meet the plane in front of the eye, the extent is unbounded on that side.
 LG_INLINE Interval64 exact_limits(double lateral, double depth, double radius) {
@@ -144,7 +154,7 @@ LG_INLINE Interval64 exact_limits(double lateral, double depth, double radius) {
   const double c = sqrt64(c2 > 0.0 ? c2 : 0.0);
   const double low_den = depth * c + lateral * radius, high_den = depth * c - lateral * radius;
   const double low = (lateral * c - depth * radius) / low_den, high = (lateral * c + depth * radius) / high_den;
-  return {(c2 > 0.0) & (low_den > 0.0) ? low : -kFar, (c2 > 0.0) & (high_den > 0.0) ? high : kFar};
+  return {select64((c2 > 0.0) & (low_den > 0.0), low, -kFar), select64((c2 > 0.0) & (high_den > 0.0), high, kFar)};
 }
 
 // First and last whole number in [low, high], widened by a hundredth and clipped to [0, size).

@@ -1,15 +1,20 @@
-"""`lumigrad info`: shows a worker's device, limits and load."""
+"""`lumigrad info`: shows a worker's device, limits and load, or what a scene file holds."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import sys
+from pathlib import Path
+from typing import Any
 
 from lumigrad.client.commands.options import add_connection, connect
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.formats import is_gaussian_scene, read_scene
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.shell.exits import json_text
 from lumigrad.client.transport.addresses import Targets
+from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.workers.info import WorkerInfo
 
 _EXAMPLES = """\
@@ -17,16 +22,23 @@ examples:
   lumigrad info                                  the worker of LUMIGRAD_TARGET, else localhost:50051
   lumigrad info --target gpu-1:50051 --tls       another one, encrypted
   lumigrad info --json | jq .limits.max_pixels   for scripts
+  lumigrad info scene.spz                        a scene file, without a worker
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
+    help_text = "a scene file to describe instead of a worker"
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     add_connection(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.file is not None:
+        described = _described(arguments.file)
+        print(json_text(described) if arguments.json else _text(described))
+        return 0
     with connect(arguments) as client:
         infos, lane = client.infos(), client.lane
     targets = Targets(arguments.target)
@@ -34,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
         summaries = [{**dataclasses.asdict(info), "lane": lane} for info in infos]
         print(json_text(summaries[0] if targets.is_lone else summaries))
     else:
-        print("\n\n".join(_text(info, lane) for info in infos))
+        print("\n\n".join(_worker_text(info, lane) for info in infos))
     answered = {info.target for info in infos}
     for address in () if targets.is_lone else targets.addresses():
         if address.target not in answered:
@@ -42,7 +54,26 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _text(info: WorkerInfo, lane: str) -> str:
+def _described(path: Path) -> dict[str, Any]:
+    """What a scene file holds; the box is that of the centres, in scene units."""
+    if not path.exists():
+        raise InvalidArgument.of("FILE", f"there is no file {path}; a worker's address is given with --target")
+    if is_gaussian_scene(path):
+        stored = read_scene(path, skip_invalid=True)
+        kind, centres = "gaussians", stored.means
+        more = {"sh_degree": stored.degree, "antialiased": stored.antialiased, "not_finite": stored.skipped}
+    else:
+        kind, centres, more = "spheres", Spheres.load(path).positions, {}
+    box = {"low": centres.min(axis=0), "high": centres.max(axis=0)} if len(centres) else {}
+    corners = {name: [round(float(value), 4) for value in corner] for name, corner in box.items()}
+    return {"file": str(path), "kind": kind, "count": len(centres), **corners, **more}
+
+
+def _text(rows: dict[str, Any]) -> str:
+    return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
+
+
+def _worker_text(info: WorkerInfo, lane: str) -> str:
     limits = info.limits
     rows = {
         "target": info.target,
@@ -61,11 +92,11 @@ def _text(info: WorkerInfo, lane: str) -> str:
         "up for": f"{info.uptime_seconds:.0f} s",
         "metrics": info.metrics_url or "at an unknown port",
     }
-    return "\n".join(f"{name:<13}{value}" for name, value in rows.items())
+    return _text(rows)
 
 
 def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-command = Command("show a worker's device, limits and load", _add_arguments, _run)
+command = Command("show a worker's device, limits and load, or what a scene file holds", _add_arguments, _run)

@@ -6,6 +6,9 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+
+from lumigrad.client import Gaussians
 from lumigrad.client.shell.exits import json_text
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
@@ -41,6 +44,20 @@ def test_info(worker_process: WorkerProcess):
     values = told("info", "--target", worker_process.target)
     assert set(values) == documented("info")
     assert values["lane"] in ("shared", "stream")
+
+
+def test_info_of_a_scene_file(scene: Path, tmp_path: Path):
+    values = told("info", "scene.ply", cwd=scene.parent)
+    assert set(values) == documented("info FILE") - {"gaussians", "spheres"}
+    gaussians = Gaussians.load(scene)
+    low, high = gaussians.means.min(axis=0), gaussians.means.max(axis=0)
+    np.testing.assert_allclose((values["low"], values["high"]), (low, high), atol=1e-4)
+    assert (values["kind"], values["count"], values["not_finite"]) == ("gaussians", 400, 0)
+    properties = "".join(f"property float {axis}\n" for axis in "xyz")
+    header = f"ply\nformat ascii 1.0\nelement vertex 2\n{properties}end_header\n"
+    (tmp_path / "points.ply").write_text(f"{header}0 1 2\n3 4 6\n")
+    values = told("info", "points.ply", cwd=tmp_path)
+    assert values == {"file": "points.ply", "kind": "spheres", "count": 2, "low": [0, 1, 2], "high": [3, 4, 6]}
 
 
 def test_top(worker_process: WorkerProcess):

@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import signal
+import ssl
 import struct
 import subprocess
 import sys
@@ -144,7 +145,9 @@ def test_encrypted_metrics(tmp_path: Path) -> None:
     shown = ("--certificate", str(reader.certificate), str(reader.key))
     keys = (reader.key.read_bytes(), reader.certificate.read_bytes())
     credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes(), *keys)
-    with worker("--device", "cpu", *options, *mutual, credentials=credentials) as process:
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.load_cert_chain(reader.certificate, reader.key)
+    with worker("--device", "cpu", *options, *mutual, credentials=credentials, metrics_context=context) as process:
         said = top(process.target, *ONCE, "--tls-ca", str(authority.certificate), *shown)
         assert said.stdout.startswith(f"{process.target}  SERVING"), said.stderr
         stranger = top(f"https://127.0.0.1:{process.metrics_port}", *ONCE, "--tls-ca", str(authority.certificate))

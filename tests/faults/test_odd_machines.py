@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parents[1]
 SAMPLE = (
@@ -43,9 +47,14 @@ FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LUMIGRAD_EMULATION", "LUMIGRAD_TEST_DATA", "CI")
 
 
-def test_other_tests_pass(tmp_path: Path) -> None:
-    folder = tmp_path / "a folder"
-    folder.mkdir()
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # The path of a browser's socket, in it, has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="a folder ") as made:
+        yield Path(made)
+
+
+def test_other_tests_pass(folder: Path) -> None:
     fonts = folder / "fonts.conf"
     fonts.write_text(FONTS)
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}

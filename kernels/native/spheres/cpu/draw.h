@@ -11,6 +11,7 @@ struct DrawArguments {
   const Scene* scene;
   const Settings* settings;
   int channels, track;
+  bool counted;  // Whether hits and the last distance are needed: for an output, or to stop.
 };
 
 template <int kChannels>
@@ -175,8 +176,10 @@ LG_INLINE void draw_exact(const Batch& batch, const float* shapes, const Camera&
       const Pack value = channel<kChannels>(record, *arguments.scene, id, c);
       color.set(c, fma(weight, value, color.get(c) * scale));
     }
-    max_near = select(hit, Pack(exact_near<kOrthogonal>(record)), max_near);
-    hits = select(hit, hits + IntPack(1), hits);
+    if (arguments.counted) {
+      max_near = select(hit, Pack(exact_near<kOrthogonal>(record)), max_near);
+      hits = select(hit, hits + IntPack(1), hits);
+    }
     if (kTrack > 0 || arguments.track > 0) {
       tracker.insert(hit, Pack::load(shape + 2 * kLanes), static_cast<int>(id));
     }

@@ -97,7 +97,8 @@ void forward(const Camera& camera, const Settings& settings, const Scene& scene,
              Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
   const Prepared prepared = prepare(camera, settings, scene, nullptr, workspace, clock);
-  const DrawArguments arguments{&scene, &settings, scene.channels, settings.n_track};
+  const bool counted = outputs.info != nullptr || outputs.hits != nullptr || settings.max_hits <= 0x7fffffffu;
+  const DrawArguments arguments{&scene, &settings, scene.channels, settings.n_track, counted};
   const DrawTile draw = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, settings.n_track)
                                                             : choose<true, false>(scene.channels, settings.n_track))
                                        : (camera.orthogonal ? choose<false, true>(scene.channels, settings.n_track)

@@ -93,23 +93,22 @@ LG_INLINE ExactSums<F> exact_sums(const float* record, const ExactRay<F>& ray, c
                                   F d_depth_map) {
   using namespace exact_record;
   ExactSums<F> out;
-  const F opacity = F(record[kOpacity]);
   const F difference = min((F(record[kHigh]) - pixel.high) + (g.low - pixel.low), F(0.0f));
-  const F bare = exp_negative(difference);
-  const F weight = g.closeness * bare * opacity;
+  const F bare = exp_negative(difference), full = bare * F(record[kOpacity]);
+  const F weight = g.closeness * full;
   const F dw = (d_image_color - pixel.upstream) * pixel.inverse;
   out.share = weight * pixel.inverse;
   // The derivative of a e^(a b) with b the exponent without the opacity's factor; the record has a b.
   out.opacity = dw * bare * g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low));
   const F d_exponent = dw * weight;
   out.spread = d_exponent * difference;
-  const F d_depth = d_depth_map - d_exponent * g.slope;
-  const F d_closeness = dw * bare * opacity, inverse_r = F(1.0f / record[kR]);
-  const ExactPair<F> pair = exact_pair<F, kOrthogonal>(record, ray, view, g, d_depth, -(d_closeness * inverse_r));
+  const F d_depth = fnma(d_exponent, g.slope, d_depth_map);
+  const F per_radius = dw * full * F(1.0f / record[kR]);  // -dL/d chord
+  const ExactPair<F> pair = exact_pair<F, kOrthogonal>(record, ray, view, g, d_depth, per_radius);
   out.x = pair.x;
   out.y = pair.y;
   out.z = pair.z;
-  out.radius = pair.radius_depth + d_closeness * g.root * inverse_r;
+  out.radius = fnma(pair.d_half, F(record[kR]), per_radius * g.root);
   out.ray_x = pair.ray_x;
   out.ray_y = pair.ray_y;
   return out;

@@ -153,8 +153,8 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
     g.sagitta = chord2 * F(0.5f * rec[kR] * ratio);
     g.along = F(rec[kT]) - g.sagitta;
   }
+  chord2 = max(chord2, tiny);
   g.root = sqrt(chord2);
-  g.inverse_chord = quick_inverse_sqrt(max(chord2, tiny)) * inverse_r;
   g.closeness = max(one - g.root, F(0.0f));
   F half2 = one - across2;
   // At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is
@@ -170,8 +170,12 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
   // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
   // of the radius is below any effect, and keeps the derivative finite.
   half2 = max(half2, F(1e-12f));
-  g.half_chord = sqrt(half2) * r;
-  g.inverse_half_chord = quick_inverse_sqrt(half2) * inverse_r;
+  const F half_root = sqrt(half2);
+  g.half_chord = half_root * r;
+  // Both inverses from that of their product; not both roots are small.
+  const F inverse_both = quick_inverse_sqrt(chord2 * half2) * inverse_r;
+  g.inverse_chord = half_root * inverse_both;
+  g.inverse_half_chord = g.root * inverse_both;
   g.slope = F(rec[kOpacity] * view.slope);
   g.low = fma(g.sagitta + g.half_chord, g.slope, F(rec[kLow]));
   return g;
@@ -195,44 +199,43 @@ LG_INLINE float exact_near(const float* rec) {
 template <class F>
 struct ExactPair {
   F x, y, z;
-  F radius_depth;  // dL/dr through the depth.
-  F ray_x, ray_y, ray_z;
+  F d_half;  // A / h
+  F ray_x, ray_y;
 };
 
+// `away` is -B.
 template <class F, bool kOrthogonal>
 LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, const ExactView& view,
-                                  const ExactGeometry<F>& g, F d_depth, F d_chord) {
+                                  const ExactGeometry<F>& g, F d_depth, F away) {
   using namespace exact_record;
   ExactPair<F> out;
-  const F r = F(rec[kR]);
   const F depth_half = d_depth * g.inverse_half_chord;
-  const F chord_c = d_chord * g.inverse_chord;
-  out.radius_depth = -(depth_half * r);
+  const F away_c = away * g.inverse_chord;
+  out.d_half = depth_half;
   if constexpr (kOrthogonal) {
-    const F radial = depth_half + chord_c;
-    out.x = -(g.offset.x * radial * F(view.unit_x));
-    out.y = -(g.offset.y * radial * F(view.unit_x));
+    const F radial = (depth_half - away_c) * F(-view.unit_x);
+    out.x = g.offset.x * radial;
+    out.y = g.offset.y * radial;
     out.z = d_depth;
     // Film position of a pixel grows with the pixel's size.
     out.ray_x = -(out.x * ray.u + out.y * ray.v);
-    out.ray_y = out.ray_z = F(0.0f);
+    out.ray_y = F(0.0f);
   } else {
-    const F t = F(rec[kT]), inverse_t = F(1.0f / rec[kT]), qz = F(rec[kQz]);
-    const F length = ray.inverse_length;
+    const float inverse_t = 1.0f / rec[kT];
     // p = -qz (offset - v (v . offset) / |v|^2); its parts through the cross product: (v x offset) x v / |v|^2.
-    const F scale = -(qz * F(view.unit_x) * ray.inverse_square);
-    const F px = fma(-ray.v, g.offset.twist, g.offset.x);
+    const F scale = F(-(rec[kQz] * view.unit_x)) * ray.inverse_square;
+    const F px = fnma(ray.v, g.offset.twist, g.offset.x);
     const F py = fma(ray.u, g.offset.twist, g.offset.y);
-    const F pz = -fma(ray.u, g.offset.x, ray.v * g.offset.y);
-    const F across = fma(chord_c, (t + g.sagitta) * inverse_t, depth_half) * scale;
-    const F forward = (d_depth - chord_c * g.sagitta * g.sagitta * inverse_t) * length;
+    const F minus_pz = fma(ray.u, g.offset.x, ray.v * g.offset.y);
+    const F bent = g.sagitta * F(inverse_t);
+    const F across = fnma(away_c, F(1.0f) + bent, depth_half) * scale;
+    const F forward = fma(away_c * g.sagitta, bent, d_depth) * ray.inverse_length;
     out.x = fma(px, across, ray.u * forward);
     out.y = fma(py, across, ray.v * forward);
-    out.z = fma(pz, across, forward);
-    const F swing = (d_depth - depth_half * g.along - chord_c * t) * length * scale;
+    out.z = fnma(minus_pz, across, forward);
+    const F swing = fma(away_c, F(rec[kT]), fnma(depth_half, g.along, d_depth)) * (ray.inverse_length * scale);
     out.ray_x = px * swing;
     out.ray_y = py * swing;
-    out.ray_z = pz * swing;
   }
   return out;
 }

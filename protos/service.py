@@ -1,4 +1,4 @@
-"""gRPC method tables built from the descriptors: handlers for a server, callables for a client.
+"""gRPC method tables built from the descriptors, and the callables of a client.
 
 Messages with a payload cross as `wire.Frame`, all others as themselves.
 """
@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.wire import FrameCodec, is_framed, parse
 from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, training_pb2, worker_pb2
 
@@ -39,6 +37,9 @@ SCENE_SERVICE = "lumigrad.v1.SceneService"
 TRAINING_SERVICE = "lumigrad.v1.TrainingService"
 WORKER_SERVICE = "lumigrad.v1.WorkerService"
 SERVICE_NAMES = tuple(_SERVICES)
+
+# Metadata of a call whose reply is one message, which the worker then sends together with the status.
+SINGLE_REPLY = ("lumigrad-single-reply", "1")
 
 
 @dataclass(frozen=True)
@@ -78,29 +79,18 @@ def methods(service_name: str) -> tuple[Method, ...]:
     return tuple(Method.of(descriptor) for descriptor in _SERVICES[service_name].methods)
 
 
-def method_handlers(service_name: str, servicer: object, *, early: bool = False) -> grpc.GenericRpcHandler:
-    """Serve the methods of `servicer`, named as in the contract and called as `method(request, context)`.
-
-    A request that does not parse reaches the servicer as a ProtocolError in place of the message: gRPC itself
-    would answer INTERNAL without a reason.
-
-    `early`: every method gets an iterator of requests, also one that takes a single request, as soon as it is called:
-    gRPC itself would wait for that request first, however long it takes, for any caller. The requests come as bytes,
-    for `Method.deserialize_request`: gRPC would parse all of them in one thread, which every call needs.
-    """
-    handlers = {
-        method.name: _handler(method, getattr(servicer, method.name), early=early) for method in methods(service_name)
-    }
-    return grpc.method_handlers_generic_handler(service_name, handlers)
-
-
 class StreamCallable:
     """A method that takes a stream of requests: called with an iterator of them."""
 
-    def __init__(self, stream: Any, single: Callable[..., Any]) -> None:
-        """`single` sends one request that is the whole stream, which needs no thread to draw requests."""
+    def __init__(self, stream: Any, single: Callable[..., Any], once: Callable[..., Any]) -> None:
+        """`single` sends one request that is the whole stream, which needs no thread to draw requests.
+
+        `once` does, too, and takes one reply that is the whole stream: gRPC then wakes its caller once in place of five
+        times. On the wire they are the same.
+        """
         self._stream = stream
         self.single = single
+        self.once = once
 
     def __call__(self, requests: Any, **options: Any) -> Any:
         """Call it."""
@@ -125,22 +115,15 @@ class Stub:
             raise AttributeError(f"no method {name}; there are {', '.join(self._callables)}") from None
 
 
-def _handler(method: Method, behavior: Callable[..., Any], *, early: bool) -> grpc.RpcMethodHandler:
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[early or method.client_streaming, method.server_streaming]
-    return make(behavior, None if early else _tolerant(method.deserialize_request), method.serialize_reply)
-
-
 def _callable(channel: Any, method: Method) -> Callable[..., Any]:
     codec = (method.path, method.serialize_request, method.deserialize_reply)
-    single: Callable[..., Any] = (channel.unary_stream if method.server_streaming else channel.unary_unary)(*codec)
+    once: Callable[..., Any] = channel.unary_unary(*codec)
+    single: Callable[..., Any] = channel.unary_stream(*codec) if method.server_streaming else once
     if not method.client_streaming:
         return single
-    return StreamCallable((channel.stream_stream if method.server_streaming else channel.stream_unary)(*codec), single)
+    return StreamCallable(
+        (channel.stream_stream if method.server_streaming else channel.stream_unary)(*codec), single, once
+    )
 
 
 def _codec(descriptor: Descriptor) -> tuple[Serializer, Deserializer]:
@@ -149,13 +132,3 @@ def _codec(descriptor: Descriptor) -> tuple[Serializer, Deserializer]:
         codec = FrameCodec(message_type)
         return codec.serialize, codec.deserialize
     return message_type.SerializeToString, lambda raw: parse(message_type, raw)
-
-
-def _tolerant(deserialize: Deserializer) -> Deserializer:
-    def deserialized(raw: bytes) -> Any:
-        try:
-            return deserialize(raw)
-        except ProtocolError as error:
-            return error
-
-    return deserialized

@@ -154,7 +154,7 @@ def ask(workers: Pool, query: DistanceQuery, retain: bool, call: Call, route: Ro
     while True:
         with attempts as worker:
             service = worker.connection.distances
-            reply = worker.connection.exchange(service.Query, build, attempts.call)
+            reply = worker.connection.exchange(service.Query, build, attempts.call, query.most_reply_bytes)
             arrays = {named.name: reply.reader.read(named.tensor, named.name) for named in reply.header.outputs}
             kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
             return Distances(workers, query, arrays, kept, reply.timings)

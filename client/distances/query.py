@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -27,7 +28,7 @@ from lumigrad.client.values.rotations import pose_array
 from lumigrad.client.values.world import MAX_ENVIRONMENTS, World
 from lumigrad.client.wire.scenes import world_message
 from lumigrad.client.workers.attempts import InlineWorld, Source
-from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import distance_pb2, scene_pb2, world_pb2
 
 Surroundings: TypeAlias = World | Mesh | SceneHandle
@@ -61,6 +62,12 @@ class DistanceQuery:
 
     def __post_init__(self) -> None:
         check_surroundings(self.world)
+
+    @property
+    def most_reply_bytes(self) -> float:
+        """An upper bound on the bytes of the outputs; infinity if each obstacle has its own."""
+        # An output has at most as many numbers per sphere as the sphere itself.
+        return math.inf if self.per_obstacle else (self.spheres.nbytes + ALIGNMENT) * len(self.outputs)
 
     def facts(self) -> dict[str, str | int]:
         """The attributes of the query's trace span: outputs and number of spheres."""

@@ -235,7 +235,7 @@ def render(workers: Pool, request: RenderRequest, retain: bool, call: Call, rout
     while True:
         with attempts as worker:
             service = worker.connection.render
-            reply = worker.connection.exchange(service.Render, build, attempts.call)
+            reply = worker.connection.exchange(service.Render, build, attempts.call, request.most_reply_bytes)
             kept = Kept.of(reply.header.context_id, worker, service.Release, attempts.call.affinity)
             arrays, files = outputs_of(reply)
             return Frame(workers, request, arrays, files, kept, reply.timings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -24,10 +25,12 @@ from lumigrad.client.wire.scenes import (
     sphere_settings_message,
 )
 from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2
 
 WireFormat = Literal["float32", "float16", "bfloat16"]
+# Those with a fixed number of channels, besides "color".
+_ONE_CHANNEL = {"alpha", "depth", "expected_depth"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,16 @@ class RenderRequest:
     def stored(self) -> SceneHandle | None:
         """The handle of the stored scene, which decides the worker; None if the scene is sent with the call."""
         return self.scene if isinstance(self.scene, SceneHandle) else None
+
+    @property
+    def most_reply_bytes(self) -> float:
+        """The bytes of the outputs; infinity if some are not images of a known number of channels."""
+        scene = self.scene.scene if isinstance(self.scene, SceneHandle) else self.scene
+        if not isinstance(scene, Spheres | Gaussians) or not set(self.outputs) <= {"color", *_ONE_CHANNEL}:
+            return math.inf
+        channels: int = sum(scene.channels if name == "color" else 1 for name in self.outputs)
+        pixels = sum(camera.width * camera.height for camera in self.cameras)
+        return 4 * pixels * channels + ALIGNMENT * len(self.outputs)
 
     def facts(self) -> dict[str, str | int]:
         """Attributes of the trace span: the scene and the size of the rendering."""

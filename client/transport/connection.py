@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from lumigrad.protos.service import (
     DISTANCE_SERVICE,
     RENDER_SERVICE,
     SCENE_SERVICE,
+    SINGLE_REPLY,
     TRAINING_SERVICE,
     WORKER_SERVICE,
     Stub,
@@ -143,14 +145,17 @@ class Connection:
                 rpc = method(request, timeout=left, metadata=self._metadata + call.metadata + trip.metadata)
                 return self._received(rpc, began, trip, call)
 
-    def exchange(self, method: Any, build: Build, call: Call) -> Reply[Any]:
-        """Sends a header and its payload, and receives a header and its payload."""
+    def exchange(self, method: Any, build: Build, call: Call, most_reply_bytes: float = math.inf) -> Reply[Any]:
+        """Sends a header and its payload, and receives a header and its payload of at most `most_reply_bytes`."""
         self._check(call)
         trips = Trips(self._lanes, call)
         while True:
             with trips as trip, self._rpc(call) as left:
                 start, frames, metadata = self._sent(method, build(trip.payload), trip, call)
                 began = time.perf_counter()
+                if start is method.single and most_reply_bytes <= SHORT_BYTES:
+                    reply = self._reply(method.once, frames, left, call, (*metadata, SINGLE_REPLY))
+                    return self._collected(iter((reply,)), began, trip, call)
                 return self._received(start(frames, timeout=left, metadata=metadata), began, trip, call)
 
     @property
@@ -210,21 +215,23 @@ class Connection:
         )
 
     def _received(self, rpc: Any, began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
-        """Reads a stream into one buffer, which is allocated when the header with its length arrives."""
         try:
             with call.watching(rpc):
-                frames: Iterator[Frame[Any]] = iter(rpc)
-                first = next(frames, None)
-                if first is None or first.message is None:
-                    raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
-                header = first.message
-                timings = timings_pb2.Timings()
-                messages: list[Any] = [header]
-                assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
-                payload = collect(first, frames, assembler, messages.append)
+                return self._collected(iter(rpc), began, trip, call)
         finally:
             # Has no effect on a call that is over; otherwise the worker need not go on.
             rpc.cancel()
+
+    def _collected(self, frames: Iterator[Frame[Any]], began: float, trip: StreamTrip, call: Call) -> Reply[Any]:
+        """Reads a stream into one buffer, which is allocated when the header with its length arrives."""
+        first = next(frames, None)
+        if first is None or first.message is None:
+            raise ProtocolError("reply", "a header first", "nothing" if first is None else "data")
+        header = first.message
+        timings = timings_pb2.Timings()
+        messages: list[Any] = [header]
+        assembler = PayloadAssembler(header.payload_bytes, REPLY_LIMIT_BYTES, self._buffers.lend)
+        payload = collect(first, frames, assembler, messages.append)
         for message in messages:
             if hasattr(message, "timings"):
                 timings.MergeFrom(message.timings)

@@ -220,6 +220,8 @@ class Call:
         self.steps = 0
         # Gradient values that are NaN or infinite.
         self.nonfinite = 0
+        # Whether the reply must be one message; then nothing is read after the request's payload.
+        self.has_single_reply = False
         # Separate, because requests and replies of a long call overlap.
         self.receiving = Wait()
         self.sending = Wait()

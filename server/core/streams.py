@@ -99,7 +99,8 @@ def timed(header: R, payload: PayloadWriter, expect_end: Callable[[], None], cal
     Calls `expect_end` to check that the request has ended: for a long reply, while its last chunk is being sent.
     """
     if payload.length <= SHORT_BYTES:
-        expect_end()
+        if not call.has_single_reply:
+            expect_end()
         header.timings.CopyFrom(call.times.message())
         yield from frames_of(header, payload)
         return

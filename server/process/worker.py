@@ -18,7 +18,6 @@ from lumigrad.protos.service import (
     SCENE_SERVICE,
     TRAINING_SERVICE,
     WORKER_SERVICE,
-    method_handlers,
 )
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, CallSlots, PayloadMemory
@@ -191,10 +190,7 @@ class Worker:
                 tenants, self._lanes, lambda: self.metrics_port, metrics_tls=config.metrics_tls
             ),
         }
-        handlers = [
-            method_handlers(name, self._handler.wrap(name, servicer), early=True)
-            for name, servicer in servicers.items()
-        ]
+        handlers = [self._handler.serve(name, servicer) for name, servicer in servicers.items()]
         return [*handlers, self._handler.reflection()] if config.reflection else handlers
 
     def _probe(self) -> None:

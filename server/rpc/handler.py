@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import SimpleNamespace
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from lumigrad.protos.service import SERVICE_NAMES, Method, methods
+from lumigrad.protos.chunks import SHORT_BYTES
+from lumigrad.protos.service import SERVICE_NAMES, SINGLE_REPLY, Method, methods
 from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, CallSlots, Reservation
@@ -36,7 +36,7 @@ _WRITING_SECONDS = 1.0
 
 
 class CallHandler:
-    """Adapts servicers with methods of `(request, call)` to grpc, which calls methods with `(request, context)`."""
+    """Handles all calls, for servicers whose methods are called with `(request, call)`."""
 
     def __init__(
         self,
@@ -114,29 +114,44 @@ class CallHandler:
         with self._changed:
             self._changed.wait_for(lambda: not self._unsent, seconds)
 
-    def wrap(self, service_name: str, servicer: object) -> SimpleNamespace:
-        """A servicer for `protos.service.method_handlers`, whose methods are called before the request has arrived."""
-        short = service_name.rpartition(".")[2]
-        return SimpleNamespace(
-            **{
-                method.name: self._wrapped(f"{short}.{method.name}", method, getattr(servicer, method.name))
-                for method in methods(service_name)
-            }
-        )
+    def serve(self, service_name: str, servicer: object) -> grpc.GenericRpcHandler:
+        """The handlers of a service: they call methods of `(request, call)`, or `(requests, call)`, of `servicer`.
 
-    def _wrapped(self, name: str, method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[..., Any]:
+        gRPC calls them before a request has arrived: it would wait for one itself, however long, for any caller. And it
+        leaves requests as bytes, because it would parse all of them in one thread, which every call needs.
+        """
+        short = service_name.rpartition(".")[2]
+        streams: dict[str, grpc.RpcMethodHandler] = {}
+        singles: dict[str, grpc.RpcMethodHandler] = {}
+        for method in methods(service_name):
+            name, behave = f"{short}.{method.name}", _behavior(method, getattr(servicer, method.name))
+            read, write = self._reader(method), method.serialize_reply
+            single = self._wrap_single(name, method, behave, read)
+            streams[method.path] = singles[method.path] = grpc.stream_unary_rpc_method_handler(single, None, write)
+            if method.server_streaming:
+                stream = self.wrap_stream(name, behave, read)
+                streams[method.path] = grpc.stream_stream_rpc_method_handler(stream, None, write)
+        return _Handlers(streams, singles)
+
+    def _reader(self, method: Method) -> Callable[[bytes], Any]:
         def read(raw: bytes) -> Any:
             self._request_check.check(method.request, raw)
             return method.deserialize_request(raw)
 
-        def behave(requests: Iterator[Any], call: Call) -> Any:
-            return behavior(requests if method.client_streaming else _only(requests, call), call)
+        return read
+
+    def _wrap_single(
+        self, name: str, method: Method, behavior: Callable[[Iterator[Any], Call], Any], read: Callable[[bytes], Any]
+    ) -> Callable[..., Any]:
+        """A method that takes a stream of bytes, which `read` parses, and returns one reply."""
 
         def single(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with self._guarded(name, context) as call:
-                return behave(_messages(requests, read, call), call)
+                call.has_single_reply = True
+                answer = behavior(_messages(requests, read, call), call)
+                return _first_reply(answer, call) if method.server_streaming else answer
 
-        return self.wrap_stream(name, behave, read) if method.server_streaming else single
+        return single
 
     def wrap_stream(
         self, name: str, behavior: Callable[[Any, Call], Iterator[Any]], read: Callable[[bytes], Any]
@@ -281,6 +296,20 @@ class CallHandler:
                 call.cancel(why)
 
 
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The handlers of methods by their paths; `singles` for calls that have SINGLE_REPLY among their metadata."""
+
+    def __init__(
+        self, streams: Mapping[str, grpc.RpcMethodHandler], singles: Mapping[str, grpc.RpcMethodHandler]
+    ) -> None:
+        self._streams = streams
+        self._singles = singles
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        is_single = SINGLE_REPLY in (details.invocation_metadata or ())
+        return (self._singles if is_single else self._streams).get(details.method)
+
+
 def _answer(call: Call, error: BaseException) -> Answer:
     """The status for an error; if the call has ended meanwhile, the reason for that takes precedence."""
     try:
@@ -290,6 +319,10 @@ def _answer(call: Call, error: BaseException) -> Answer:
     return answer_to(error, call.request_id)
 
 
+def _behavior(method: Method, behavior: Callable[[Any, Call], Any]) -> Callable[[Iterator[Any], Call], Any]:
+    return behavior if method.client_streaming else lambda requests, call: behavior(_only(requests, call), call)
+
+
 def _only(requests: Iterator[Any], call: Call) -> Any:
     """The request of a call with a single one; does not wait for the end of the stream."""
     for request in requests:
@@ -297,6 +330,17 @@ def _only(requests: Iterator[Any], call: Call) -> Any:
     # If the caller has cancelled, that is the error.
     call.check()
     raise InvalidArgumentError("stream", "one message", "none")
+
+
+def _first_reply(replies: Iterator[Any], call: Call) -> Any:
+    """The reply of a call that must not have more than one."""
+    with closing(replies):  # type: ignore[type-var]
+        reply = next(replies)
+        call.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
+        if next(replies, None) is not None:
+            limit = f"a reply with at most {SHORT_BYTES} bytes of payload; call without this metadata"
+            raise InvalidArgumentError(SINGLE_REPLY[0], limit, "a longer one")
+    return reply
 
 
 def _messages(requests: Iterator[bytes], read: Callable[[bytes], Any], call: Call) -> Iterator[Any]:

@@ -20,8 +20,9 @@ import pytest
 import lumigrad.client as lumigrad
 from lumigrad.client import Client, Violation
 from lumigrad.protos import details
-from lumigrad.protos.service import WORKER_SERVICE, method_handlers
+from lumigrad.protos.service import WORKER_SERVICE
 from lumigrad.v1 import errors_pb2, worker_pb2
+from support.calls.handlers import handlers_of
 
 
 class ScriptedWorker:
@@ -51,7 +52,7 @@ class ScriptedWorker:
 def scripted() -> Iterator[tuple[ScriptedWorker, str]]:
     servicer = ScriptedWorker()
     server = grpc.server(ThreadPoolExecutor(4))
-    server.add_generic_rpc_handlers((method_handlers(WORKER_SERVICE, servicer),))
+    server.add_generic_rpc_handlers((handlers_of(WORKER_SERVICE, servicer),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield servicer, f"127.0.0.1:{port}"
@@ -317,7 +318,7 @@ def test_tls_trusts_the_authorities_of_the_file(tmp_path):
         capture_output=True,
     )  # fmt: skip
     server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((method_handlers(WORKER_SERVICE, ScriptedWorker()),))
+    server.add_generic_rpc_handlers((handlers_of(WORKER_SERVICE, ScriptedWorker()),))
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
     target = f"localhost:{server.add_secure_port('127.0.0.1:0', credentials)}"
     server.start()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lumigrad.client
-from lumigrad.client import Camera, Client, Spheres
+from lumigrad.client import Camera, Client, Cuboid, Spheres, World
 from support.workers.worker import WorkerProcess, worker
 
 MOST = 8
@@ -71,3 +71,29 @@ def test_a_call_walks_few_frames(
             frame.backward(np.ones_like(frame.color))
             walked = deepest(stacks)
             assert walked[-1] == "backward" and len(walked) <= MOST, walked
+
+
+def test_short_replies_are_those_of_unary_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    unary: list[bytes] = []
+    for made in grpc.UnaryUnaryMultiCallable.__subclasses__():
+
+        def call(self, *arguments, _original=made.__call__, **options):
+            unary.append(self._method.rpartition(b"/")[2])
+            return _original(self, *arguments, **options)
+
+        monkeypatch.setattr(made, "__call__", call)
+    scene, world = client.put(CLOUD), client.put(World(Cuboid((1, 1, 1))))
+    unary.clear()
+    kinds = {"color", "alpha", "depth"}
+    for width, is_short in ((16, True), (640, False)):
+        for outputs in ({"color"}, kinds, kinds | {"hits"}):
+            frame = client.render(scene, Camera.opencv(20, 20, 8, 8, np.eye(3), (0, 0, 4), width, 16), outputs=outputs)
+            assert set(frame) == outputs
+            assert unary == [b"Render"] * (is_short and outputs <= kinds)
+            unary.clear()
+        found = client.query(world, np.ones((width, 4)), outputs=("distance", "gradient", "closest"))
+        assert found["closest"].shape == (width, 3)
+        assert unary == [b"Query"]
+        unary.clear()
+    client.query(world, np.ones((5000, 4)))
+    assert not unary

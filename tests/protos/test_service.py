@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 
-from lumigrad.protos.errors import ProtocolError
 from lumigrad.protos.service import (
     DISTANCE_SERVICE,
     RENDER_SERVICE,
@@ -19,11 +18,11 @@ from lumigrad.protos.service import (
     TRAINING_SERVICE,
     WORKER_SERVICE,
     Stub,
-    method_handlers,
     methods,
 )
 from lumigrad.protos.wire import Frame
 from lumigrad.v1 import render_pb2, worker_pb2
+from support.calls.handlers import handlers_of
 
 RENDER = "/lumigrad.v1.RenderService/Render"
 
@@ -43,13 +42,8 @@ def test_every_service_of_the_contract_is_in_the_table() -> None:
 
 def echo(frames: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Frame[render_pb2.RenderReply]]:
     for frame in frames:
-        if isinstance(frame, ProtocolError):
-            yield Frame(render_pb2.RenderReply(context_id=str(frame)))
-        else:
-            message = (
-                None if frame.message is None else render_pb2.RenderReply(payload_bytes=frame.message.payload_bytes)
-            )
-            yield Frame(message, frame.data)
+        message = None if frame.message is None else render_pb2.RenderReply(payload_bytes=frame.message.payload_bytes)
+        yield Frame(message, frame.data)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +54,7 @@ def channel() -> Iterator[grpc.Channel]:
         Info=lambda request, _: worker_pb2.InfoReply(device=type(request).__name__),
         OpenLane=lambda request, _: worker_pb2.OpenLaneReply(socket=type(request).__name__),
     )
-    server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, render), method_handlers(WORKER_SERVICE, info)))
+    server.add_generic_rpc_handlers((handlers_of(RENDER_SERVICE, render), handlers_of(WORKER_SERVICE, info)))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as opened:
@@ -95,12 +89,6 @@ def test_a_stock_protobuf_client_understands_the_hand_codec(channel: grpc.Channe
         render_pb2.RenderReply(payload_bytes=3, data=b"a"),
         render_pb2.RenderReply(data=b"bc"),
     ]
-
-
-def test_a_malformed_request_reaches_the_servicer_as_an_error(channel: grpc.Channel) -> None:
-    call = channel.stream_stream(RENDER, lambda raw: raw, render_pb2.RenderReply.FromString)
-    reply = next(iter(call(iter([b"\xff\xff"]), timeout=10)))
-    assert reply.context_id == "RenderRequest: expected a well-formed message, got 2 bytes that are not"
 
 
 def test_messages_without_a_payload_cross_as_themselves(channel: grpc.Channel) -> None:

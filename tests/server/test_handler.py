@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from lumigrad.protos.service import RENDER_SERVICE, Stub, method_handlers
+from lumigrad.protos.service import RENDER_SERVICE, SINGLE_REPLY, Stub
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, CallSlots
@@ -60,8 +60,7 @@ def service() -> Iterator[SimpleNamespace]:
         Account("trainings", 1, "--max-trainings"),
     )
     server = grpc.server(ThreadPoolExecutor(8))
-    wrapped = handler.wrap(RENDER_SERVICE, servicer)
-    server.add_generic_rpc_handlers((method_handlers(RENDER_SERVICE, wrapped, early=True),))
+    server.add_generic_rpc_handlers((handler.serve(RENDER_SERVICE, servicer),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -132,6 +131,13 @@ def test_every_call_is_a_line_and_a_sample(service: SimpleNamespace, log: pytest
     assert sample(service, "lumigrad_calls_total", method="RenderService.Render", code="OK") == 1
     assert sample(service, "lumigrad_call_seconds_count", method="RenderService.Render") == 1
     assert sample(service, "lumigrad_payload_bytes_total", method="RenderService.Render", direction="sent") == 2
+
+
+def test_a_call_may_ask_for_a_single_reply(service: SimpleNamespace) -> None:
+    once = service.stub.Render.once
+    error = failure(lambda: once(Frame(render_pb2.RenderRequest()), timeout=10, metadata=(SINGLE_REPLY,)))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "lumigrad-single-reply: expected a reply with at most 65536 bytes of payload" in error.details()
 
 
 def test_calls_beyond_the_limit_are_refused_at_once(service: SimpleNamespace) -> None:

@@ -14,7 +14,9 @@ import torch
 from lumigrad.kernels import spheres
 from lumigrad.protos import dtypes
 from lumigrad.protos.chunks import CHUNK_BYTES
-from lumigrad.v1 import camera_pb2, errors_pb2, render_pb2, scene_pb2, spheres_pb2
+from lumigrad.protos.service import SINGLE_REPLY
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import camera_pb2, errors_pb2, render_pb2, scene_pb2, spheres_pb2, worker_pb2
 from support.calls.raw_calls import (
     Array,
     Arrays,
@@ -25,6 +27,7 @@ from support.calls.raw_calls import (
     failure,
     opencv_camera,
     pulsar_camera,
+    reply_of,
     spec_of,
     sphere_cloud,
     violation,
@@ -126,6 +129,31 @@ def test_a_short_reply_is_one_message_with_everything(client: RawClient, scene_i
     assert reply.header.scene.scene_id == scene_id
     assert reply.header.scene.version == 1
     check_timings(reply, "decode", "queue", "kernel.blend", "download")
+
+
+def test_a_short_reply_may_come_with_the_status(client: RawClient, scene_id: str) -> None:
+    spec = spec_of(opencv_camera(16, 16), scene_id=scene_id)
+    request = Frame(render_pb2.RenderRequest(spec=spec))
+    frame = client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,))
+    reply = reply_of(iter([frame]), lambda header: header.outputs)
+    same_bits(reply.arrays, kernel_forward(spec, CLOUD).outputs)
+    check_timings(reply, "decode", "queue", "kernel.blend", "download")
+
+
+def test_a_long_reply_does_not_come_with_the_status_and_leaves_no_forward_state(
+    client: RawClient, scene_id: str
+) -> None:
+    spec = spec_of(opencv_camera(128, 128), scene_id=scene_id)
+    request = Frame(render_pb2.RenderRequest(spec=spec, retain=True))
+    before = contexts(client)
+    error = failure(lambda: client.render_stub.Render.once(request, timeout=60, metadata=(SINGLE_REPLY,)))
+    limit = "expected a reply with at most 65536 bytes of payload; call without this metadata, got a longer one"
+    assert violation(error) == ("lumigrad-single-reply", limit)
+    assert contexts(client) == before
+
+
+def contexts(client: RawClient) -> int:
+    return client.worker_stub.Info(worker_pb2.InfoRequest(), timeout=10).contexts
 
 
 def check_timings(reply: Reply, *stages: str) -> None:

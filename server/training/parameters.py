@@ -116,6 +116,10 @@ class Refinement:
             training.adam_step({"row": parameter}, betas=optimizer.betas, epsilon=optimizer.epsilon, step=number)
         return stepped
 
+    def set_mean(self, mean: torch.Tensor) -> None:
+        """Add the same tensor to the rows of all views, so that `mean` is their mean."""
+        self.values += mean - self.values.mean(dim=0)
+
     def clear(self, view: int) -> torch.Tensor:
         """Return a view's values and set them to zero; the caller applies them to the camera."""
         taken = self.values[view].clone()

@@ -12,7 +12,7 @@ from lumigrad.server.storage.trainings import Footprint, TrainingReservation
 from lumigrad.server.training.density import DensityState
 from lumigrad.server.training.parameters import Parameter, Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES, TrainingPlan
-from lumigrad.server.training.views import Views, identity_exposures
+from lumigrad.server.training.views import Views, identity_exposure
 from lumigrad.v1 import training_pb2
 
 # Refined values per view.
@@ -56,7 +56,8 @@ class TrainingState:
         device = next(iter(parameters.values.values())).device
         rates = plan.optimizer.rates
         self.poses = Refinement(torch.zeros(len(views), 6, device=device)) if POSES in rates else None
-        self.exposures = Refinement(identity_exposures(len(views), device)) if EXPOSURES in rates else None
+        identities = identity_exposure(device).repeat(len(views), 1, 1)
+        self.exposures = Refinement(identities) if EXPOSURES in rates else None
 
     @property
     def copied_bytes(self) -> int:

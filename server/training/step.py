@@ -15,10 +15,13 @@ from lumigrad.server.training.images import Gradients, Losses, Planned, Rendered
 from lumigrad.server.training.parameters import Parameters, Refinement
 from lumigrad.server.training.spec import EXPOSURES, POSES
 from lumigrad.server.training.state import TrainingState
+from lumigrad.server.training.views import identity_exposure
 from lumigrad.v1 import density_pb2, training_pb2
 
 T = TypeVar("T")
 
+# The parameters of colours, by engine.
+_COLORS = ("colors", "sh0")
 # Regularisers add the means of these parameters to the loss.
 _REGULARISED: Mapping[str, Sequence[str]] = {"opacity": ("opacities",), "scale": ("scales", "radii")}
 
@@ -146,6 +149,9 @@ def _refined(
     views: dict[int, training_pb2.TrainingView] = {}
     if exposures is not None and gradients.exposures is not None:
         exposures = exposures.stepped(numbers, gradients.exposures, optimizer.rates[EXPOSURES].at(at), optimizer)
+        if any(name in optimizer.rates and optimizer.rates[name].initial for name in _COLORS):
+            # The scene could have any colours if all exposures made up for them.
+            exposures.set_mean(identity_exposure(exposures.values.device))
     if poses is not None and gradients.poses is not None:
         poses = poses.stepped(numbers, gradients.poses, optimizer.rates[POSES].at(at), optimizer)
         views = {number: state.views.moved(number, poses.clear(number)) for number in numbers}

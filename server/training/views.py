@@ -21,7 +21,6 @@ from lumigrad.v1 import camera_pb2, training_pb2
 
 # Bytes of a view without its target.
 _MESSAGE_BYTES = 1024
-_IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))
 
 
 class Views:
@@ -113,9 +112,9 @@ class Views:
         return numbers
 
 
-def identity_exposures(count: int, device: torch.device) -> torch.Tensor:
-    """[V, 3, 4] identity transforms."""
-    return torch.tensor(_IDENTITY, device=device).expand(count, 3, 4).contiguous()
+def identity_exposure(device: torch.device) -> torch.Tensor:
+    """[3, 4] the transform that changes no colour."""
+    return torch.eye(3, 4, device=device)
 
 
 @lru_cache(maxsize=16)

@@ -105,6 +105,26 @@ def test_exposures_take_up_what_cameras_did_to_colours(client: Client) -> None:
         assert after < 0.15 * before
 
 
+def test_exposures_do_not_change_what_the_scene_and_the_loss_agree_on(client: Client) -> None:
+    targets = [client.render(LESSON.truth, camera).color for camera in LESSON.cameras]
+    # Fainter Gaussians cost less; brighter exposures would make up for that.
+    trainer = client.trainer(
+        LESSON.scene, LESSON.cameras, targets, rates=RATES, loss=Loss(opacity=0.3), refine_exposures=1e-2
+    )
+    with trainer:
+        list(trainer.steps(80))
+        _, exposures = trainer.views()
+        scene = trainer.scene()
+    assert exposures is not None
+    np.testing.assert_allclose(exposures.mean(axis=0), np.eye(3, 4), atol=1e-5)
+    assert np.abs(exposures - np.eye(3, 4)).max() > 1e-3
+    means = [
+        np.mean([client.render(each, camera).color.mean() for camera in LESSON.cameras])
+        for each in (LESSON.truth, scene)
+    ]
+    assert means[1] == pytest.approx(means[0], rel=0.05)
+
+
 def test_masks_and_depths_count(client: Client) -> None:
     camera = LESSON.cameras[0]
     frame = client.render(LESSON.truth, camera, outputs=("color", "expected_depth", "alpha"))

@@ -94,7 +94,7 @@ def _named(paths: list[Path]) -> str:
 def _add_obstacles(group: argparse._ArgumentGroup) -> None:
     group.add_argument("meshes", nargs="+", type=Path, metavar="MESH", help=f"files of obstacles: {MESHES}")
     add_placement(group, f"{', '.join(UNITS)}, or metres per unit (default: m)")
-    option(group, "--sign", "how inside of a mesh is help_text", "auto", choices=get_args(Sign))
+    option(group, "--sign", "how to decide what is inside a mesh", "auto", choices=get_args(Sign))
 
 
 def _add_spheres(group: argparse._ArgumentGroup) -> None:

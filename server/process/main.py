@@ -38,7 +38,9 @@ def run(config: Config, history: History | None = None, supervisor: WorkerEnd | 
     except ConfigError as error:
         logs.event(str(error), logging.ERROR)
         return CONFIG_ERROR
-    logs.event("options that differ from their defaults", **config.chosen())
+    chosen = config.chosen()
+    if chosen:
+        logs.event("options that differ from their defaults", **chosen)
     try:
         worker.start()
     except Exception as error:

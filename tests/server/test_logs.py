@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
 from lumigrad.v1 import render_pb2, worker_pb2
 from support.calls.raw_calls import RawClient, failure, spec_of, sphere_cloud
-from support.workers.worker import worker
+from support.workers.worker import LUMIGRAD, worker
 
 OTHERS = """
 import logging, sys, threading, warnings
@@ -69,3 +72,23 @@ def test_each_call_is_one_line_however_it_goes() -> None:
         assert Counter(ended) == Counter(f"call-{number}" for number in range(count))
         totals = [line for line in process.metrics().splitlines() if line.startswith("lumigrad_calls_total{")]
         assert sum(float(line.split()[-1]) for line in totals) == count
+
+
+# The default ports may be in use on this machine; in a network of its own they are not.
+APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
+
+
+@pytest.mark.skipif(
+    not shutil.which("ip") or subprocess.run([*APART, "true"], capture_output=True, check=False).returncode != 0,
+    reason="may not make namespaces of networks here",
+)
+def test_a_start_with_the_defaults_has_no_line_about_options() -> None:
+    with subprocess.Popen(
+        [*APART, LUMIGRAD, "serve"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        announced = process.stdout.readline()
+        process.kill()
+        log = process.stderr.read()
+    assert announced == "listening on 127.0.0.1:50051 (metrics 9464)\n", log
+    assert "worker started" in log and "options that differ" not in log

@@ -142,7 +142,7 @@ build/deploy-tools/helm_sdkpy: $(VENV)/.dependencies
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) demo_output fit_output gallery_output .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) demo_output fit_output gallery_output turn_output .mypy_cache .pytest_cache .ruff_cache
 
 # The packages of the images, with hashes. The index of torch's builds for the CPU, or --find-links of a folder with one.
 TORCH_CPU ?= --index https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match

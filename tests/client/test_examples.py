@@ -42,6 +42,13 @@ def run_example(worker_process: WorkerProcess, monkeypatch: pytest.MonkeyPatch, 
     return run
 
 
+def test_git_ignores_and_make_removes_what_examples_write():
+    written = set(re.findall(r'default=Path\("(\w+)"\)', "".join(path.read_text() for path in EXAMPLES.glob("*.py"))))
+    assert {f"{name}/" for name in written} <= set((ROOT / ".gitignore").read_text().split())
+    removed = re.search(r"^clean:\n\t(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert written <= set(removed.split())
+
+
 @pytest.mark.slow
 def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
     pytest.importorskip("yourdfpy", reason="needs the extra robot")

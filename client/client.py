@@ -218,7 +218,8 @@ def _cameras(camera: Any) -> tuple[Camera, ...]:
     if isinstance(camera, Camera):
         return (camera,)
     advice = "make one with Camera.look_at, orbit, opencv, pulsar or inria"
-    instance("camera", camera, (Camera, Iterable), advice)
+    # A string is iterable, but its letters are not what the caller passed.
+    instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
     cameras = tuple(camera)
     for entry in cameras:
         instance("camera", entry, (Camera,), advice)

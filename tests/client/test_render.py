@@ -229,6 +229,7 @@ def test_refused_settings_name_the_field(client, change, field):
     [
         (lambda c: c.render(cloud(), []), r"camera: expected a Camera or a sequence of at least one, got none; make"),
         (lambda c: c.render(cloud(), None), r"camera: expected Camera or Iterable, got None; make one with"),
+        (lambda c: c.render(cloud(), "front"), r"camera: expected Camera, got 'front'; make one with"),
         (lambda c: c.render(cloud(), ["front"]), r"camera: expected Camera, got 'front'; make one with"),
         (lambda c: c.render("abc", orbit(1)), r"scene: expected Spheres, Gaussians or SceneHandle, got 'abc'; pass"),
         (

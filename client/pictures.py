@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ _STOPS = (
 )
 
 
-def check_suffix(path: Path, channels: int) -> None:
+def check_suffix(path: str | PathLike[str], channels: int) -> None:
     """Raises InvalidArgument if a file of this name cannot hold so many channels, before anything is rendered."""
+    path = Path(path)
     fitting = {".png": _PNG_CHANNELS, ".jpg": _JPEG_CHANNELS}.get(path.suffix)
     if fitting is not None:
         require("PIL.Image", "io", f"writing {path.suffix} files")
@@ -40,8 +42,9 @@ def check_suffix(path: Path, channels: int) -> None:
             )
 
 
-def write_depth(path: Path, depth: Array) -> None:
+def write_depth(path: str | PathLike[str], depth: Array) -> None:
     """Writes depths [H, W]: .npy as they are; .png from white (closest) to dark (farthest), black where nothing is."""
+    path = Path(path)
     if path.suffix == ".npy":
         np.save(path, depth)
         return
@@ -54,8 +57,9 @@ def write_depth(path: Path, depth: Array) -> None:
     write_image(path, shade)
 
 
-def write_image(path: Path, picture: Array) -> None:
+def write_image(path: str | PathLike[str], picture: Array) -> None:
     """Writes [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values from 0 to 1, of which others are clipped."""
+    path = Path(path)
     image = require("PIL.Image", "io", f"writing {path.suffix} files")
     levels = levels_of(picture)
     shown = image.fromarray(levels[..., 0] if levels.ndim == 3 and levels.shape[2] == 1 else levels)

@@ -14,7 +14,7 @@ from PIL import Image
 from lumigrad.client import Camera, Client, Spheres
 from lumigrad.client.commands import aim
 from lumigrad.client.commands.options import add_connection, connect, tls_of, token_of
-from lumigrad.client.pictures import write_image
+from lumigrad.client.pictures import check_suffix, write_depth, write_image
 from lumigrad.client.shell.parser import Parser
 from support.workers.forks import lumigrad
 from support.workers.worker import WorkerProcess
@@ -159,6 +159,14 @@ def test_png_levels_are_rounded_and_clipped(tmp_path, shape):
     read = np.asarray(Image.open(tmp_path / "out.png"))
     expected = np.clip(np.floor(picture * 255 + 0.5), 0, 255)
     np.testing.assert_array_equal(read.reshape(shape), expected)
+
+
+def test_pictures_may_be_named_by_strings(tmp_path):
+    check_suffix(f"{tmp_path}/shade.png", 1)
+    write_depth(f"{tmp_path}/depth.npy", np.ones((4, 5)))
+    write_depth(f"{tmp_path}/shade.png", np.ones((4, 5)))
+    write_image(f"{tmp_path}/out.jpg", np.zeros((4, 5, 3)))
+    assert {path.name for path in tmp_path.iterdir()} == {"depth.npy", "shade.png", "out.jpg"}
 
 
 VIEW = aim.View(100, 50, 40.0, (0.0, 1.0, 0.0))

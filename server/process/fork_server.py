@@ -15,8 +15,10 @@ from typing import NoReturn
 
 from lumigrad.server.process.child import WorkerProcess
 
-# prctl(2): the signal that a process is sent when its parent dies; adopt the orphans among one's descendants.
+# prctl(2): the signal that a process is sent when its parent dies; the name that `ps` and `top` show; adopt the orphans
+# among one's descendants.
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _LINE = 0
 # The environment variable that holds the supervisor's process id.
@@ -47,6 +49,7 @@ _ADOPTION_POLL_SECONDS = 0.001
 
 def main() -> int:
     """Load everything, then fork a worker for each order, until the supervisor closes the socket."""
+    name_process("lumigrad-fork")
     _die_with(int(os.environ[_SUPERVISOR]))
     # Imports take most of a worker's start. None of them may use a device: a context of CUDA does not survive a fork.
     import lumigrad.server.process.main  # noqa: F401
@@ -95,6 +98,7 @@ def _become_worker(between: int, line: socket.socket, worker_line: int) -> NoRet
 
     code = 1
     try:
+        name_process("lumigrad-worker")
         while os.getppid() == between:
             time.sleep(_ADOPTION_POLL_SECONDS)
         _die_with(int(os.environ[_SUPERVISOR]))
@@ -122,7 +126,12 @@ def _die_with(supervisor: int) -> None:
         os._exit(0)
 
 
-def _prctl(option: int, value: int) -> None:
+def name_process(name: str) -> None:
+    """Set the name that `ps` and `top` show for this process; the system cuts it after 15 bytes."""
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+def _prctl(option: int, value: int | bytes) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         number = ctypes.get_errno()

@@ -19,7 +19,7 @@ from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import CONFIG_ERROR, STOPPED
 from lumigrad.server.core.link import signal_pipe
 from lumigrad.server.process.child import WorkerProcess
-from lumigrad.server.process.fork_server import COMMAND, ForkServer
+from lumigrad.server.process.fork_server import COMMAND, ForkServer, name_process
 from lumigrad.server.process.slot import Crashes, Slot
 
 
@@ -96,6 +96,7 @@ class Supervisor:
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until no worker can be restarted; returns the exit code."""
         logs.configure(self._config.log_format)
+        name_process("lumigrad-super")
         self._listen_to_signals()
         while True:
             number = self._wait()

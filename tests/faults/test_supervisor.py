@@ -35,6 +35,13 @@ def fork_server(process: WorkerProcess) -> psutil.Process:
     return found
 
 
+def test_processes_are_told_apart_by_their_names() -> None:
+    with worker("--device", "cpu", supervised=True) as process:
+        pids = process.process.pid, fork_server(process).pid, process.worker_pid
+        names = [Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() for pid in pids]
+        assert names == ["lumigrad-super", "lumigrad-fork", "lumigrad-worker"]
+
+
 def wait_for_end(pid: int, seconds: float = 10.0) -> None:
     until = time.monotonic() + seconds
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

@@ -61,6 +61,9 @@ _DNS = ("dns:///", "dns:")
 _NUMERIC = ("ipv4:", "ipv6:")
 # What people put before an address that are used to the web.
 _WEB = re.compile(r"^(https?|grpcs?|tcp|tls)://([^/]*)/?", re.IGNORECASE)
+# Targets of gRPC's that need not be "host:port".
+_OTHERS = ("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")
+_HOST_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:/\[\]]+)(?::(?P<port>\d{1,5}))?")
 _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
 
@@ -150,7 +153,24 @@ def _checked(entries: Sequence[str]) -> Sequence[str]:
             meant = web[2] if split_target(web[2])[1] else f"{web[2]}:{DEFAULT_PORT}"
             tls = f"; {TLS} for a worker with TLS" if web[1].lower() in ("https", "grpcs", "tls") else ""
             raise InvalidArgument.of("target", f'expected "host:port", such as "{meant}", got {entry!r}{tls}')
+        _check_port(entry)
     return entries
+
+
+def _check_port(entry: str) -> None:
+    """Raises InvalidArgument if an address has no valid port; gRPC would take 443 if there is none."""
+    is_name = _is_name(entry)
+    if entry.startswith(_OTHERS) or (entry.startswith(_DNS) and not is_name):
+        return
+    scheme = next((scheme for scheme in (*_DNS, *_NUMERIC) if entry.startswith(scheme)), "")
+    rest = entry.removeprefix(scheme)
+    parsed = _HOST_PORT.fullmatch(rest)
+    if parsed is None or not (is_name if parsed["port"] is None else 0 < int(parsed["port"]) < 1 << 16):
+        begin = _HOST_PORT.match(rest)
+        host = begin["host"] if begin and "/" not in rest else "localhost"
+        host = "[::1]" if rest.count(":") > 1 and "/" not in rest else host
+        text = f'expected "host:port", such as "{scheme}{host}:{DEFAULT_PORT}", got {entry!r}'
+        raise InvalidArgument.of("target", text)
 
 
 def _is_name(entry: str) -> bool:

@@ -24,7 +24,16 @@ def addresses(named) -> list[str]:
         ("ipv4:1.2.3.4:5,1.2.3.5:5", ["1.2.3.4:5", "1.2.3.5:5"]),
         ("ipv6:[::1]:5,[::2]:5", ["[::1]:5", "[::2]:5"]),
         ("ipv4:1.2.3.4:5", ["ipv4:1.2.3.4:5"]),
+        ("ipv6:[::1]:5", ["ipv6:[::1]:5"]),
+        ("[::1]:5", ["[::1]:5"]),
+        ("[fe80::1%eth0]:5", ["[fe80::1%eth0]:5"]),
+        ("my_worker-2.example.:65535", ["my_worker-2.example.:65535"]),
         ("unix:/run/worker", ["unix:/run/worker"]),
+        ("unix:///run/worker", ["unix:///run/worker"]),
+        ("unix-abstract:worker", ["unix-abstract:worker"]),
+        ("vsock:2:50051", ["vsock:2:50051"]),
+        ("xds:///workers", ["xds:///workers"]),
+        ("dns://8.8.8.8/a", ["dns://8.8.8.8/a"]),
         (lambda: ["c:3"], ["c:3"]),
         (None, ["localhost:50051"]),
     ],
@@ -72,6 +81,42 @@ def test_localhost_is_looked_up_once_for_both_kinds_of_addresses() -> None:
 def test_what_is_no_address_is_refused(wrong) -> None:
     with pytest.raises(InvalidArgument, match=r'^target: expected addresses such as "localhost:50051"'):
         Targets(wrong)
+
+
+@pytest.mark.parametrize(
+    ("named", "meant", "wrong"),
+    [
+        ("localhost", "localhost:50051", "localhost"),
+        ("localhost:", "localhost:50051", "localhost:"),
+        ("localhost:abc", "localhost:50051", "localhost:abc"),
+        ("localhost:0", "localhost:50051", "localhost:0"),
+        ("localhost:65536", "localhost:50051", "localhost:65536"),
+        (":50051", "localhost:50051", ":50051"),
+        ("10.0.0.7", "10.0.0.7:50051", "10.0.0.7"),
+        ("::1", "[::1]:50051", "::1"),
+        ("[::1]", "[::1]:50051", "[::1]"),
+        ("a:1,b", "b:50051", "b"),
+        (["a:1", "b"], "b:50051", "b"),
+        ("ipv4:1.2.3.4", "ipv4:1.2.3.4:50051", "ipv4:1.2.3.4"),
+        ("dns:///workers:abc", "dns:///workers:50051", "dns:///workers:abc"),
+        ("dns:workers:0", "dns:workers:50051", "dns:workers:0"),
+        ("ftp://a:1", "localhost:50051", "ftp://a:1"),
+    ],
+)
+def test_an_address_without_a_port_is_refused_with_the_form_that_is_meant(named, meant, wrong) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Client(named)
+    assert str(refused.value) == f'target: expected "host:port", such as "{meant}", got {wrong!r}'
+
+
+def test_no_name_is_looked_up_before_a_call(monkeypatch) -> None:
+    def resolve(host: str, port: int) -> tuple[str, ...]:
+        raise AssertionError(host)
+
+    monkeypatch.setattr(targets_module, "resolve_name", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    for named in ("localhost:1", "dns:///workers", "a:1,dns:b:7"):
+        Client(named).close()
 
 
 def test_a_function_that_tells_nobody_is_unavailable() -> None:

@@ -35,13 +35,13 @@ def payload_lengths(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int
     lengths: list[int] = []
     original = client._workers.members()[0].connection.exchange
 
-    def spy(method, build, deadline):
+    def spy(method, build, *rest):
         def measured(payload):
             header = build(payload)
             lengths.append(payload.length)
             return header
 
-        return original(method, measured, deadline)
+        return original(method, measured, *rest)
 
     monkeypatch.setattr(client._workers.members()[0].connection, "exchange", spy)
     return lengths

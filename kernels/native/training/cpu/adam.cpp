@@ -1,17 +1,19 @@
 // Steps of Adam: blocks of whole rows are first checked for values that are not finite, then updated.
-#include "training/math/adam.h"
+#include <cmath>
+
 #include "common/cpu/pack.h"
 #include "common/pool.h"
 #include "common/threads.h"
 #include "training/cpu/engine.h"
 #include "training/cpu/lanes.h"
+#include "training/math/adam.h"
 
 LG_BEGIN_ENGINE(training)
 
 namespace {
 
 // Numbers in a block, which stays in the first-level cache between check and step.
-constexpr int64_t kBlock = 4096;
+constexpr int64_t kBlock = 1024;
 
 int64_t rows_of_block(const AdamGroup& group) { return group.width < kBlock ? kBlock / group.width : 1; }
 
@@ -54,28 +56,28 @@ class Loop {
   BlockSums look(const Range& range) const {
     LaneSums squares;
     Pack largest(0.0f);
-    BlockSums sums;
     each_pack(range, [&](int64_t at, int lanes) {
-      const MaskPack part = takes_part(range, at, lanes);
-      const Pack gradient = load(at, lanes);
-      const MaskPack bad = part & ~is_finite(gradient);
-      if (any(bad)) sums.not_finite += __builtin_popcount(to_bits(bad));
-      const Pack counted = zero_unless(part, gradient);
-      squares.add_product(counted, counted);
-      largest = max(abs(counted), largest);
+      Pack gradient = load(at, lanes);
+      if (range.mask != nullptr) gradient = zero_unless(takes_part(range, at, lanes), gradient);
+      squares.add_product(gradient, gradient);
+      largest = max(abs(gradient), largest);
     });
+    BlockSums sums;
     sums.squares = squares.total();
     for (int i = 0; i < kLanes; ++i) sums.largest = max(lane(largest, i), sums.largest);
+    // The sum of squares of finite floats is a finite double.
+    if (!std::isfinite(sums.squares)) sums.not_finite = count_not_finite(range);
     return sums;
   }
 
   void step(const Range& range) const {
+    int64_t column = group_.head == 0 ? 0 : range.begin % group_.width;
     each_pack(range, [&](int64_t at, int lanes) {
       const Pack gradient = load(at, lanes);
       const Pack old_raw = load_lanes(group_.raw + at, lanes), old_first = load_lanes(group_.first + at, lanes),
                  old_second = load_lanes(group_.second + at, lanes);
       Pack raw = old_raw, first = old_first, second = old_second;
-      adam_update(settings_, step_size(at), gradient, raw, first, second);
+      adam_update(settings_, step_size(column), gradient, raw, first, second);
       if (range.mask != nullptr) {
         const MaskPack part = takes_part(range, at, lanes);
         raw = select(part, raw, old_raw);
@@ -86,10 +88,20 @@ class Loop {
       store_lanes(first, group_.first + at, lanes);
       store_lanes(second, group_.second + at, lanes);
       if (group_.value != nullptr) store_value(range, activate<kActivation>(raw), at, lanes);
+      if (group_.head != 0) column = (column + kLanes) % group_.width;
     });
   }
 
  private:
+  int64_t count_not_finite(const Range& range) const {
+    int64_t count = 0;
+    each_pack(range, [&](int64_t at, int lanes) {
+      const MaskPack bad = takes_part(range, at, lanes) & ~is_finite(load(at, lanes));
+      count += __builtin_popcount(to_bits(bad));
+    });
+    return count;
+  }
+
   template <class Body>
   LG_INLINE static void each_pack(const Range& range, const Body& body) {
     int64_t at = range.begin;
@@ -102,8 +114,8 @@ class Loop {
     return load_mask(range.mask + (at - range.begin)) & first_lanes(lanes);
   }
 
-  LG_INLINE Pack step_size(int64_t at) const {
-    return group_.head == 0 ? Pack(group_.step_size) : load_unaligned(step_sizes_.data() + at % group_.width);
+  LG_INLINE Pack step_size(int64_t column) const {
+    return group_.head == 0 ? Pack(group_.step_size) : load_unaligned(step_sizes_.data() + column);
   }
 
   LG_INLINE Pack load(int64_t at, int lanes) const {

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from lumigrad.client import Camera, Client, SceneHandle, Spheres
-from tests.support.workers.worker import WorkerProcess, worker
+from support.workers.worker import WorkerProcess, worker
 
 CLIENTS = 8
 ROUNDS = 5

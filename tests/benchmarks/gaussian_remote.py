@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lumigrad.client import Camera, Client, Gaussians
+from support.workers.worker import worker
 from tests.benchmarks.gaussian_kernels import SEMANTICS
 from tests.benchmarks.gaussian_scene import Scene
 from tests.benchmarks.measure import Measured, measure
-from tests.support.workers.worker import worker
 
 
 def remote_render(case: str, scene: Scene) -> Measured:

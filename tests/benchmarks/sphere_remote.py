@@ -6,9 +6,9 @@ import socket
 import threading
 
 from lumigrad.client import Camera, Client, Spheres
+from support.workers.worker import worker
 from tests.benchmarks.measure import Measured, measure
 from tests.benchmarks.scene import CAMERA, GAMMA, MAX_DEPTH, N_TRACK, Scene
-from tests.support.workers.worker import worker
 
 
 def remote_render(case: str, scene: Scene, width: int, height: int) -> list[Measured]:

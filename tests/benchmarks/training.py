@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from lumigrad.client import Camera, Client, Gaussians
+from support.fault_proxy import FaultProxy
+from support.workers.worker import worker
 from tests.benchmarks.gaussian_scene import Scene, scene
 from tests.benchmarks.measure import write
 from tests.benchmarks.readme import insert
 from tests.benchmarks.training_here import InProcess, WithRemoteGradients
-from tests.support.fault_proxy import FaultProxy
-from tests.support.workers.worker import worker
 
 CASES = {
     f"{count // 1000}k@{width}x{height}": (count, width, height)

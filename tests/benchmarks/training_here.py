@@ -11,7 +11,7 @@ from lumigrad.client.torch import render_gaussians
 from lumigrad.client.values.camera import OpenCVModel
 from lumigrad.kernels import gaussians as kernels
 from lumigrad.kernels import training
-from tests.support.training.local_training import loss_of
+from support.training.local_training import loss_of
 
 RATES = {"means": 1.6e-4, "quats": 1e-3, "scales": 5e-3, "opacities": 5e-2, "sh": 2.5e-3}
 Bytes = NDArray[np.uint8]

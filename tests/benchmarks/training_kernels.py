@@ -16,9 +16,9 @@ import torch
 from lumigrad.client import Loss
 from lumigrad.kernels import _native, training
 from lumigrad.kernels.device import describe, resolve
+from support.training.local_training import loss_of
 from tests.benchmarks.density_kernels import in_turns
 from tests.benchmarks.measure import Measured, write
-from tests.support.training.local_training import loss_of
 
 COUNTS = (100_000, 500_000)
 SIZES = ((400, 300), (1920, 1080))

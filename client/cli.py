@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import found_commands, loaded, missing, parsers_of
-from lumigrad.client.shell.exits import DEBUG_VARIABLE, complaint, naming
+from lumigrad.client.shell.exits import DEBUG_VARIABLE, error_message, naming
 from lumigrad.client.shell.parser import meant
 
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str], options: dict[str, str]) -> int:
-    """The same, but raises what is wrong; `options` gets those of the command."""
+    """Runs the command line, and raises its errors; adds the command's options to `options`."""
     found = found_commands()
     name = next((argument for argument in argv if not argument.startswith("-")), None)
     # Only what is needed is imported: a worker's packages take seconds.
@@ -32,7 +32,7 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     commands = {each: loaded(entry, required=each == name) for each, entry in wanted.items()}
     parser, parsers = parsers_of(commands, found)
     if name is not None and name not in found:
-        parser.error(f"there is no command {name}{meant(name, found)}")
+        parser.error(f"unknown command: {name}{meant(name, found)}")
     arguments, unknown = parser.parse_known_args(argv)
     chosen, entry = parsers[arguments.command], found[arguments.command]
     if unknown:
@@ -54,14 +54,14 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _failed(error: BaseException, options: Mapping[str, str]) -> int:
-    """Says what was wrong; returns the exit status."""
+    """Prints the error; returns the exit status."""
     try:
         sys.stdout.flush()
     except OSError:
-        # Python would complain of it again at exit.
+        # Otherwise Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
         traceback.print_exception(error)
     if not isinstance(error, KeyboardInterrupt | BrokenPipeError):
-        print(f"lumigrad: error: {complaint(error, options)}", file=sys.stderr)
+        print(f"lumigrad: error: {error_message(error, options)}", file=sys.stderr)
     return exits.exit_code(error, options)

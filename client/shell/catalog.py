@@ -29,7 +29,7 @@ exit status:
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand, or whatever object with these attributes its entry point names.
+    """A subcommand: this, or any other object with these attributes, is what its entry point refers to.
 
     Attributes:
         help: one line about it.

@@ -26,13 +26,13 @@ from lumigrad.client.transport.channel import TOKEN_VARIABLE
 DEBUG_VARIABLE = "LUMIGRAD_DEBUG"
 # Arguments of the client whose options have other names.
 _CALLED = {"tls": "tls_ca", "timeout_s": "timeout"}
-# Checked where the file is read.
+# Arguments that come from the environment; a token from a file is checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
-# Dropped, because the rest of the message names the file.
+# This argument's name is left out, because the rest of the message names the file.
 _FILE = "path"
 
 
-def complaint(error: BaseException, options: Mapping[str, str]) -> str:
+def error_message(error: BaseException, options: Mapping[str, str]) -> str:
     """The error message, one line.
 
     Args:
@@ -46,14 +46,14 @@ def complaint(error: BaseException, options: Mapping[str, str]) -> str:
     elif isinstance(error, LumigradError):
         text = str(error)
     elif isinstance(error, MemoryError):
-        text = "this machine has not enough memory for it"
+        text = "not enough memory on this machine"
     else:
-        text = f"{type(error).__name__}: {error}; this should not happen: {DEBUG_VARIABLE}=1 shows where it did"
+        text = f"{type(error).__name__}: {error}; this is a fault of lumigrad: set {DEBUG_VARIABLE}=1 to see where"
     return " ".join(at_the_shell(text).split())
 
 
 def option_of(field: str, options: Mapping[str, str]) -> str | None:
-    """The option for a path in a request: --sh-degree for "spec.gaussians.sh_degree"; None: there is none."""
+    """The option for a path in a request: --sh-degree for "spec.gaussians.sh_degree"; None if there is none."""
     name = field.rpartition(".")[2]
     return _VARIABLES.get(name) or options.get(_CALLED.get(name, name))
 
@@ -114,14 +114,14 @@ CLOSED_PIPE = 141
 
 MEANINGS = {
     OK: "done",
-    FAILED: "failed: a file, a scene or a package is not as it should be, or the worker failed",
-    USAGE: "wrong usage: an option that is wrong or does not fit",
+    FAILED: "failed: a file, scene or package is invalid, or the worker failed",
+    USAGE: "wrong usage: an option is wrong, or does not apply",
     NOT_SO: "done, and the answer is no: a collision (`query --check`), or not serving (`health`)",
-    UNREACHABLE: "no worker answers, or it and the caller do not agree about TLS",
+    UNREACHABLE: "no worker answers, or its TLS settings and the caller's do not match",
     REFUSED: "the worker refused the caller: a token or a certificate",
-    BUSY: "the worker is full, or has no memory for the call; what exceeds a limit that it declares is 1",
-    TIMED_OUT: "no answer in the time given",
-    INTERRUPTED: "ended by Ctrl-C; `view`, `top`, and a `fit` that leaves its scene, end with 0",
+    BUSY: "the worker is full, or has no memory for the call (a call over one of its declared limits exits with 1)",
+    TIMED_OUT: "no answer within the time-out",
+    INTERRUPTED: "ended by Ctrl-C; `view`, `top` and a `fit` that has written its scene exit with 0",
     CLOSED_PIPE: "the reader of the output has closed it",
 }
 
@@ -136,7 +136,7 @@ _BY_KIND: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def exit_code(error: BaseException, options: Mapping[str, str] = MappingProxyType({})) -> int:
-    """The exit code for an error of a command; `options` as in `complaint`."""
+    """The exit code for an error of a command; `options` as in `error_message`."""
     if isinstance(error, InvalidArgument) and any(option_of(each.field, options) for each in error.violations):
         return USAGE
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)

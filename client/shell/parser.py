@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Help, **settings})
-        # The types' own errors name Python types.
+        # The errors of `int` and `float` name Python types.
         self.register("type", int, whole_number)
         self.register("type", float, number)
 
@@ -66,8 +66,8 @@ class Parser(argparse.ArgumentParser):
         """Exits with an error for unrecognised arguments."""
         first = arguments[0]
         if first.startswith("-"):
-            self.error(f"there is no option {first}{meant(first.partition('=')[0], self.options.values())}")
-        self.error(f"there is one argument too many: {first}")
+            self.error(f"unknown option: {first}{meant(first.partition('=')[0], self.options.values())}")
+        self.error(f"unexpected argument: {first}")
 
 
 def whole_number(text: str) -> int:

@@ -16,7 +16,7 @@ from lumigrad.client.errors import InvalidArgument, Unavailable
 class Remedy:
     """One piece of advice, for Python in terms of arguments and for the shell in terms of options.
 
-    As text it is for Python; the command line shows its own words instead.
+    As text it is the advice for Python; `at_the_shell` replaces that by the advice for the shell.
     """
 
     python: str
@@ -26,13 +26,13 @@ class Remedy:
         return self.python
 
 
-LARGER_TIMEOUT = Remedy("pass a larger timeout_s", "give it longer with --timeout SECONDS")
+LARGER_TIMEOUT = Remedy("pass a larger timeout_s", "pass a larger --timeout SECONDS")
 TOKEN = Remedy(
     "pass token=… to Client, or set LUMIGRAD_TOKEN", "set LUMIGRAD_TOKEN, or name its file with --token-file FILE"
 )
-PLAIN_TEXT = Remedy("leave tls out", "leave --tls out, or say --no-tls")
+PLAIN_TEXT = Remedy("omit tls", "omit --tls, or pass --no-tls")
 AUTHORITY = Remedy(
-    "pass tls=FILE with the authority's certificate", "name the file of the authority's certificate with --tls-ca FILE"
+    "pass tls=FILE with the authority's certificate", "pass the authority's certificate by --tls-ca FILE"
 )
 TLS = Remedy("pass tls=True or tls=FILE", "use --tls or --tls-ca FILE")
 CERTIFICATE = Remedy("certificate=(FILE, KEY)", "--certificate FILE KEY")
@@ -54,14 +54,14 @@ TARGET_VARIABLE = "LUMIGRAD_TARGET"
 DEFAULT_TARGET = "localhost:50051"
 DEFAULT_PORT = 50051
 
-# Addresses, with commas or in a sequence; or what is asked for them, again and again.
+# Addresses, separated by commas or in a sequence; or a function that returns them, called repeatedly.
 WorkerTargets: TypeAlias = "str | Sequence[str] | Callable[[], Sequence[str]]"
 
 _DNS = ("dns:///", "dns:")
 _NUMERIC = ("ipv4:", "ipv6:")
-# What people put before an address that are used to the web.
+# Prefixes that web users put before an address.
 _WEB = re.compile(r"^(https?|grpcs?|tcp|tls)://([^/]*)/?", re.IGNORECASE)
-# Targets of gRPC's that need not be "host:port".
+# Schemes of gRPC targets that need not be "host:port".
 _OTHERS = ("unix:", "unix-abstract:", "vsock:", "xds:", "google-c2p:")
 _HOST_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:/\[\]]+)(?::(?P<port>\d{1,5}))?")
 _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
@@ -69,9 +69,9 @@ _LOOPBACK = ("localhost:", "127.", "[::1]:", "unix:")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker is: "host:port", or any other target that gRPC resolves.
+    """The address of a worker: "host:port", or any other target that gRPC resolves.
 
-    `server_name` is the name that its certificate is for, if that is not in the target.
+    `server_name` is the name that its certificate is for, if the target does not contain it.
     """
 
     target: str
@@ -82,8 +82,9 @@ class Targets:
     """The workers that a user named.
 
     Attributes:
-        text: what the user wrote, to be shown.
-        is_lone: it is one address of one worker, for good.
+        text: what the user wrote, for messages.
+        is_lone: whether it is a single address that never changes.
+        is_fixed: whether its addresses never change, because none is a name to look up and none comes from a function.
     """
 
     def __init__(self, targets: WorkerTargets | None) -> None:
@@ -107,7 +108,7 @@ class Targets:
             try:
                 found.update(dict.fromkeys(_looked_up(entry) if _is_name(entry) else (Address(entry),)))
             except OSError as error:
-                failures.append(f"{entry} is not known here ({error})")
+                failures.append(f"{entry} cannot be resolved ({error})")
         if not found:
             why = "; ".join(failures) or "the look-up returned no address"
             raise Unavailable(f"no worker at {self.text}: {why}; {TARGETS}")
@@ -174,7 +175,7 @@ def _check_port(entry: str) -> None:
 
 
 def _is_name(entry: str) -> bool:
-    """Whether it is a name that the system's DNS resolves, not one of another of gRPC's resolvers."""
+    """Whether it is a name for the system's DNS, rather than for another DNS server or resolver of gRPC."""
     return entry.startswith(_DNS) and not (entry.startswith("dns://") and not entry.startswith("dns:///"))
 
 

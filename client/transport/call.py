@@ -14,8 +14,8 @@ from lumigrad.client.errors import Cancelled, DeadlineExceeded
 from lumigrad.client.transport.addresses import LARGER_TIMEOUT
 from lumigrad.client.transport.tracing import UNTRACED, Trace
 
-# A balancer between client and workers sends the calls of one key to one worker, and needs no knowledge of the
-# messages. It only finds what calls need where it is warm: what a worker lacks the client sends again.
+# By this key a balancer between client and workers can send the calls about one scene to one worker, without reading
+# the messages. That only saves uploads: the client sends a worker what it lacks.
 AFFINITY_METADATA = "lumigrad-scene-id"
 
 
@@ -23,14 +23,14 @@ class Cancellation:
     """Cancels the calls that share it, from any thread and without waiting for them."""
 
     def __init__(self) -> None:
-        self._is_wanted = threading.Event()
+        self._event = threading.Event()
         self._lock = threading.Lock()
         self._calls: set[Any] = set()
 
     def cancel(self) -> None:
         """Cancels the calls in progress, and every later one."""
         with self._lock:
-            self._is_wanted.set()
+            self._event.set()
             calls = tuple(self._calls)
         for call in calls:
             call.cancel()
@@ -40,7 +40,7 @@ class Cancellation:
         """Cancels a gRPC call if `cancel` is called within the `with` block."""
         with self._lock:
             self._calls.add(call)
-            is_late = self._is_wanted.is_set()
+            is_late = self._event.is_set()
         try:
             if is_late:
                 call.cancel()
@@ -51,7 +51,7 @@ class Cancellation:
 
     def wait(self, seconds: float) -> bool:
         """Waits at most so many seconds; returns whether it was cancelled."""
-        return self._is_wanted.wait(seconds)
+        return self._event.wait(seconds)
 
 
 C = TypeVar("C", bound="Cancellable")
@@ -73,8 +73,8 @@ class Call:
     """The state that all RPCs, attempts and repairs of one call share. Its `with` block ends the trace.
 
     Attributes:
-        timeout_s: of all of it, seconds.
-        affinity: the key that its RPCs are routed by; empty: none, any worker may answer them.
+        timeout_s: time-out of the whole call, seconds.
+        affinity: the routing key of its RPCs; empty: any worker may answer them.
         cancellation: cancels it from another thread; None: it cannot be cancelled.
         trace: its trace span.
     """

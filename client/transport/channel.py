@@ -24,11 +24,11 @@ TLS_VARIABLE = "LUMIGRAD_TLS"
 
 # Message sizes stay at gRPC's defaults (payloads come in chunks) and compression stays off (floats do not shrink).
 _OPTIONS = (
-    # A worker that vanished without closing the connection is noticed so long after the keepalive.
+    # A connection is closed if the network does not acknowledge a keepalive probe within this time,
     ("grpc.keepalive_timeout_ms", 10_000),
-    # That is for the network's acknowledgements alone; this is for the worker's.
+    # or if the worker does not acknowledge it within this time.
     ("grpc.http2.ping_timeout_ms", 10_000),
-    # A worker that is restarted should be found again in the time that calls are retried for.
+    # Short, so that calls that are retried find a worker that was restarted.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -36,7 +36,7 @@ _OPTIONS = (
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
-# A proxy that the environment names for the web does not lead to this machine.
+# Connections to this machine bypass the HTTP proxy that the environment names.
 _LOOPBACK_OPTIONS = (*_OPTIONS, ("grpc.enable_http_proxy", 0))
 
 File = str | PathLike[str]
@@ -62,8 +62,8 @@ def resolve_token(token: str | None) -> str:
     """Returns the token to use: the argument, else LUMIGRAD_TOKEN; empty means none."""
     resolved = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
     if not re.fullmatch(r"[\x21-\x7e]*", resolved):
-        # At every call gRPC would complain of it, and show it.
-        raise InvalidArgument.of("token", "expected printable ASCII without spaces; does a line end belong to it?")
+        # gRPC would print the token in an error at every call.
+        raise InvalidArgument.of("token", "expected printable ASCII without spaces; does it end with a newline?")
     return resolved
 
 
@@ -81,7 +81,7 @@ def credentials_of(tls: Tls, certificate: Certificate | None = None) -> grpc.Cha
     Args:
         tls: False: plain text; True: TLS with the system's certificate authorities; a path: TLS with those in this
             PEM file.
-        certificate: PEM files of the client's certificate and its chain, and of its key; for workers that ask.
+        certificate: PEM files of the client's certificate and its chain, and of its key; for workers that require it.
     """
     if tls is False:
         if certificate is not None:
@@ -103,7 +103,7 @@ class Access:
     Attributes:
         timeout_s: default time-out of a call, seconds.
         retry_s: how long a connection repeats a call while no worker answers, seconds.
-        metadata: goes with each call.
+        metadata: sent with each call.
         credentials: of encrypted channels; None: plain text.
         lane: how large payloads travel.
         keepalive_s: a connection without traffic is probed after so many seconds.
@@ -146,7 +146,7 @@ def open_channel(
     options: tuple[tuple[str, Any], ...] = _LOOPBACK_OPTIONS if is_loopback(address.target) else _OPTIONS
     options = (*options, ("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
     if address.server_name is not None:
-        # The address was looked up here: the certificate is still for the name.
+        # The client has resolved the name itself, but the certificate is for the name.
         options = (*options, ("grpc.default_authority", address.server_name))
     if credentials is None:
         return grpc.insecure_channel(address.target, options=options)

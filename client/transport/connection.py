@@ -43,17 +43,17 @@ Build = Callable[[PayloadWriter], Message]
 
 # The largest payload of a reply; a header that announces more is invalid.
 REPLY_LIMIT_BYTES = 1 << 36
-# Memory of replies that is kept for the next ones. What is smaller the C library keeps by itself.
+# Memory of replies that is kept for the next ones. The C library itself keeps smaller blocks.
 _LEAST_KEPT_BYTES = 32 << 20
 _MOST_KEPT_BYTES = 512 << 20
 
-# The time-out of calls whose replies are not used.
+# The time-out of calls whose replies are ignored.
 _TELL_S = 5.0
 _FORKED = (
-    "this process was forked from one that had calls in progress, as a client of several workers always has, or a "
-    'trainer; gRPC does not survive that. Fork before the client is used, or start processes by "spawn"'
+    "this process was forked while its parent had calls in progress, as a trainer or a client of several workers "
+    'always has; gRPC does not support that. Fork before the client is used, or start processes by "spawn"'
 )
-# In a child of a fork, connections of the parent: gRPC must not even take them apart there.
+# The parent's connections in a forked child: kept alive, because gRPC's objects must not even be destroyed there.
 _LEFT: list[Connection] = []
 
 _Metadata = tuple[tuple[str, str], ...]
@@ -74,8 +74,8 @@ class Reply(Generic[M]):
 class Connection:
     """One channel. Safe to use from several threads.
 
-    Every RPC here is safe to repeat: results depend on the request alone, and each Update has an id, so nothing is ever
-    changed twice.
+    Every RPC here is safe to repeat: results depend on the request alone, and each Update has an id, by which the
+    worker applies it only once.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -195,7 +195,7 @@ class Connection:
         """Calls a method that returns a single reply."""
         metadata = self._metadata + call.metadata if metadata is None else metadata
         if call.cancellation is None:
-            # Without other threads in between.
+            # The blocking call needs no other thread.
             return method(request, timeout=timeout_s, metadata=metadata)
         rpc = method.future(request, timeout=timeout_s, metadata=metadata)
         try:
@@ -219,7 +219,7 @@ class Connection:
             with call.watching(rpc):
                 return self._collected(iter(rpc), began, trip, call)
         finally:
-            # Has no effect on a call that is over; otherwise the worker need not go on.
+            # Ends the call on the worker too, unless it has ended.
             rpc.cancel()
 
     def _collected(self, frames: Iterator[Frame[Any]], began: float, trip: StreamTrip, call: Call) -> Reply[Any]:

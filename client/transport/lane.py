@@ -22,7 +22,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.protos.lane_tensors import LeasedRegion
 from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker, lane_metadata
 
-# A worker that does not answer for so long stands still.
+# A worker that does not answer for so long is considered hung.
 PATIENCE_S = 2.0
 
 
@@ -33,8 +33,8 @@ class LaneFailed(Exception):
 class Lane:
     """One lane. Safe to use from several threads; `release` also from finalizers.
 
-    It ends when it is retired and nothing is held of it any more: the worker then takes the memory back, and what was
-    held would read as zeros.
+    It ends when it is retired and has no leases left: the worker then takes the memory back, and arrays on it would
+    read as zeros.
     """
 
     def __init__(self, link: socket.socket, token: bytes) -> None:
@@ -42,7 +42,7 @@ class Lane:
         link.setblocking(False)
         self._link = link
         self._token = token
-        # For reading from the link. Finalizers only send.
+        # Held while reading from the link. Finalizers only send.
         self._lock = threading.Lock()
         self._regions: dict[int, Array] = {}
         self._granted: dict[int, int] = {}
@@ -96,7 +96,7 @@ class Lane:
 
     def release(self, lease: int) -> None:
         """Returns all regions of a lease. Takes no lock and does not wait."""
-        # In a child of a fork the lease is the parent's.
+        # In a forked child the lease belongs to the parent.
         if lease in self._held:
             self._send(Packet(ToWorker.RELEASE, lease).pack())
             self.let_go(lease)
@@ -148,15 +148,15 @@ class Lane:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise self._died(f"the connection broke: {error}") from error
+            raise self._failure(f"the connection broke: {error}") from error
         try:
-            self._hear(Packet.unpack(raw), descriptors, raw)
+            self._handle(Packet.unpack(raw), descriptors, raw)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
 
-    def _hear(self, packet: Packet | None, descriptors: list[int], raw: bytes) -> None:
+    def _handle(self, packet: Packet | None, descriptors: list[int], raw: bytes) -> None:
         match packet:
             case Packet(ToCaller.REGION, region, size) if descriptors:
                 self._regions[region] = self._mapped(descriptors[0], size)
@@ -167,18 +167,19 @@ class Lane:
             case Packet(ToCaller.LEASED, lease, region) if not region or region in self._regions:
                 self._granted[lease] = region
             case _:
-                raise self._died("the worker has gone" if not raw else "the worker broke the protocol")
+                raise self._failure("the worker closed it" if not raw else "the worker broke the protocol")
 
     def _mapped(self, descriptor: int, size: int) -> Array:
         try:
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
             if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size < size:
-                raise self._died("the worker's memory could vanish")
+                raise self._failure("the worker's memory could vanish")
             return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
         except OSError as error:
-            raise self._died(f"the memory cannot be mapped: {error}") from error
+            raise self._failure(f"the memory cannot be mapped: {error}") from error
 
-    def _died(self, why: str) -> LaneFailed:
+    def _failure(self, why: str) -> LaneFailed:
+        """Marks the lane as unusable; returns the error to raise."""
         self._is_dead = True
         return LaneFailed(why)
 
@@ -188,7 +189,7 @@ class Lane:
         self._flush()
 
     def _flush(self) -> None:
-        # Another thread, or a finalizer in the midst of this, may take the last one.
+        # Another thread, or a finalizer that interrupts this, may take the last packet.
         with contextlib.suppress(IndexError):
             while self._unsent:
                 packet = self._unsent.popleft()

@@ -28,10 +28,10 @@ from lumigrad.v1 import tensor_pb2
 
 
 class StreamTrip:
-    """A call without a lane."""
+    """One attempt of a call whose payload travels with the stream."""
 
     metadata: tuple[tuple[str, str], ...] = ()
-    # That came by a lane.
+    # Bytes of the reply that came by a lane.
     received_bytes = 0
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class StreamTrip:
 
 
 class LaneTrip(StreamTrip):
-    """A call whose large tensors travel by a lane."""
+    """One attempt of a call whose large tensors travel by a lane."""
 
     def __init__(self, lane: Lane, call: Call) -> None:
         """Begins the lease of the reply's memory."""
         self._lane = lane
         self._call = call
         self._reply = lane.hold()
-        # Until it is known that there is nothing to give back, or who will.
+        # True until the reply's lease is released or owned by its arrays.
         self._reply_is_open = True
         self._upload: int | None = None
         self.metadata = (lane.metadata(self._reply),)
@@ -131,8 +131,8 @@ class Lanes:
         """Stores the settings, without connecting.
 
         Args:
-            mode: "auto": for workers at loopback addresses, once a payload is large; "shared": at once, and say so if
-                that fails; "stream": never.
+            mode: "auto": for workers at loopback addresses, once a payload is large; "shared": at once, with a warning
+                if that fails; "stream": never.
             target: the worker's address.
             offer: asks the worker for an OpenLaneReply on behalf of a call, within so many seconds.
         """
@@ -174,7 +174,7 @@ class Lanes:
         if lane is not None and lane.is_alive:
             return lane
         if not self._may_open or time.monotonic() < self._not_before or not self._lock.acquire(blocking=False):
-            # Who comes while another thread opens a lane need not wait for it.
+            # No lane may be opened now, or another thread is opening one; do not wait.
             return None
         try:
             if self._lane is lane:
@@ -194,12 +194,12 @@ class Lanes:
         except (LumigradError, LaneFailed, OSError) as error:
             self._not_before = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LARGEST_PAUSE_S)
-            self._complain(error)
+            self._warn(error)
             return None
         self._pause_s = _FIRST_PAUSE_S
         return lane
 
-    def _complain(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         if self._mode == "shared":
             warnings.warn(
                 f"no shared memory with the worker at {self._target} ({error}); payloads travel with the stream",
@@ -209,7 +209,7 @@ class Lanes:
 
 
 class Trips:
-    """The trips of one RPC, each a `with` block: the first may take the lane, the second does not."""
+    """The attempts of one RPC, each a `with` block: the first may use the lane, the second does not."""
 
     def __init__(self, lanes: Lanes, call: Call) -> None:
         self._lanes = lanes

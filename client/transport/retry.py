@@ -13,7 +13,7 @@ from lumigrad.client.transport.call import Call
 
 _FIRST_DELAY_S = 0.05
 _LARGEST_DELAY_S = 2.0
-# Limit of the workers that may die during one call, which may be the cause.
+# Limit of workers that are lost during one call, since the call itself may be what ends them.
 _MOST_LOST = 3
 # Limit of uploads of a call's missing scenes: each worker that dies meanwhile loses them again.
 MOST_REPAIRS = 3
@@ -63,17 +63,17 @@ class Backoff:
             return
         # The attempt itself may have taken long before its worker was lost; only the search for another one counts.
         self._give_up = min(self._give_up, time.monotonic() + self._retry_s)
-        # Randomness keeps clients apart that lost the same worker at the same moment.
+        # The pause is random, so that clients that lost the same worker do not all call again at the same moment.
         self._pause(self._delay * random.uniform(0.5, 1.0), error)
 
     def _wait_for_room(self, error: ResourceExhausted) -> None:
         # A client without retries does not wait for a worker's queue either.
         if error.retry_after_s is None or not self._retry_s:
             raise error
-        # The search for a worker that answers has ended.
+        # A worker answers, so the time limit of the search for one is lifted.
         self._give_up = math.inf
-        # Those who were refused at the same moment should not come back at the same one, nor keep asking at the rate
-        # of short calls, since each attempt may carry its scene.
+        # The pause is random, so that clients that were refused together do not return together, and it grows, because
+        # each attempt may carry its scene.
         self._pause(max(error.retry_after_s, self._delay) * random.uniform(1.0, 1.5), error)
 
     def _pause(self, seconds: float, error: Exception) -> None:
@@ -92,11 +92,11 @@ class Attempts:
             with attempts:
                 return …
 
-    An error that may pass ends the attempt and not the loop: the block is left without it, after a pause. What is done
-    in the block must be safe to repeat.
+    A temporary error ends the attempt and not the loop: the block pauses and does not raise it. What is done in the
+    block must be safe to repeat.
 
     Attributes:
-        number: how many have begun.
+        number: how many attempts have begun.
     """
 
     def __init__(self, call: Call, retry_s: float, *, waits_for_room_only: bool = False) -> None:

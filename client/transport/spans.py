@@ -40,7 +40,7 @@ class Span(Trace):
         self.metadata = tuple(carrier.items())
 
     def note_call(self, target: str) -> None:
-        """Notes that a call is made, which may be one of several, or a repetition."""
+        """Notes that an RPC starts; a call may make several, or repeat one."""
         if not self._calls:
             address, port = split_target(target)
             self._span.set_attributes({"server.address": address, **({} if port is None else {"server.port": port})})
@@ -57,7 +57,7 @@ class Span(Trace):
         self._event("retry", {"attempt": self._retries + 1, "pause_ms": round(1e3 * pause_s)})
 
     def note_repair(self, lost: str) -> None:
-        """Notes that something that the worker lost is about to be restored."""
+        """Notes that the client is about to restore something that the worker lost."""
         self._event("repair", {"lost": lost})
 
     def end(self, error: BaseException | None) -> None:

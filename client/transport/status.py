@@ -41,13 +41,14 @@ from lumigrad.client.transport.addresses import (
 from lumigrad.protos import details
 from lumigrad.v1 import errors_pb2
 
+_OTHER_NAME = "its certificate is for another name; connect by a name that the certificate covers"
 # Parts of the messages of TLS and gRPC for a failed handshake, and their usual cause.
 _HANDSHAKES = {
     "WRONG_VERSION_NUMBER": f"it seems to serve plain text; {PLAIN_TEXT}, or start it with --tls-cert and --tls-key",
     "certificate has expired": "its certificate has expired; renew the file of --tls-cert",
     "CERTIFICATE_VERIFY_FAILED": f"its certificate is not signed by an authority that is trusted here; {AUTHORITY}",
-    "Hostname Verification Check failed": "its certificate is for another name; use a name that it was made for",
-    "Peer name": "its certificate is for another name; use a name that it was made for",
+    "Hostname Verification Check failed": _OTHER_NAME,
+    "Peer name": _OTHER_NAME,
 }
 # Messages if the server accepts a connection and then rejects its first bytes.
 _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out before receiving SETTINGS")
@@ -69,7 +70,7 @@ def exception_of(error: grpc.RpcError, target: str, timeout_s: float) -> Lumigra
         text = f"the worker at {target} was lost during the call ({text}); its log may show the reason"
         return Unavailable(text, was_begun=True)
     if call.code() is grpc.StatusCode.CANCELLED:
-        # A worker that ends a call which takes too long has begun it.
+        # Initial metadata shows that a worker began the call and ended it itself; without it, a proxy ended the call.
         return Cancelled(f"the call to {target} was cancelled: {text}", is_foreign=not call.initial_metadata())
     metadata = call.trailing_metadata() or ()
     if call.code() in _TRANSLATIONS:
@@ -150,8 +151,8 @@ _TRANSLATIONS: dict[grpc.StatusCode, Callable[[str, _Metadata, str], LumigradErr
     grpc.StatusCode.UNAVAILABLE: _unavailable,
 }
 
-# Exceptions and their texts: by the detail that a status has, which becomes their attributes, or else by its code.
-_SAID = "the worker at {target} says: {text}"
+# Exceptions and their texts: by the detail of a status, whose fields become their attributes, or else by its code.
+_REPORTED = "the worker at {target} reports: {text}"
 _REFUSED = Unauthenticated, "the worker at {target} refused the caller: {text}; " + TOKEN.python
 _DETAILS: dict[type, tuple[type[LumigradError], str]] = {
     errors_pb2.SceneNotFound: (SceneNotFound, "the worker at {target} has no scene {scene_id}; put it again"),
@@ -165,13 +166,13 @@ _DETAILS: dict[type, tuple[type[LumigradError], str]] = {
         "scene {scene_id} at {target} has version {actual}, not {expected}: it was updated meanwhile; "
         "fetch a new handle with Client.get",
     ),
-    errors_pb2.TrainingHeld: (TrainingHeld, _SAID),
-    errors_pb2.TrainingLost: (TrainingLost, _SAID),
-    errors_pb2.StepMismatch: (StepMismatch, _SAID),
+    errors_pb2.TrainingHeld: (TrainingHeld, _REPORTED),
+    errors_pb2.TrainingLost: (TrainingLost, _REPORTED),
+    errors_pb2.StepMismatch: (StepMismatch, _REPORTED),
     errors_pb2.DeadlineTooNear: (
         DeadlineExceeded,
-        "the worker at {target} did not begin: with its queue such a call takes {needed_seconds:.3g} s at the least, "
-        "and of {timeout_s:g} s there were {left_seconds:.3g} s left; " + LARGER_TIMEOUT.python,
+        "the worker at {target} refused the call: it needs at least {needed_seconds:.3g} s including the queue, and "
+        "{left_seconds:.3g} of {timeout_s:g} s are left; " + LARGER_TIMEOUT.python,
     ),
 }
 _CODES: dict[grpc.StatusCode, tuple[type[LumigradError], str]] = {

@@ -69,7 +69,7 @@ def test_names_stand_for_all_their_addresses(monkeypatch) -> None:
     )
     assert addresses("dns:workers") == ["10.0.0.1:50051", "10.0.0.2:50051"]
     assert addresses(["dns:///workers:7", "a:1", "dns:///nobody:7"]) == ["10.0.0.1:7", "10.0.0.2:7", "a:1"]
-    with pytest.raises(Unavailable, match=r"no worker at dns:///nobody:7: dns:///nobody:7 is not known here"):
+    with pytest.raises(Unavailable, match=r"no worker at dns:///nobody:7: dns:///nobody:7 cannot be resolved"):
         addresses("dns:///nobody:7")
 
 

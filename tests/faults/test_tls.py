@@ -104,7 +104,7 @@ def test_handshakes_that_fail_write_no_lines_of_another_form(authority: Authorit
 def test_an_encrypting_client_of_a_plain_worker_is_told_what_to_leave_out(
     plain: WorkerProcess, authority: Authority
 ) -> None:
-    assert "it seems to serve plain text; leave tls out" in refusal(plain.target, tls=authority.certificate)
+    assert "it seems to serve plain text; omit tls" in refusal(plain.target, tls=authority.certificate)
     began = time.monotonic()
     refusal(plain.target, tls=authority.certificate, retry_s=10)
     assert time.monotonic() - began < 2, "trying again would not help"

@@ -52,7 +52,7 @@ class Members(Protocol):
         """The current workers."""
 
     def route(self, subject: Subject) -> Route:
-        """Where a call about something should go."""
+        """Returns the route of a call about `subject`."""
 
     def note_missing(self) -> None:
         """Records that a worker was unreachable."""
@@ -89,10 +89,10 @@ class RoutedAttempts:
         to_release: bool = False,
         any_version: bool = False,
     ) -> None:
-        """Before the first attempt of a call about `subject`, which `route` leads to a worker; None: the subject's own.
+        """Prepares the attempts of a call about `subject`. `route` orders the workers; None: the subject's own route.
 
-        The forward state of `context` is used for as long as its worker has it; with `to_release` the worker forgets it
-        then. With `any_version` a copy is also stored again if the scene was updated meanwhile.
+        The forward state of `context` is used for as long as its worker has it; with `to_release` the worker drops it
+        after the call. With `any_version` a copy is also stored again if the scene was updated meanwhile.
         """
         self._route = route = route or pool.route(subject)
         self.kept: Kept | None = None if context is None else context.take(to_release=to_release)
@@ -107,14 +107,14 @@ class RoutedAttempts:
         # A mesh is stored as the client has it, even if the stored one was updated.
         self._any_version = any_version or isinstance(subject, Mesh)
         self._worker: Worker | None = None
-        # Of this worker: whether to ask it again, whether it lost the scene, and how often it did.
+        # State of this worker: whether the next attempt uses it again, whether it lost the scene, and its repairs.
         self._stays = False
         self._is_lost = False
         self._repairs = 0
-        # The stored scene, and what it is called there before this attempt.
+        # The stored scene, and its handle on this worker at the last attempt.
         self._handle: SceneHandle | None = None
         self._named: SceneHandle | None = None
-        # In this round; another one begins, after a pause, when everybody has been asked.
+        # State of this round. When all workers have been tried, another round begins after a pause.
         self._asked: set[Worker] = set()
         self._missed: Unavailable | Cancelled | None = None
         self._failures: dict[str, Unavailable] = {}
@@ -137,7 +137,7 @@ class RoutedAttempts:
                 return worker
             except BaseException as error:
                 worker.leave()
-                if not self._is_handled(worker, error, is_begun=False):
+                if not self._handle_error(worker, error, is_begun=False):
                     raise
 
     def __exit__(
@@ -147,7 +147,7 @@ class RoutedAttempts:
         assert worker is not None
         worker.leave()
         if error is not None:
-            return self._is_handled(worker, error, is_begun=True)
+            return self._handle_error(worker, error, is_begun=True)
         if self.kept is not None and self._context is not None and self._to_release:
             self._context.forget(self.kept)
         return False
@@ -195,41 +195,48 @@ class RoutedAttempts:
         self._named = store.current(self._handle)
         return scene_pb2.SceneRef(scene_id=self._named.scene_id, version=self._named.version)
 
-    def _is_handled(self, worker: Worker, error: BaseException, *, is_begun: bool) -> bool:
-        """Whether there is to be another attempt; it may be made at once. Raises if `error` should be another one."""
+    def _handle_error(self, worker: Worker, error: BaseException, *, is_begun: bool) -> bool:
+        """Prepares another attempt, which may start at once; returns False if there is none and `error` stands.
+
+        Raises:
+            LumigradError: there is no other attempt, and this error replaces `error`.
+        """
         if isinstance(error, DeadlineExceeded):
-            worker.health.suspect()
+            worker.health.note_timeout()
             return False
         if self.kept is not None:
-            return self._is_state_given_up(worker, self.kept, error)
-        if is_begun and isinstance(error, SceneNotFound | VersionMismatch) and self._may_repair(error):
+            return self._handle_state_error(worker, self.kept, error)
+        if is_begun and isinstance(error, SceneNotFound | VersionMismatch) and self._plan_repair(error):
             return True
         if isinstance(error, SceneNotFound):
-            # There is no copy of it here that could be put: it may be on another worker, or on one that did not answer.
-            return self._has_others() or (self._missed is not None and self._goes_on(self._missed))
+            # The client has no copy to store: the scene may be on another worker, or on one that did not answer.
+            return self._has_others() or (self._missed is not None and self._wait_or_raise(self._missed))
         if isinstance(error, ResourceExhausted):
-            return self._spills_over(error)
-        return isinstance(error, Unavailable | Cancelled) and self._is_missed(worker, error)
+            return self._handle_full(error)
+        return isinstance(error, Unavailable | Cancelled) and self._handle_unavailable(worker, error)
 
-    def _is_missed(self, worker: Worker, error: Unavailable | Cancelled) -> bool:
-        """Whether to go on, elsewhere or after a pause: a worker did not answer."""
+    def _handle_unavailable(self, worker: Worker, error: Unavailable | Cancelled) -> bool:
+        """Prepares another attempt after a worker did not answer, with another worker or after a pause."""
         self._missed = error
         if isinstance(error, Unavailable):
-            worker.health.doubt()
+            worker.health.note_unavailable()
             self._failures[worker.target] = error
-        return self._goes_on(error)
+        return self._wait_or_raise(error)
 
-    def _is_state_given_up(self, worker: Worker, kept: Kept, error: BaseException) -> bool:
-        """Whether to go on: without the forward state where it is lost or cannot be reached, and others may answer."""
+    def _handle_state_error(self, worker: Worker, kept: Kept, error: BaseException) -> bool:
+        """Prepares another attempt of a call that uses a forward state; returns False if there is none.
+
+        If the state is lost, or its worker does not answer and there are others, the next attempt computes it again.
+        """
         assert self._context is not None
         if isinstance(error, Unavailable):
-            worker.health.doubt()
+            worker.health.note_unavailable()
             self._pool.note_missing()
         if not isinstance(error, ContextLost):
             if not isinstance(error, Passing):
                 return False
             if isinstance(error, Cancelled) or not any(member is not worker for member in self._pool.members()):
-                return self._goes_on(error)
+                return self._wait_or_raise(error)
             if isinstance(error, ResourceExhausted) and error.retry_after_s is None:
                 return False
             worker.releases.add(kept)
@@ -239,8 +246,8 @@ class RoutedAttempts:
         self.call = self._unrouted.to(self._route.key)
         return True
 
-    def _may_repair(self, error: SceneNotFound | VersionMismatch) -> bool:
-        """Whether the worker has lost what is here; then it gets it before the next attempt."""
+    def _plan_repair(self, error: SceneNotFound | VersionMismatch) -> bool:
+        """Has the next attempt store the scene again; returns False if the client cannot repair the error."""
         if self._repairs == MOST_REPAIRS:
             return False
         if isinstance(self.source, InlineWorld):
@@ -253,8 +260,8 @@ class RoutedAttempts:
         self._is_lost = self._stays = True
         return True
 
-    def _spills_over(self, error: ResourceExhausted) -> bool:
-        """Whether to go on, elsewhere or after a pause."""
+    def _handle_full(self, error: ResourceExhausted) -> bool:
+        """Prepares another attempt after a worker was full, with another worker or after a pause."""
         self._busy = self._busy or error
         may_spill = self._route.is_movable and self._spills < _MOST_SPILLS and self._has_others()
         if error.retry_after_s is not None and may_spill:
@@ -264,10 +271,10 @@ class RoutedAttempts:
         # After a pause, another round begins with the preferred worker.
         self._asked.clear()
         self._spills = 0
-        return self._goes_on(busy)
+        return self._wait_or_raise(busy)
 
-    def _goes_on(self, error: Passing) -> bool:
-        """Waits for the next attempt; raises if no time is left for one.
+    def _wait_or_raise(self, error: Passing) -> bool:
+        """Waits for the next attempt and returns True; raises if no time is left for one.
 
         Raises:
             Unavailable: no worker answered for `retry_s` and the time of the last attempt; the text lists them all.

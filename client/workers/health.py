@@ -13,7 +13,7 @@ _WATCH, _CHECK = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
 # The request for the whole worker, and the reply SERVING. Each has one field, so no generated messages are needed.
 _WHOLE = b""
 _SERVING = b"\x08\x01"
-# Between two watches; what follows a refusal grows, since a worker only lets so many watch.
+# The pause between two watches; it grows after refusals, since a worker limits the number of watches.
 _PAUSE_S = 0.1
 _LARGEST_PAUSE_S = 30.0
 # The time-out of a health check of a worker that did not answer a call; the check needs no thread or device there.
@@ -35,13 +35,13 @@ class Health:
     """The standing of one worker. READY until a health report or a failed call changes it."""
 
     def __init__(self, channel: grpc.Channel) -> None:
-        """Sets up; `start` begins to watch."""
+        """Prepares the RPCs; `start` begins to watch."""
         self.standing = Standing.READY
         self._watch = channel.unary_stream(_WATCH, request_serializer=bytes, response_deserializer=bytes)
         self._check = channel.unary_unary(_CHECK, request_serializer=bytes, response_deserializer=bytes)
         self._lock = threading.Lock()
         self._call: Any = None
-        self._is_doubted = self._is_suspected = False
+        self._is_watch_stale = self._is_check_due = False
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -52,14 +52,14 @@ class Health:
                 self._thread = threading.Thread(target=self._run, name="lumigrad health", daemon=True)
                 self._thread.start()
 
-    def doubt(self) -> None:
-        """After a call found no worker: ignores earlier reports until the worker reports again."""
+    def note_unavailable(self) -> None:
+        """Records that a call found no worker: earlier reports do not count until the worker reports again."""
         self.standing = Standing.GONE
         self._watch_anew()
 
-    def suspect(self) -> None:
-        """After a call timed out: checks whether the worker still answers, because the call may just have been long."""
-        self._is_suspected = True
+    def note_timeout(self) -> None:
+        """Records that a call timed out: checks whether the worker still answers, since the call may just be long."""
+        self._is_check_due = True
         self._watch_anew()
 
     def close(self) -> None:
@@ -71,13 +71,13 @@ class Health:
 
     def _watch_anew(self) -> None:
         with self._lock:
-            self._is_doubted = True
+            self._is_watch_stale = True
             if self._call is not None:
                 self._call.cancel()
 
     def _verify(self) -> None:
-        """Whether a suspected worker answers a health check; a dead connection is silent too."""
-        self._is_suspected = False
+        """Sends a health check, because a worker whose connection is dead reports nothing."""
+        self._is_check_due = False
         try:
             self._check(_WHOLE, timeout=_CHECK_S)
         except grpc.RpcError as error:
@@ -88,11 +88,11 @@ class Health:
         pause = _PAUSE_S
         while not self._is_closed.wait(pause * random.uniform(0.5, 1.0)):
             try:
-                if self._is_suspected:
+                if self._is_check_due:
                     self._verify()
                 with self._lock:
-                    # Waits for a connection, however long there is none.
-                    self._is_doubted = False
+                    # Waits for a connection without a time limit.
+                    self._is_watch_stale = False
                     self._call = self._watch(_WHOLE, wait_for_ready=True)
                 for status in self._call:
                     self.standing = Standing.READY if status == _SERVING else Standing.LEAVING
@@ -101,8 +101,8 @@ class Health:
                 code = error.code()
                 if code is grpc.StatusCode.UNAVAILABLE:
                     self.standing = Standing.GONE
-                elif not self._is_doubted:
-                    # Too many watch, or it has nothing that could be watched: calls find out.
+                elif not self._is_watch_stale:
+                    # The worker has too many watches, or no health service: calls show whether it answers.
                     self.standing = Standing.READY
                     pause = min(2 * pause, _LARGEST_PAUSE_S)
             except ValueError:

@@ -28,7 +28,7 @@ class WorkerInfo:
     """A worker's version, device and load.
 
     Attributes:
-        target: the address it was asked at.
+        target: the address at which it answered.
         version: Lumigrad's version there.
         device: "cpu" or "cuda:0".
         device_name: e.g. "NVIDIA H200".

@@ -27,10 +27,10 @@ from lumigrad.client.workers.routing import Keys, Route, Subject, in_order
 from lumigrad.client.workers.worker import Worker
 
 _NAME_BYTES = 8
-# How often the addresses of workers are looked up where they may change, and the least pause between two look-ups.
+# The longest and the shortest pause between two look-ups of addresses that may change.
 _LOOK_S = 5.0
-_KEEPALIVE_S = 10.0
 _SOON_S = 0.5
+_KEEPALIVE_S = 10.0
 
 
 class Pool:
@@ -52,7 +52,7 @@ class Pool:
         self._workers: dict[str, Worker] = {}
         # Workers that were removed, but may still have forward states or trainings of this client.
         self._retired: weakref.WeakSet[Worker] = weakref.WeakSet()
-        self._is_missed = threading.Event()
+        self._look_soon = threading.Event()
         self._is_closed = False
         self._is_looking = False
         if not targets.is_lone:
@@ -89,7 +89,7 @@ class Pool:
             return self._keys.route(subject)
         if isinstance(subject, World | Mesh):
             return Route(self.members()[0].store.worlds)
-        # A random key, by which the forward state of a scene that is sent with its call is found again.
+        # The scene is sent with its call: a random key leads later calls to the worker with its forward state.
         return Route(secrets.token_hex(_NAME_BYTES))
 
     def present(self) -> Sequence[Worker]:
@@ -105,7 +105,7 @@ class Pool:
 
     def note_missing(self) -> None:
         """Requests a new look-up of the addresses soon, because a worker was missing."""
-        self._is_missed.set()
+        self._look_soon.set()
 
     def put(self, scene: Scene, call: Call, *, route: Route | None = None) -> SceneHandle:
         """Stores a scene on the worker that it belongs to, or where `route` leads."""
@@ -138,7 +138,7 @@ class Pool:
         """Closes all connections."""
         with self._lock:
             self._is_closed = True
-            self._is_missed.set()
+            self._look_soon.set()
             for worker in tuple(self._retired):
                 worker.close()
         _close_all(self._workers)
@@ -150,7 +150,7 @@ class Pool:
         if is_sound:
             self._workers.clear()
         self._retired = weakref.WeakSet()
-        self._lock, self._is_missed, self._is_looking = threading.Lock(), threading.Event(), False
+        self._lock, self._look_soon, self._is_looking = threading.Lock(), threading.Event(), False
 
     def look(self) -> None:
         """Looks up the workers' addresses again.
@@ -196,16 +196,16 @@ class Pool:
             if self._is_looking:
                 return
             self._is_looking = True
-        arguments = (weakref.ref(self), self._is_missed)
+        arguments = (weakref.ref(self), self._look_soon)
         threading.Thread(target=_look_on, args=arguments, name="lumigrad workers", daemon=True).start()
 
 
-def _look_on(pool: weakref.ref[Pool], is_missed: threading.Event) -> None:
-    """Looks up the workers' addresses again and again until the pool is closed or collected."""
+def _look_on(pool: weakref.ref[Pool], look_soon: threading.Event) -> None:
+    """Looks up the workers' addresses repeatedly until the pool is closed or collected."""
     pause = threading.Event()
     while True:
-        is_missed.wait(_LOOK_S)
-        is_missed.clear()
+        look_soon.wait(_LOOK_S)
+        look_soon.clear()
         alive = pool()
         if alive is None or alive._is_closed:
             return

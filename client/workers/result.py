@@ -29,7 +29,7 @@ class Result(NamedArrays, Cancellable):
         timings: of the call.
     """
 
-    # Of a result that several workers computed: what each of them returned.
+    # The results of the single workers, if several computed this one.
     _parts: Sequence[Result] = ()
 
     def __init__(self, workers: Pool, arrays: Mapping[str, Array], kept: Kept | None, timings: Timings) -> None:
@@ -55,10 +55,11 @@ class Result(NamedArrays, Cancellable):
         call: Call,
         release: bool,
     ) -> Reply[Any]:
-        """Gradients from the forward state, or without one by computing it again.
+        """Computes gradients from the forward state, which the worker computes again if there is none.
 
-        `service` names the stub whose Backward is called. `begin` makes the request; `again` adds to its spec what is
-        computed again, given what the worker calls the scene. With `release` the worker forgets the forward state.
+        `service` names the stub whose Backward is called. `begin` makes the request; `again` adds the inputs of the
+        forward pass to its spec, given the worker's reference to the scene. With `release` the worker drops the forward
+        state.
         """
         attempts = RoutedAttempts(
             self._workers, subject, call, context=self._context, to_release=release, any_version=True
@@ -89,7 +90,7 @@ def portions(count: int, parts: int) -> list[slice]:
 
 
 def together(asks: Sequence[Callable[[], T]]) -> list[T]:
-    """Runs all of them and returns their results; raises the first error after all have ended."""
+    """Runs the functions in parallel and returns their results; raises the first error after all have ended."""
     with ThreadPoolExecutor(len(asks), "lumigrad part") as pool:
         return [future.result() for future in [pool.submit(ask) for ask in asks]]
 
@@ -109,10 +110,10 @@ def added(parts: Sequence[Gradients], rows: Collection[str], joined: Collection[
     """Adds up the gradients of parts.
 
     Args:
-        parts: of each part, in their order.
-        rows: what may be sparse: per primitive, with an "index".
-        joined: what each part has for itself, one after the other along `axis`; all else is summed.
-        axis: of what is joined.
+        parts: the gradients of each part, in order.
+        rows: names of arrays with a row for each primitive, which are sparse if there is an "index".
+        joined: names of arrays that are concatenated along `axis`; all others are summed.
+        axis: the axis of concatenation.
     """
     first = parts[0]
     index = np.unique(np.concatenate([part["index"] for part in parts])) if "index" in first else None
@@ -141,6 +142,6 @@ def _summed(arrays: Sequence[Array]) -> Array:
 def _summed_rows(index: Array, indices: Sequence[Array], rows: Sequence[Array]) -> Array:
     total = np.zeros((len(index), *rows[0].shape[1:]), rows[0].dtype)
     for mine, values in zip(indices, rows, strict=True):
-        # Each is there once, and both are ascending.
+        # Both indices are ascending and without duplicates.
         total[np.searchsorted(index, mine)] += values
     return total

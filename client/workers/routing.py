@@ -1,4 +1,4 @@
-"""Which worker a scene belongs to, by rendezvous hashing."""
+"""Chooses the worker that a scene belongs to, by rendezvous hashing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Keys:
             meshes = {reference.scene_id for reference in self._references(subject) if reference is not None}
             return Route(hashlib.sha256(" ".join(sorted(meshes)).encode()).hexdigest() if meshes else "")
         key = subject.affinity_key
-        # A scene that was found by its name alone is called on the worker where it was found.
+        # Calls about a scene that was found by its name alone go to the worker that returned it.
         is_found = subject.scene is None or key == subject.scene_id
         return Route(key, subject.address if is_found else "", subject.scene is not None, subject.replicas)
 

@@ -32,9 +32,9 @@ from lumigrad.v1 import scene_pb2
 
 # The name and version of a scene.
 _Key = tuple[str, int]
-# Scenes that were lost and are remembered; one that is forgotten costs its handle another repair.
+# Limit of lost scenes that are remembered; the handle of one that is not needs another repair.
 _MAX_RESTORED = 1 << 14
-# Scenes that are put again at a time.
+# Limit of scenes that are stored again at the same time.
 _REPAIRS = 16
 _NAME_BYTES = 8
 
@@ -45,22 +45,25 @@ class SceneStore:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.meshes = WorldMeshes(self)
-        # Of scenes that had to be put again, what they are called now; the least recently asked for first.
+        # From a scene that was lost to the one that was stored in its place, which may be lost in turn: these entries
+        # form rename chains. The least recently used come first.
         self._restored: OrderedDict[_Key, _Key] = OrderedDict()
         self._lock = threading.Lock()
-        # Who repairs a scene; others who miss it wait, since it need only be sent once. A world's meshes come with it.
+        # One lock per scene (several may share one) for its repair; other calls that lack it wait, so it is sent once.
+        # Worlds have locks of their own, since the repair of a world may repair its meshes.
         self._repairs = {kind: [threading.Lock() for _ in range(_REPAIRS)] for kind in (True, False)}
-        # What was changed on other workers, and is to be changed here too: before, after, and how.
+        # Changes made on other workers that are still to be made here: the handles before and after, what changed, and
+        # the update's id.
         self._changes: deque[tuple[SceneHandle, SceneHandle, SceneChanges, str]] = deque()
         self._catching = threading.Lock()
-        # Worlds share meshes, which have to lie where they do: all of them go by one name.
+        # The routing key of all worlds and their meshes, which have to be on one worker because worlds share meshes.
         self.worlds = secrets.token_hex(_NAME_BYTES)
 
     def put(self, scene: Scene, call: Call, *, newest: bool = False, digest: str | None = None) -> SceneHandle:
         """Stores a scene, a world's meshes first; its bytes travel only if the worker does not have them.
 
-        With `newest`, of a world's meshes that this client updated meanwhile, the last version. `digest` is the hash of
-        the content, if the caller has computed it; never given for a world.
+        With `newest`, a world uses the last versions of the meshes that this client has updated meanwhile. `digest` is
+        the hash of the content, if the caller has computed it; it is never given for a world.
         """
         call = call.to(self.worlds if isinstance(scene, World | Mesh) else "")
         references = self.meshes.references(scene, call, anew=True, newest=newest) if isinstance(scene, World) else ()
@@ -86,8 +89,8 @@ class SceneStore:
     ) -> SceneHandle:
         """Replaces some tensors, or moves and switches obstacles; the handle's version must be the worker's.
 
-        `reference` is what the worker calls the scene. The `update_id` is the same whenever the update is repeated, so
-        that it is made once.
+        `reference` is the worker's id and version of the scene. Repetitions of an update have the same `update_id`, so
+        that the worker makes it once.
         """
 
         def build(payload: PayloadWriter) -> Message:
@@ -108,7 +111,7 @@ class SceneStore:
         return updated
 
     def note_change(self, before: SceneHandle, after: SceneHandle, changes: SceneChanges) -> None:
-        """Notes that a scene of which there is a copy here was changed on another worker."""
+        """Notes that a scene that this worker has a copy of was changed on another worker."""
         if self._key_now(before) != (before.scene_id, before.version):
             with self._lock:
                 self._changes.append((before, after, changes, secrets.token_hex(_NAME_BYTES)))
@@ -120,14 +123,17 @@ class SceneStore:
                 if not self._changes:
                     return
                 before, after, changes, update_id = self._changes[0]
-                # A scene that another client has changed counts as another scene.
+                # A copy that another client has changed stays as it is.
                 with suppress(SceneNotFound, VersionMismatch):
                     changed = self.update(before, self.reference(before), changes, update_id, call)
                     self._note_restored(after, changed)
                 self._changes.popleft()
 
     def get(self, name: str, with_tensors: bool, call: Call, *, by_content: bool = False) -> SceneHandle:
-        """A handle to a scene by its name or its content's hash, with a copy if asked; of a world with its meshes."""
+        """Returns a handle to a scene, found by its id or its content's hash.
+
+        With `with_tensors` it has a copy of the scene, for a world also of its meshes.
+        """
         request = scene_pb2.GetRequest(with_tensors=with_tensors)
         setattr(request, "content_hash" if by_content else "scene_id", name)
         call = call.to(name)
@@ -179,40 +185,41 @@ class SceneStore:
                 passed.append(key)
                 key = newer
             for older in passed:
-                # Scenes that are lost again and again would make the way ever longer.
+                # Shorten the rename chain, which would otherwise grow with each loss.
                 self._restored[older] = key
                 self._restored.move_to_end(older)
         return key
 
     def repair(self, handle: SceneHandle, lost: SceneHandle, call: Call) -> None:
-        """Puts the client's copy of a scene again.
+        """Stores the client's copy of a scene again.
 
-        Nothing is done if another thread has put it again since it was `lost`, which is what the handle named then.
+        `lost` is the handle's scene as the failed call named it. If another thread has stored the scene again since
+        then, nothing is done.
         """
         scene, call = handle.scene, call.to(handle.affinity_key)
         assert scene is not None
         if handle.content != scene_fingerprints(scene):
             raise SceneNotFound(
                 f"the worker lost scene {lost.scene_id}, and the arrays that it was made of were changed in place "
-                "since: put the scene again for what they are now, or put a copy of arrays that go on changing",
+                "since: put the scene again to store their present content, or put a copy if the arrays keep changing",
                 scene_id=lost.scene_id,
             )
-        turns = self._repairs[isinstance(scene, World)]
-        turn = turns[hash(lost.scene_id) % len(turns)]
-        if not turn.acquire(timeout=call.remaining_s()):
-            raise DeadlineExceeded(f"the call waited {call.timeout_s:g} s for another one to send its scene again")
+        locks = self._repairs[isinstance(scene, World)]
+        lock = locks[hash(lost.scene_id) % len(locks)]
+        if not lock.acquire(timeout=call.remaining_s()):
+            raise DeadlineExceeded(f"the call waited {call.timeout_s:g} s for another call to send its scene again")
         try:
             if self.current(handle) == lost:
                 call.trace.note_repair("scene")
                 self._note_restored(lost, self.put(scene, call, newest=True))
         finally:
-            turn.release()
+            lock.release()
 
     def _note_restored(self, lost: SceneHandle, restored: SceneHandle) -> None:
         before, now = (lost.scene_id, lost.version), (restored.scene_id, restored.version)
         with self._lock:
-            # Of workers that take turns each may find the other's scenes lost: what exists now ends every way, or the
-            # ways would become circles.
+            # Behind a balancer, calls alternate between workers that lack each other's scenes. The scene that exists
+            # now must end every rename chain, or the chains would become cycles.
             self._restored.pop(now, None)
             if now != before:
                 self._restored[before] = now
@@ -221,7 +228,7 @@ class SceneStore:
 
 
 def is_repairable(handle: SceneHandle, error: Exception | None, any_version: bool) -> bool:
-    """Whether putting the scene again cures `error`; with `any_version` also if it was updated meanwhile."""
+    """Whether storing the scene again resolves `error`; with `any_version` also if it was updated meanwhile."""
     is_lost = isinstance(error, SceneNotFound) or (any_version and isinstance(error, VersionMismatch))
     return is_lost and handle.scene is not None
 
@@ -232,12 +239,12 @@ class WorldMeshes:
     def __init__(self, store: SceneStore) -> None:
         self._store = store
         self._residents: WeakKeyDictionary[Mesh, SceneHandle] = WeakKeyDictionary()
-        # By scene_id, the last that this client made of it by an update.
+        # The handles of this client's last updates of meshes, by scene_id.
         self._updated: dict[str, SceneHandle] = {}
         self._lock = threading.Lock()
 
     def resident(self, mesh: Mesh, call: Call, *, anew: bool = False) -> SceneHandle:
-        """The handle of a mesh that is stored when it is first needed; `anew`: look whether it is still there."""
+        """Returns the handle of a mesh, which is stored if this is its first use, or with `anew` if it is missing."""
         with self._lock:
             handle = self._residents.get(mesh)
         if handle is None or anew:
@@ -247,7 +254,7 @@ class WorldMeshes:
         return handle
 
     def note_update(self, handle: SceneHandle) -> None:
-        """Notes the new version of a mesh, which stored worlds show from then on."""
+        """Notes the new version of a mesh, which stored worlds use from then on."""
         with self._lock:
             self._updated[handle.scene_id] = handle
 
@@ -257,17 +264,17 @@ class WorldMeshes:
         """The name and version of each obstacle's mesh.
 
         With `anew` the worker is asked for all stored meshes, and missing ones are stored again; with
-        `any_version` also if a mesh was updated meanwhile. With `newest`, of meshes that this client updated,
-        the last version.
+        `any_version` also if a mesh was updated meanwhile. With `newest`, the last versions of meshes that this client
+        has updated are used.
         """
         found: dict[int, SceneHandle] = {}
         for shape in (obstacle.shape for obstacle in world.obstacles):
             if isinstance(shape, Mesh) and id(shape) not in found:
-                moved = self._moved(shape) if newest else None
+                updated = self._updated_handle(shape) if newest else None
                 found[id(shape)] = (
                     self.resident(shape, call, anew=anew)
-                    if moved is None
-                    else self._found(moved, call, newest, any_version)
+                    if updated is None
+                    else self._found(updated, call, newest, any_version)
                 )
             elif isinstance(shape, SceneHandle) and id(shape) not in found:
                 handle = self._newest(shape) if newest else shape
@@ -290,7 +297,7 @@ class WorldMeshes:
                     return stored
                 text = f"mesh {stored.scene_id} has version {stored.version}, not {now.version}: it was updated"
                 raise VersionMismatch(
-                    f"{text} meanwhile; place its new handle",
+                    f"{text} meanwhile; use its new handle in the world",
                     scene_id=stored.scene_id,
                     expected=now.version,
                     actual=stored.version,
@@ -301,7 +308,7 @@ class WorldMeshes:
             repairs += 1
             self._store.repair(handle, now, call)
 
-    def _moved(self, mesh: Mesh) -> SceneHandle | None:
+    def _updated_handle(self, mesh: Mesh) -> SceneHandle | None:
         """Returns this client's last update of a mesh in a world; None if there was none."""
         with self._lock:
             stored = self._residents.get(mesh)

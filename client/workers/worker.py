@@ -15,14 +15,14 @@ from lumigrad.client.workers.health import Health
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.v1 import render_pb2
 
-# A thread without messages to send or replies to wait for ends after so long.
+# The thread ends after so many seconds without states to release or to expect.
 _LINGER_S = 1.0
 
 
 class Worker:
     """The client's state of one worker.
 
-    Of this client's calls, `under_way` counts those that are, and `asked` all that there have been.
+    `under_way` counts this client's calls in progress, `asked` all of its calls so far.
     """
 
     def __init__(self, address: Address, access: Access) -> None:
@@ -40,7 +40,7 @@ class Worker:
 
     def enter(self) -> None:
         """Counts a call in progress."""
-        # Not exact between threads, and need not be: it only helps to choose.
+        # Threads may miscount, which does no harm: the counts only help to choose a worker.
         self.under_way += 1
         self.asked += 1
 
@@ -62,9 +62,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Kept:
-    """A forward state on the worker that has it; no other does.
+    """A forward state, which is on one worker only.
 
-    `method` releases it, and `affinity` is the key that the call was routed by which made it.
+    `method` is the RPC that releases it, and `affinity` the routing key of the call that computed it.
     """
 
     context_id: str
@@ -79,14 +79,14 @@ class Kept:
 
 
 class Releases:
-    """Releases forward states of one worker in a thread, which runs while there may be any."""
+    """Releases forward states of one worker in a thread, which runs while there may be states to release."""
 
     def __init__(self, connection: Connection) -> None:
         """Stores the connection."""
         self._connection = connection
-        # Finalizers run anywhere and in any thread, so they must not take a lock: this queue is made for them.
+        # Finalizers may interrupt any thread, so they must not take a lock; SimpleQueue.put is safe in them.
         self._waiting: SimpleQueue[Kept | None] = SimpleQueue()
-        # The contexts that will come here, unless a backward lets the worker forget them.
+        # The contexts that will be queued here, unless a backward call releases them.
         self._held: set[str] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -146,7 +146,7 @@ class Context:
         """Takes ownership of the state.
 
         Args:
-            owner: a result that is dropped without backward should not occupy the worker until its context expires.
+            owner: the result; when it is dropped, the state is released and does not stay until it expires.
             kept: the state; None: there is none.
         """
         self._kept = kept
@@ -160,7 +160,7 @@ class Context:
         kept = self._kept
         if to_release:
             self._kept = None
-        # A state of the process that this one was forked from is that process's.
+        # In a forked child the state belongs to the parent.
         return None if kept is None or kept.worker.releases.is_closed else kept
 
     def forget(self, kept: Kept) -> None:

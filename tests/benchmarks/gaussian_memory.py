@@ -15,11 +15,12 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.gaussians import Settings, forward
 from tests.benchmarks.gaussian_kernels import KernelBenchmark
-from tests.benchmarks.gaussian_marks import BYTES_PER_PAIR
 from tests.benchmarks.gaussian_scene import Scene
 from tests.benchmarks.gaussian_scene import scene as standard_scene
 
 TILE = 16
+# Beyond twice the inputs and the images, bytes per pair of a Gaussian and a tile that its box touches.
+BYTES_PER_PAIR = 64
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks.lane_formats import FormatRow
-from tests.benchmarks.lane_marks import SMALL, TARGETS
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,12 @@ def tables(rows: Sequence[Row], formats: Sequence[FormatRow]) -> str:
     """All of it as Markdown."""
     large, small = ([row for row in rows if (row.direction == "unary") == is_small] for is_small in (False, True))
     lines = [
-        "| lane | payload | MB | ms | of a bare socket's rate | target | of a bare gRPC stream's |",
-        "|---|---|---|---|---|---|---|",
+        "| lane | payload | MB | ms | of a bare socket's rate | of a bare gRPC stream's |",
+        "|---|---|---|---|---|---|",
         *map(_large, large),
         "",
-        "| small call | ms, p50 / p99 | bare gRPC call | times as long | target |",
-        "|---|---|---|---|---|",
+        "| small call | ms, p50 / p99 | bare gRPC call | times as long |",
+        "|---|---|---|---|",
         *map(_small, small),
         "",
         "| image format | MB | ms | of which compressing |",
@@ -60,17 +59,16 @@ def tables(rows: Sequence[Row], formats: Sequence[FormatRow]) -> str:
 
 
 def _large(row: Row) -> str:
-    target = TARGETS[row.lane, row.case, row.direction]
     return (
         f"| {row.lane} | {row.case}, {row.direction} | {row.payload_bytes / 1e6:.1f} | {row.median_ms:.1f} | "
-        f"{row.ratio:.2f} | {target:g} | {row.stream_ms / row.median_ms:.2f} |"
+        f"{row.ratio:.2f} | {row.stream_ms / row.median_ms:.2f} |"
     )
 
 
 def _small(row: Row) -> str:
     return (
         f"| {row.case} | {row.median_ms:.2f} / {row.p99_ms:.2f} | "
-        f"{row.reference_ms:.2f} / {row.reference_p99_ms:.2f} | {1 / row.ratio:.2f} | {SMALL:g} |"
+        f"{row.reference_ms:.2f} / {row.reference_p99_ms:.2f} | {1 / row.ratio:.2f} |"
     )
 
 

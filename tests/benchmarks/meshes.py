@@ -11,7 +11,6 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.device import describe, resolve
 from tests.benchmarks import readme
 from tests.benchmarks.mesh_kernels import Rate, build_rates, built, cost_rates, distance_rate, robot_rates
-from tests.benchmarks.mesh_marks import TARGETS
 from tests.benchmarks.mesh_peer_runs import Rates, peer_rates
 from tests.benchmarks.mesh_scene import RINGS, points, torus, trajectories
 
@@ -67,27 +66,25 @@ def _shown(row: Rate, per_second: float) -> str:
     return f"{61e6 / per_second:.1f} us" if row.op.startswith("robot") else f"{per_second / 1e6:.2f} M"
 
 
-def _cells(row: Rate) -> tuple[str, str, str, str]:
-    target = TARGETS.get((row.case, row.op))
+def _cells(row: Rate) -> tuple[str, str, str]:
     peers = ", ".join(f"{peer} {_shown(row, reached)}" for peer, reached in row.peer.items())
     faster = f"{row.per_second / max(row.peer.values()):.1f}x" if row.peer else ""
     return (
         f"{_shown(row, row.per_second)} ({_shown(row, row.best_per_second)})",
-        _shown(row, target) if target else "",
         peers,
         faster,
     )
 
 
 def _line(row: Rate) -> str:
-    reached, target, peers, faster = _cells(row)
-    return f"{row.case:<10}{row.op:<22}{reached:>22}{target:>10}   {peers:<36}{faster:>7}"
+    reached, peers, faster = _cells(row)
+    return f"{row.case:<10}{row.op:<22}{reached:>22}   {peers:<36}{faster:>7}"
 
 
 def _table(rates: list[Rate], head: str) -> str:
     rows = [
-        "| mesh, points | what | median (best) | target | peers | faster than the best peer |",
-        "|---|---|---|---|---|---|",
+        "| mesh, points | what | median (best) | peers | faster than the best peer |",
+        "|---|---|---|---|---|",
     ]
     rows += [f"| {row.case} | {row.op.replace('_', ' ')} | {' | '.join(_cells(row))} |" for row in rates]
     note = (

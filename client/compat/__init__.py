@@ -1,4 +1,4 @@
-"""Drop-in replacements: the signatures of well-known renderers, the rendering on a worker. Needs the extra `torch`."""
+"""Drop-in replacements: they have the signatures of well-known renderers and render on a worker. Needs `torch`."""
 
 from lumigrad.client.base.extras import require
 

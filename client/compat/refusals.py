@@ -18,7 +18,7 @@ def renamed(
 
     Args:
         kind: the drop-in's own error.
-        arguments: what a part of a path in the request, or the client's own argument, is called in the drop-in.
+        arguments: the drop-in's argument, by a part of a path in the request or by the client's own argument.
         numbers: positions of the drop-in's arguments, if its errors name them.
     """
     try:

@@ -13,11 +13,11 @@ from lumigrad.client.compat.curobo.errors import CuroboArgumentError
 
 @dataclass
 class CollisionBuffer:
-    """What one query writes; any device, kept from call to call.
+    """The tensors that one query writes, on any device; they may be used again by later calls.
 
     Attributes:
         distance_buffer: (b, h, n) costs, or distances with compute_esdf.
-        grad_distance_buffer: (b, h, n, 4), whose last column, that of radii, is left as it is.
+        grad_distance_buffer: (b, h, n, 4) gradients of the spheres; the last column, that of radii, is not written.
         sparsity_index_buffer: (b, h, n) uint8, 1 where the cost is not 0; None: not requested.
     """
 
@@ -27,7 +27,7 @@ class CollisionBuffer:
 
     @staticmethod
     def zeros(shape: Sequence[int], device: Any) -> CollisionBuffer:
-        """For spheres of a shape (b, h, n, 4)."""
+        """Creates buffers of zeros for spheres of a shape (b, h, n, 4)."""
         rows = tuple(shape[:3])
         return CollisionBuffer(
             torch.zeros(rows, device=device),
@@ -36,7 +36,7 @@ class CollisionBuffer:
         )
 
     def check(self, spheres: torch.Tensor) -> None:
-        """Raises CuroboArgumentError unless they fit the spheres (b, h, n, 4)."""
+        """Raises CuroboArgumentError unless the buffers fit the spheres (b, h, n, 4)."""
         if not isinstance(spheres, torch.Tensor) or spheres.ndim != 4 or spheres.shape[-1] != 4:
             raise CuroboArgumentError.of("query_spheres", f"expected a tensor [b, h, n, 4], got {_kind(spheres)}")
         rows = spheres.shape[:3]
@@ -48,7 +48,7 @@ class CollisionBuffer:
                 raise CuroboArgumentError.of(name, f"expected a tensor of shape {list(shape)}, got {_kind(buffer)}")
 
     def write(self, cost: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        """Stores all of a result, zeros included, whatever was there before."""
+        """Overwrites the buffers with a result, zeros included."""
         self.distance_buffer.copy_(cost)
         if gradient is not None:
             self.grad_distance_buffer[..., :3].copy_(gradient[..., :3])
@@ -61,7 +61,7 @@ class CollisionQueryBuffer:
     """One buffer for obstacles of all kinds, whose costs are added on the worker.
 
     Attributes:
-        mesh_collision_buffer: it; None: made when it is first needed.
+        mesh_collision_buffer: the buffer; None: it is made when it is first needed.
     """
 
     mesh_collision_buffer: CollisionBuffer | None = None
@@ -70,7 +70,7 @@ class CollisionQueryBuffer:
     def initialize_from_shape(
         shape: Sequence[int], tensor_args: Any = None, collision_types: Any = None
     ) -> CollisionQueryBuffer:
-        """For spheres of a shape (b, h, n, 4); `collision_types` does not matter."""
+        """Creates buffers for spheres of a shape (b, h, n, 4); `collision_types` has no effect."""
         return CollisionQueryBuffer(CollisionBuffer.zeros(shape, getattr(tensor_args, "device", None)))
 
     def update_buffer_shape(self, shape: Sequence[int], tensor_args: Any = None, collision_types: Any = None) -> None:
@@ -81,12 +81,12 @@ class CollisionQueryBuffer:
             self.mesh_collision_buffer = CollisionBuffer.zeros(shape, device)
 
     def get_gradient_buffer(self) -> torch.Tensor | None:
-        """(b, h, n, 4) of the last query whose spheres required a gradient; None before the first."""
+        """Returns (b, h, n, 4), the gradients of the last query whose spheres required one; None before the first."""
         held = self.mesh_collision_buffer
         return None if held is None else held.grad_distance_buffer
 
     def buffers_for(self, spheres: torch.Tensor) -> CollisionBuffer:
-        """What a query of these spheres writes."""
+        """Returns the buffers that a query of these spheres writes."""
         self.update_buffer_shape(spheres.shape, spheres)
         held = self.mesh_collision_buffer
         assert held is not None

@@ -29,16 +29,16 @@ from lumigrad.client.values.rotations import pose_array, rotated
 
 @dataclass
 class WorldCollisionConfig:
-    """How a checker begins.
+    """The configuration of a new checker.
 
     Attributes:
-        tensor_args: where its own results are.
+        tensor_args: device and type of the tensors that it returns.
         world_model: the obstacles of environment 0, or a list with a model for each environment; None: none.
-        cache: accepted; any number of obstacles fits.
-        n_envs: environments.
-        checker_type: accepted.
+        cache: accepted, without effect; any number of obstacles fits.
+        n_envs: the number of environments.
+        checker_type: accepted, without effect.
         max_distance: search radius of queries, metres.
-        max_esdf_distance: accepted.
+        max_esdf_distance: accepted, without effect.
     """
 
     tensor_args: Any = field(default_factory=TensorDeviceType)
@@ -53,14 +53,14 @@ class WorldCollisionConfig:
 class WorldMeshCollision(Obstacles):
     """Obstacles by name and environment, and the costs of spheres near them.
 
-    Meshes are stored by their content: other geometry under a name that was used before is taken, as anyone expects.
+    Meshes are stored by their content, so new geometry under a name that was used before replaces the old one.
     """
 
     def __init__(self, config: WorldCollisionConfig, *, target: str | None = None) -> None:
-        """Takes the obstacles; the worker is called by queries only.
+        """Stores the obstacles; only queries call the worker.
 
         Args:
-            config: ours, or any object with its attributes.
+            config: a WorldCollisionConfig, or any object with its attributes.
             target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
         """
         super().__init__(max(int(config.n_envs), 1))
@@ -88,14 +88,14 @@ class WorldMeshCollision(Obstacles):
         """Collision costs of spheres, summed over all obstacles; see `SdfMeshWarpPy`.
 
         Args:
-            query_sphere: (b, h, n, 4) centre and radius, metres; a negative radius switches off.
-            collision_query_buffer: is written; its distance buffer is returned.
+            query_sphere: (b, h, n, 4) centre and radius, metres; a negative radius disables the sphere.
+            collision_query_buffer: the buffers to write; the distance buffer is returned.
             weight: factor on costs.
-            activation_distance: where costs begin, metres.
+            activation_distance: the distance at which costs begin, metres.
             env_query_idx: (b,) the environment of each batch row; None: 0.
             return_loss: multiply the gradient by that of the output; otherwise that is taken to be 1.
-            sum_collisions: accepted; obstacles are always summed.
-            compute_esdf: signed distance, positive inside, the largest over the obstacles.
+            sum_collisions: accepted, without effect; obstacles are always summed.
+            compute_esdf: return the signed distance, positive inside, the largest over the obstacles.
         """
         settings = settings_of(weight, activation_distance, self.max_distance, compute_esdf=compute_esdf)
         return self._cost(query_sphere, collision_query_buffer, settings, env_query_idx, return_loss)
@@ -110,7 +110,7 @@ class WorldMeshCollision(Obstacles):
         return_loss: bool = False,
         **_: Any,
     ) -> torch.Tensor:
-        """The same cost as `get_sphere_distance`: more than 0 in collision."""
+        """Returns the same cost as `get_sphere_distance`: more than 0 in collision."""
         arguments = query_sphere, collision_query_buffer, weight, activation_distance, env_query_idx, return_loss
         return self.get_sphere_distance(*arguments)
 
@@ -130,9 +130,9 @@ class WorldMeshCollision(Obstacles):
     ) -> torch.Tensor:
         """Collision costs of spheres that move from time step to time step; see `SweptSdfMeshWarpPy`.
 
-        What is not described here is as for `get_sphere_distance`. `speed_dt` are the seconds between time steps;
-        `sweep_steps` the places to look at on each half way, at the most, 0 to 255. With `enable_speed_metric` costs
-        are multiplied by the speed of the sphere.
+        The other arguments are those of `get_sphere_distance`. `speed_dt` is the time between time steps, seconds, and
+        `sweep_steps` the most samples to take on each half of the way, 0 to 255. With `enable_speed_metric` costs are
+        multiplied by the speed of the sphere.
         """
         settings = settings_of(
             weight, activation_distance, self.max_distance,
@@ -140,16 +140,16 @@ class WorldMeshCollision(Obstacles):
         )  # fmt: skip
         return self._cost(query_sphere, collision_query_buffer, settings, env_query_idx, return_loss)
 
-    # As for meshes in the original.
+    # The two are the same function for meshes in the original.
     get_swept_sphere_collision = get_swept_sphere_distance
 
     @outside_graphs
     def get_esdf_in_bounding_box(
         self, cuboid: Any = None, voxel_size: float = 0.02, dtype: torch.dtype = torch.float32
     ) -> VoxelGrid:
-        """Signed distances at the voxels of a box in environment 0, positive inside.
+        """Computes signed distances at the voxels of a box in environment 0, positive inside.
 
-        At least -max_distance; where it holds nothing but cuboids, -2 max_distance, as in the original.
+        They are at least -max_distance, or -2 max_distance if the environment has only cuboids, as in the original.
         """
         box = _box(cuboid)
         pose = pose_numbers("cuboid.pose", box.pose)
@@ -168,7 +168,7 @@ class WorldMeshCollision(Obstacles):
 
     @outside_graphs
     def get_occupancy_in_bounding_box(self, cuboid: Any = None, voxel_size: float = 0.02) -> VoxelGrid:
-        """How deep voxel centres are in obstacles of environment 0; 0: they are free."""
+        """Computes the depths of a box's voxel centres in obstacles of environment 0; 0 where a centre is free."""
         grid = self._grid(_box(cuboid), voxel_size)
         assert grid.xyzr_tensor is not None
         points = grid.xyzr_tensor.cpu().clone()
@@ -186,7 +186,7 @@ class WorldMeshCollision(Obstacles):
         return grid
 
     def get_voxels_in_bounding_box(self, cuboid: Any = None, voxel_size: float = 0.02) -> torch.Tensor:
-        """[N, 4] centres in the world, and depths, of the voxels of a box that are in obstacles of environment 0."""
+        """Returns [N, 4], world centres and depths of those voxels of a box that are in obstacles of environment 0."""
         grid = self.get_occupancy_in_bounding_box(cuboid, voxel_size)
         assert grid.feature_tensor is not None and grid.xyzr_tensor is not None
         voxels = torch.cat([grid.xyzr_tensor[:, :3], grid.feature_tensor[:, None]], dim=1)
@@ -197,7 +197,7 @@ class WorldMeshCollision(Obstacles):
         return torch.device(getattr(self.tensor_args, "device", "cpu"))
 
     def _grid(self, box: Any, voxel_size: float, values: torch.Tensor | None = None) -> VoxelGrid:
-        """The grid of a box, with its voxels' centres and half edges."""
+        """Returns the grid of a box, with its voxels' centres and half edges."""
         grid = VoxelGrid(getattr(box, "name", "grid"), box.pose, box.dims, float(voxel_size), values)
         centres = _centres(grid)
         radius = np.full((len(centres), 1), grid.voxel_size / 2)
@@ -223,7 +223,7 @@ class CheckedSpheres(SphereFunction):
 
     @staticmethod
     def forward(ctx: Any, query_sphere: torch.Tensor, cost: SphereCost, buffers: CollisionBuffer) -> torch.Tensor:
-        """Fills the buffers and returns that of costs."""
+        """Fills the buffers and returns the costs."""
         return cost.forward(ctx, query_sphere, buffers)
 
 
@@ -232,7 +232,7 @@ def _box(cuboid: Any) -> Any:
 
 
 def _centres(grid: VoxelGrid) -> Float64:
-    """[N, 3] in the world, x slowest; with an odd number of voxels the original is half a voxel off the middle."""
+    """Returns [N, 3] world centres, x slowest; like the original, half a voxel off for an odd number of voxels."""
     edge = grid.voxel_size
     axes = [
         (np.arange(1, count + 1) - round(float(length) / (2 * edge))) * edge - edge / 2

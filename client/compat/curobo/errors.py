@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from lumigrad.client.compat.refusals import renamed
 from lumigrad.client.errors import InvalidArgument
 
-# What a part of a path in the request, or the client's own argument, is called here.
+# The argument's name here, by a part of the path in the request or by the client's own argument.
 _ARGUMENTS = {
     "spheres": "query_spheres",
     "environments": "env_query_idx",

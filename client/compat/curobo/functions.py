@@ -15,7 +15,7 @@ from lumigrad.client.torch.remote import outside_graphs
 
 
 class SdfMeshWarpPy(SphereFunction):
-    """The collision cost of spheres where they are; call `SdfMeshWarpPy.apply(…)`."""
+    """The collision cost of spheres at their positions, without sweeps; call `SdfMeshWarpPy.apply(…)`."""
 
     @staticmethod
     @outside_graphs
@@ -39,21 +39,21 @@ class SdfMeshWarpPy(SphereFunction):
         """Fills the buffers and returns `out_cost`.
 
         Args:
-            ctx: of autograd.
-            query_spheres: (b, h, n, 4) centre x y z and radius in the world, metres; a negative radius switches off.
+            ctx: the context of autograd.
+            query_spheres: (b, h, n, 4) centre x y z and radius in the world, metres; a negative radius disables one.
             out_cost: (b, h, n), written.
-            out_grad: (b, h, n, 4), of which 0 to 2 are written if the spheres require a gradient.
+            out_grad: (b, h, n, 4), of which columns 0 to 2 are written if the spheres require a gradient.
             sparsity_idx: (b, h, n) uint8, written: 1 where the cost is not 0.
             weight: (1,) factor on costs and gradients.
-            activation_distance: (1,) where costs begin, metres outside of a sphere's surface.
+            activation_distance: (1,) the distance from a sphere's surface at which costs begin, metres.
             mesh_idx: (E, M) handles from `register_mesh`, by environment and slot.
             mesh_pose_inverse: (E, M, 8) world to mesh: x y z, unit quaternion w x y z, padding.
-            mesh_enable: (E, M); only 1 counts.
-            n_env_mesh: (E,) slots in use.
+            mesh_enable: (E, M); 1 enables a slot, any other value disables it.
+            n_env_mesh: (E,) the number of slots in use.
             max_dist: (1,) search radius, metres.
             env_query_idx: (b,) the environment of each batch row; None: 0.
             return_loss: multiply the gradient by that of the output; otherwise that is taken to be 1.
-            compute_esdf: signed distance, positive inside, instead of a cost.
+            compute_esdf: return the signed distance, positive inside, instead of a cost.
         """
         with curobo_refusals():
             client = default_client()
@@ -89,9 +89,9 @@ class SweptSdfMeshWarpPy(SphereFunction):
     ) -> torch.Tensor:
         """Fills the buffers and returns `out_cost`. The other arguments are those of `SdfMeshWarpPy`.
 
-        `speed_dt`, (1,), are the seconds between time steps; `sweep_steps` the places to look at on each half way, at
-        the most, 0 to 255. With `enable_speed_metric` the costs of time steps between the first and the last are
-        multiplied by the speed there.
+        `speed_dt`, (1,), is the time between time steps, seconds, and `sweep_steps` the most samples to take on each
+        half of the way, 0 to 255. With `enable_speed_metric` the costs of time steps between the first and the last
+        are multiplied by the speed there.
         """
         with curobo_refusals():
             client = default_client()

@@ -1,4 +1,4 @@
-"""The obstacles of a collision checker, by environment and name, and the world that they make."""
+"""The obstacles of a collision checker, by environment and name, and the world made of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Obstacles:
         self._world = None
 
     def load_batch_collision_model(self, world_config_list: Sequence[Any]) -> None:
-        """Replaces all obstacles: a model for each environment, of which there are as many then, or more."""
+        """Replaces all obstacles by a model for each environment; adds environments if there are too few."""
         self.create_collision_cache(n_envs=max(len(world_config_list), self.n_envs))
         self.clear_cache()
         for index, model in enumerate(world_config_list):
@@ -51,7 +51,7 @@ class Obstacles:
     def create_collision_cache(
         self, mesh_cache: int | None = None, obb_cache: int | None = None, n_envs: int | None = None
     ) -> None:
-        """Sets the number of environments, if it is given; those that remain keep their obstacles, any number fits."""
+        """Sets the number of environments, if given; those that remain keep their obstacles. Caches have no effect."""
         if n_envs is None:
             return
         if n_envs < 1:
@@ -60,7 +60,7 @@ class Obstacles:
         self._world = None
 
     def add_mesh(self, new_mesh: Any, env_idx: int = 0) -> None:
-        """Adds a mesh, or takes new geometry for the one of this name."""
+        """Adds a mesh, or replaces the mesh of the same name."""
         slot, slots = Slot.of_mesh(new_mesh), self._of(env_idx)
         same = [index for index, other in enumerate(slots) if (other.name, other.kind) == (slot.name, slot.kind)]
         index = same[0] if same else len(slots)
@@ -84,7 +84,7 @@ class Obstacles:
         env_obj_idx: int | None = None,
         env_idx: int = 0,
     ) -> None:
-        """Moves a mesh, given by its name or its number among the meshes; by its pose or the inverse of that."""
+        """Moves a mesh, given by its name or its number among the meshes, to a pose or to the inverse of one."""
         if (w_obj_pose is None) == (obj_w_pose is None):
             raise CuroboArgumentError.of("w_obj_pose", "expected either w_obj_pose or obj_w_pose, got both or neither")
         if name is None:
@@ -105,7 +105,7 @@ class Obstacles:
         self._change(env_idx, self._find(name, env_idx), enabled=bool(enable))
 
     def get_obstacle_names(self, env_idx: int = 0) -> list[str]:
-        """Names in an environment."""
+        """Returns the names of the obstacles in an environment."""
         return self._names(env_idx)
 
     def check_obstacle_exists(self, name: str, env_idx: int = 0) -> bool:
@@ -113,7 +113,7 @@ class Obstacles:
         return name in self._names(env_idx)
 
     def get_mesh_idx(self, name: str, env_idx: int = 0) -> int:
-        """The number of a mesh among the meshes of an environment."""
+        """Returns the number of a mesh among the meshes of an environment."""
         meshes = self._names(env_idx, "mesh")
         if name not in meshes:
             raise CuroboArgumentError.of("name", f"expected one of {', '.join(meshes) or 'no meshes'}, got {name!r}")
@@ -125,11 +125,11 @@ class Obstacles:
         self._world = None
 
     def _surroundings(self, client: Client) -> Surroundings:
-        """What to ask about: travels with each call, or where it holds a grid is stored, since that is long."""
+        """Returns the world for queries; it is sent with each call, or stored if it has a grid, which is large."""
         self._renew()
         if self._world is None:
             if self._stored is not None:
-                # Should another checker have the same world, its client puts it again.
+                # If another checker uses the same world, its client stores it again.
                 with suppress(SceneNotFound):
                     client.delete(self._stored)
             world = self._made(client)
@@ -139,7 +139,7 @@ class Obstacles:
         return self._world
 
     def _renew(self) -> None:
-        """Takes what callers have changed in their grids."""
+        """Reads the grids that callers have changed."""
         for slots in self._slots:
             renewed = [slot.renewed() for slot in slots]
             if any(new is not old for new, old in zip(renewed, slots, strict=True)):
@@ -186,7 +186,7 @@ def _slots_of(model: Any) -> Sequence[Slot]:
     for kind in _FOREIGN:
         if getattr(model, kind, None):
             raise CuroboArgumentError.of(
-                f"world_model.{kind}", "expected cuboids, meshes and voxel grids only; make meshes of what is round"
+                f"world_model.{kind}", "expected cuboids, meshes and voxel grids only; convert other shapes to meshes"
             )
     makers = {"cuboid": Slot.of_cuboid, "mesh": Slot.of_mesh, "voxel": Slot.of_grid}
     return [make(obstacle) for kind, make in makers.items() for obstacle in getattr(model, kind, None) or ()]

@@ -1,4 +1,4 @@
-"""Meshes, cuboids and voxel grids by cuRobo's numbers, and their slots in a world."""
+"""Registered meshes by their handles, and the slots of meshes, cuboids and voxel grids in a world."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _signs: WeakKeyDictionary[Mesh, Sign] = WeakKeyDictionary()
 
 
 def register_mesh(vertices: Any, faces: Any) -> int:
-    """A handle of a mesh, for `mesh_idx`. The same mesh gets the same handle, in every process.
+    """Registers a mesh, and returns its handle for `mesh_idx`. The same mesh gets the same handle in every process.
 
     Args:
         vertices: [V, 3] in the frame of the mesh, metres.
@@ -55,7 +55,7 @@ def unregister_mesh(handle: int) -> None:
 
 
 def registered_mesh(handle: int, argument: str) -> Mesh:
-    """The mesh of a handle; the argument is for the error."""
+    """Returns the mesh of a handle; errors name `argument`."""
     with _lock:
         mesh = _meshes.get(handle)
     if mesh is None:
@@ -64,9 +64,9 @@ def registered_mesh(handle: int, argument: str) -> Mesh:
 
 
 def sign_of(mesh: Mesh, client: Client) -> Sign:
-    """The sign policy that is equal to cuRobo's, the fastest if there are several.
+    """Returns the sign policy with cuRobo's results, the fastest one if there are several.
 
-    It asks three rays. They agree with the normals where a mesh is closed, and oriented so that its volume is positive.
+    cuRobo casts three rays. They agree with the normals if a mesh is closed, and oriented with a positive volume.
     """
     with _lock:
         sign = _signs.get(mesh)
@@ -87,13 +87,13 @@ class Slot:
     """One obstacle of one environment.
 
     Attributes:
-        kind: what list of a world model it comes from.
-        name: by which it is found.
-        shape: what is there.
+        kind: the list of the world model that it comes from.
+        name: its name.
+        shape: its geometry.
         pose: x y z qw qx qy qz, object to world.
         enabled: whether queries include it.
         grid: the object that a grid comes from, whose features may change.
-        features: of that object, when the shape was made of them: the tensor and its version.
+        features: the tensor of that object that the shape was made from, and the tensor's version then.
     """
 
     kind: Kind
@@ -105,7 +105,7 @@ class Slot:
     features: tuple[torch.Tensor, int] | None = None
 
     def renewed(self) -> Slot:
-        """With the features that its grid has now; itself if they are those of before."""
+        """Returns the slot with the present features of its grid, or itself if they have not changed."""
         if self.features is None:
             return self
         tensor, version = self.features
@@ -115,7 +115,7 @@ class Slot:
 
     @staticmethod
     def of_mesh(obstacle: Any) -> Slot:
-        """From an object with vertices and faces, or file_path; and name, pose, scale."""
+        """Creates a slot from an object with vertices and faces, or file_path; and name, pose, scale."""
         with curobo_refusals():
             vertices, faces = getattr(obstacle, "vertices", None), getattr(obstacle, "faces", None)
             mesh = _loaded(obstacle) if vertices is None or faces is None else Mesh(vertices, triangles(faces))
@@ -127,13 +127,13 @@ class Slot:
 
     @staticmethod
     def of_cuboid(obstacle: Any) -> Slot:
-        """From an object with name, pose and dims."""
+        """Creates a slot from an object with name, pose and dims."""
         with curobo_refusals():
             return Slot("cuboid", obstacle.name, Cuboid(obstacle.dims), _pose(obstacle))
 
     @staticmethod
     def of_grid(obstacle: Any) -> Slot:
-        """From an object with name, pose, dims, voxel_size, feature_tensor, and maybe positive_inside."""
+        """Creates a slot from an object with name, pose, dims, voxel_size, feature_tensor, maybe positive_inside."""
         features = obstacle.feature_tensor
         if features is None:
             raise CuroboArgumentError.of("feature_tensor", f"expected the distances of {obstacle.name!r}, got None")
@@ -151,14 +151,14 @@ class Slot:
 
 
 def _version(features: torch.Tensor) -> int:
-    """Counts changes in place; tensors of inference mode, which have no such count, are taken to be fixed."""
+    """Returns torch's count of changes in place; 0 for tensors of inference mode, which have none."""
     return 0 if features.is_inference() else features._version
 
 
 def _positive_inside(obstacle: Any) -> bool:
-    """Whether distances are positive inside, as in cuRobo 0.7; in 0.8 it is the other way round."""
+    """Whether distances are positive inside, as in cuRobo 0.7; in 0.8 they are negative there."""
     stated = getattr(obstacle, "positive_inside", None)
-    # Where 0.8 keeps its classes, and 0.7 has nothing.
+    # Only cuRobo 0.8 has classes in this package.
     if stated is None and any(kind.__module__.startswith("curobo._src.") for kind in type(obstacle).__mro__):
         raise CuroboArgumentError.of(
             "positive_inside",
@@ -185,7 +185,7 @@ _SHORTEST_QUATERNION = 1e-6
 
 
 def registered_world(client: Client, mesh_idx: Any, mesh_pose_inverse: Any, mesh_enable: Any, n_env_mesh: Any) -> World:
-    """Meshes by environment and slot, as `SdfMeshWarpPy` takes them; the same world for tensors of equal content."""
+    """Returns the world of registered meshes, by environment and slot; the same object for tensors of equal content."""
     index, poses = _host("mesh_idx", mesh_idx, np.int64), _host("mesh_pose_inverse", mesh_pose_inverse)
     enable, used = _host("mesh_enable", mesh_enable), _host("n_env_mesh", n_env_mesh, np.int64)
     if index.ndim != 2:
@@ -201,7 +201,7 @@ def registered_world(client: Client, mesh_idx: Any, mesh_pose_inverse: Any, mesh
     return _world(client, len(index), tuple(map(tuple, places)), meshes, poses[seen].tobytes())
 
 
-# Planners ask about the same world again and again.
+# Planners query the same world repeatedly.
 @lru_cache(maxsize=64)
 def _world(
     client: Client, environments: int, slots: tuple[tuple[int, ...], ...], meshes: tuple[Mesh, ...], poses: bytes

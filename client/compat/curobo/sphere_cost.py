@@ -20,7 +20,7 @@ _MOST_STEPS = 255
 
 
 def first(name: str, value: Any) -> float:
-    """The first number of a tensor, or a number."""
+    """Returns the first number of a tensor, or a number itself."""
     if isinstance(value, torch.Tensor) and value.numel():
         value = value.detach().reshape(-1)[0]
     return number(name, value)
@@ -35,15 +35,15 @@ def settings_of(
     speed_dt: Any = None,
     compute_esdf: bool = False,
 ) -> DistanceSettings:
-    """What to ask for.
+    """Returns the settings of a query.
 
     Args:
         weight: factor on costs.
-        activation_distance: where costs begin, metres.
+        activation_distance: the distance at which costs begin, metres.
         max_dist: search radius, metres.
-        sweep_steps: 0: not swept.
+        sweep_steps: the most samples on each half of the way; 0: no sweep.
         speed_dt: seconds between time steps; None: without the speed metric.
-        compute_esdf: signed distance instead of a cost.
+        compute_esdf: compute the signed distance instead of a cost.
     """
     steps = whole_number("sweep_steps", int(first("sweep_steps", sweep_steps)), 0, _MOST_STEPS)
     return DistanceSettings(
@@ -60,14 +60,14 @@ def settings_of(
 
 @dataclass(frozen=True)
 class SphereCost:
-    """All of a query but the spheres.
+    """The parameters of a query except the spheres.
 
     Attributes:
-        client: the way to the worker.
-        world: what spheres may collide with.
-        settings: what a cost is.
+        client: the client that sends the query.
+        world: the obstacles.
+        settings: the definition of the cost.
         environments: (b,) the environment of each batch row; None: 0 for all.
-        return_loss: the gradient is multiplied by that of the output, instead of taking that to be 1.
+        return_loss: whether the gradient is multiplied by that of the output, which is otherwise taken to be 1.
     """
 
     client: Client
@@ -77,7 +77,7 @@ class SphereCost:
     return_loss: bool
 
     def forward(self, ctx: Any, spheres: torch.Tensor, buffers: CollisionBuffer) -> torch.Tensor:
-        """Fills the buffers and returns the costs in that of them; gradients are found only if spheres require them."""
+        """Fills the buffers and returns that of the costs; computes gradients only if the spheres require them."""
         buffers.check(spheres)
         with_gradient = spheres.requires_grad
         with curobo_refusals():
@@ -96,19 +96,19 @@ class SphereCost:
         buffers.write(cost, gradient)
         ctx.return_loss = self.return_loss
         if gradient is not None:
-            # A copy of its own: the buffer belongs to the caller, and to the next call.
+            # A copy, because the caller or the next call may overwrite the buffer.
             ctx.save_for_backward(gradient.to(spheres.device, spheres.dtype))
-        # The same memory, but another tensor: autograd would lead the costs of an earlier call here.
+        # The same memory in a new tensor: otherwise autograd would attach the costs of an earlier call to this node.
         return buffers.distance_buffer.detach()
 
 
 class SphereFunction(torch.autograd.Function):
-    """The backward pass of the functions whose first argument is the spheres and whose forward is `SphereCost`'s."""
+    """The backward pass of functions whose first argument is the spheres and whose forward pass is `SphereCost`'s."""
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradient of the spheres, and none of anything else."""
+        """Returns the gradient of the spheres, and None for all other arguments."""
         gradient: torch.Tensor = ctx.saved_tensors[0]
         if ctx.return_loss:
             gradient = gradient * upstream.to(gradient.device, gradient.dtype)[..., None]

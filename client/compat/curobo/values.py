@@ -1,4 +1,4 @@
-"""The plain values that code for cuRobo passes around. Objects with the same attributes do as well."""
+"""The plain values of code for cuRobo. Any objects with the same attributes work too."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _IDENTITY = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class TensorDeviceType:
-    """Where tensors are made, and of what type.
+    """The device and type of new tensors.
 
     Attributes:
-        device: of tensors that are made here; the first GPU if torch has one.
-        dtype: of these.
+        device: their device; by default the first GPU if torch has one.
+        dtype: their type.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cuda", 0) if torch.cuda.is_available() else _CPU)
     dtype: torch.dtype = torch.float32
 
     def to_device(self, value: Any) -> torch.Tensor:
-        """`value` as a tensor there."""
+        """Returns `value` as a tensor of this device and type."""
         return torch.as_tensor(value, device=self.device, dtype=self.dtype)
 
 
@@ -56,23 +56,23 @@ class Pose:
 
     @staticmethod
     def from_list(pose: Sequence[float], tensor_args: Any = None) -> Pose:
-        """From x y z qw qx qy qz."""
+        """Creates a pose from x y z qw qx qy qz."""
         device = getattr(tensor_args, "device", None)
         values = torch.as_tensor(pose, dtype=torch.float32, device=device)[None]
         return Pose(values[:, :3], values[:, 3:])
 
     def tolist(self) -> list[float]:
-        """X y z qw qx qy qz."""
+        """Returns x y z qw qx qy qz."""
         return pose_numbers("pose", self)
 
 
 @dataclass
 class Obstacle:
-    """What all obstacles have.
+    """The base class of obstacles.
 
     Attributes:
-        name: by which it is found.
-        pose: [7] of its frame, for boxes and grids that of the centre: x y z, quaternion w x y z; None: the identity.
+        name: its name, by which calls refer to it.
+        pose: [7] pose of its frame, for boxes and grids at the centre: x y z, quaternion w x y z; None: the identity.
     """
 
     name: str
@@ -115,8 +115,8 @@ class VoxelGrid(Obstacle):
         dims: [3] full edges, metres.
         voxel_size: edge of a voxel, metres.
         feature_tensor: a value for each voxel, x slowest; as an obstacle, signed distances, positive inside. Queries
-            notice when it is changed in place by torch, or replaced.
-        xyzr_tensor: [N, 4] centres in the world and radius, where it comes from a query.
+            use its present values, after changes in place by torch too.
+        xyzr_tensor: [N, 4] centres in the world and radius, if the grid is the result of a query.
         positive_inside: False: distances in feature_tensor are positive outside, as in cuRobo 0.8.
     """
 
@@ -135,7 +135,7 @@ class VoxelGrid(Obstacle):
 
 @dataclass
 class WorldConfig:
-    """Obstacles by kind; `blox` and what is neither cuboid, mesh nor grid is refused where it is loaded."""
+    """Obstacles by kind; a checker that loads it refuses all but cuboids, meshes and voxel grids."""
 
     sphere: Sequence[Any] = field(default_factory=list)
     cuboid: Sequence[Any] = field(default_factory=list)
@@ -147,7 +147,7 @@ class WorldConfig:
 
     @staticmethod
     def from_dict(data: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> WorldConfig:
-        """From what a world file of cuRobo holds: for each kind, attributes by name."""
+        """Creates a world from the content of a world file of cuRobo: for each kind, attributes by name."""
         kinds = {"cuboid": Cuboid, "mesh": Mesh, "voxel": VoxelGrid}
         unknown = sorted(set(data) - set(kinds))
         if unknown:
@@ -161,7 +161,7 @@ class WorldConfig:
 
 
 def pose_numbers(argument: str, pose: Any) -> list[float]:
-    """X y z qw qx qy qz from a pose, a list of these, or None for the identity."""
+    """Returns x y z qw qx qy qz of a pose or of a list of these numbers; None is the identity."""
     if pose is None:
         return list(_IDENTITY)
     if hasattr(pose, "position"):
@@ -177,7 +177,7 @@ def pose_numbers(argument: str, pose: Any) -> list[float]:
 
 
 def triangles(faces: Any) -> Array:
-    """[F, 3] from that, or from three numbers a triangle in a row."""
+    """Returns faces [F, 3], given as such or as a flat list of three numbers for each triangle."""
     array = to_numpy("faces", faces)
     if array.ndim != 1:
         return array

@@ -20,7 +20,7 @@ from lumigrad.client.settings.engines import GaussianSettings
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw
 from lumigrad.client.torch.remote import outside_graphs, run
 
-# The original draws nothing that is closer, scene units.
+# The original draws nothing that is closer than this, scene units.
 _NEAR = 0.2
 Semantics = Literal["inria_depth", "inria_exact"]
 Results = tuple[torch.Tensor, ...]
@@ -38,10 +38,10 @@ class GaussianRasterizer(torch.nn.Module):
         inverse_depth: bool = False,
         depth: bool = True,
     ) -> None:
-        """Takes settings; the worker is called by `forward` only.
+        """Stores the settings; only `forward` calls the worker.
 
         Args:
-            raster_settings: the camera and how to draw.
+            raster_settings: the camera and the rendering options.
             target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
             semantics: "inria_depth" for the gradients of the original's version with depth, its errors included;
                 "inria_exact" for true derivatives, also of the camera's matrices and position.
@@ -59,7 +59,7 @@ class GaussianRasterizer(torch.nn.Module):
             self._depths = ("inverse_depth",) if inverse_depth else ("depth", "transmittance")
 
     def markVisible(self, positions: torch.Tensor) -> torch.Tensor:
-        """Which of the positions [N, 3] are in front of the near plane: bool [N]."""
+        """Returns bool [N], which of the positions [N, 3] are beyond the near plane."""
         if positions.ndim != 2 or positions.shape[1] != 3:
             raise InvalidArgument.of("positions", f"expected shape [N, 3], got {list(positions.shape)}")
         with torch.no_grad():
@@ -82,13 +82,13 @@ class GaussianRasterizer(torch.nn.Module):
 
         Args:
             means3D: [N, 3] centres, world frame, scene units.
-            means2D: [N, 3], whose values do not matter: it gets the gradient of the projected centres, in normalised
-                device coordinates, z 0. May be None.
+            means2D: [N, 3] or None; its values have no effect, but it gets the gradient of the projected centres, in
+                normalised device coordinates, z 0.
             opacities: [N, 1] or [N] in [0, 1], with any axes of 1.
             shs: [N, K, 3] coefficients of spherical harmonics.
             colors_precomp: [N, 3] instead of shs.
             scales: [N, 3] standard deviations, scene units.
-            rotations: [N, 4] quaternions (w, x, y, z), used as they are: normalise them.
+            rotations: [N, 4] quaternions (w, x, y, z), which the caller has to normalise.
             cov3D_precomp: [N, 6] xx xy xz yy yz zz, instead of scales and rotations.
 
         Returns:

@@ -15,7 +15,7 @@ from lumigrad.client.torch.remote import on_host
 
 
 class GaussianRasterizationSettings(NamedTuple):
-    """The camera and how to draw.
+    """The camera and the rendering options.
 
     Attributes:
         image_height: pixels.
@@ -28,9 +28,9 @@ class GaussianRasterizationSettings(NamedTuple):
         projmatrix: [4, 4] world to normalised device coordinates, for row vectors; float64 is kept.
         sh_degree: degree of the spherical harmonics in use.
         campos: [3] the eye, world frame, scene units.
-        prefiltered: accepted; the original skips a test of visibility if it is set, with the same pictures.
-        debug: accepted; errors are explained in any case.
-        antialiasing: scale opacities by what the blur took from the area of each Gaussian; of newer originals.
+        prefiltered: accepted, without effect; in the original it skips a test of visibility, with the same pictures.
+        debug: accepted, without effect; errors are explained in any case.
+        antialiasing: reduce opacities as far as the blur enlarges each Gaussian; newer originals have it.
     """
 
     image_height: int
@@ -77,13 +77,13 @@ def inria_refusals() -> AbstractContextManager[None]:
 def inria_inputs(
     settings: GaussianRasterizationSettings, camera_gradients: bool, scene: Mapping[str, torch.Tensor | None]
 ) -> dict[str, torch.Tensor | None]:
-    """Tensors by the names of `INPUTS`, on the CPU.
+    """Returns tensors by the names of `INPUTS`, on the CPU.
 
     Args:
-        settings: has the camera and the background; one number is the background of all channels.
-        camera_gradients: whether the camera gets gradients, which in the original it does not.
-        scene: all of the scene's tensors by those names. Axes of 1 of opacities are left out, and harmonics cut to the
-            degree in use.
+        settings: the camera and the background; a single number is the background of all channels.
+        camera_gradients: whether the camera gets gradients, which it does not in the original.
+        scene: all of the scene's tensors by those names. Axes of length 1 of opacities are removed, and harmonics are
+            cut to the degree in use.
     """
     _check_alternatives(scene)
     inputs: dict[str, torch.Tensor | None] = dict.fromkeys(INPUTS)
@@ -102,13 +102,13 @@ def inria_inputs(
 def centres_of(
     means2D: torch.Tensor | None, count: int, settings: GaussianRasterizationSettings
 ) -> torch.Tensor | None:
-    """[1, N, 2] in pixels, made from `means2D` such that it gets its gradient in normalised device coordinates."""
+    """Returns [1, N, 2], `means2D` scaled to pixels, so that it gets gradients in normalised device coordinates."""
     if means2D is None:
         return None
     tensor = on_host("means2D", means2D)
     if tensor.ndim != 2 or len(tensor) != count or tensor.shape[1] < 2:
         raise InvalidArgument.of("means2D", f"expected shape [{count}, 3], got {list(tensor.shape)}")
-    # Two units span the picture.
+    # A picture spans two units of normalised device coordinates.
     pixels = tensor.new_tensor([0.5 * settings.image_width, 0.5 * settings.image_height])
     return (tensor[:, :2] * pixels)[None]
 
@@ -127,7 +127,7 @@ def _check_alternatives(scene: Mapping[str, Any]) -> None:
 
 
 def _row(tensor: torch.Tensor) -> torch.Tensor:
-    """A vector, if all axes but one are 1; other tensors as they are."""
+    """Returns a tensor as a vector if all axes but one have length 1, and other tensors unchanged."""
     return tensor.reshape(-1) if tensor.numel() in tensor.shape else tensor
 
 
@@ -135,7 +135,7 @@ def _background(bg: Any, channels: int) -> torch.Tensor:
     tensor = on_host("raster_settings.bg", bg)
     if tensor.ndim:
         return _row(tensor)
-    # gsplat's wrapper of the original cuts one number out of backgrounds [C, 3], and means the colour it begins.
+    # gsplat's wrapper of the original passes only the first number of a camera's colour, for backgrounds [C, 3].
     whole = bg._base if isinstance(bg, torch.Tensor) else None
     if whole is not None and not (whole == bg).all():
         raise InvalidArgument.of(
@@ -147,5 +147,5 @@ def _background(bg: Any, channels: int) -> torch.Tensor:
 
 
 def _active(shs: torch.Tensor | None, degree: int) -> torch.Tensor | None:
-    """The coefficients in use; the others need not travel."""
+    """Returns the coefficients in use; the others are not sent."""
     return shs if shs is None or shs.ndim != 3 else shs[:, : (degree + 1) ** 2]

@@ -1,4 +1,4 @@
-"""gsplat's `meta`: intermediate results, computed when they are read."""
+"""gsplat's `meta`: intermediate results, some of which are computed when they are read."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ _LARGEST_EXTENT = 3.33
 
 @dataclass(frozen=True)
 class Projected:
-    """M Gaussians in pictures, pixels.
+    """M Gaussians projected to pictures, pixels.
 
     Attributes:
-        images: int64 [M] the number of the picture that each is in.
+        images: int64 [M] the number of each Gaussian's picture.
         means2d: [M, 2] centres.
         radii: [M, 2] half extents; 0 for those that are culled.
         conics: [M, 3] inverse covariances (xx, xy, yy).
         opacities: [M].
-        depths: [M] by which they are sorted.
+        depths: [M] depths, by which they are sorted.
     """
 
     images: torch.Tensor
@@ -74,13 +74,13 @@ class Projected:
 
 @dataclass(frozen=True)
 class Intersections:
-    """Gaussians in tiles, sorted by picture, tile and depth.
+    """Pairs of tiles and Gaussians, sorted by picture, tile and depth.
 
     Attributes:
-        tiles_per_gauss: int32 [M] the number of tiles that each touches.
+        tiles_per_gauss: int32 [M] the number of tiles that each Gaussian touches.
         isect_ids: int64 [L] picture, tile and bits of the depth.
         flatten_ids: int32 [L] the index of the Gaussian.
-        offsets: int32 [I, tile rows, tile columns] where the list of each tile begins.
+        offsets: int32 [I, tile rows, tile columns] the index at which the list of each tile begins.
     """
 
     tiles_per_gauss: torch.Tensor
@@ -120,13 +120,13 @@ def intersect(projected: Projected, images: int, tile_size: int, tile_width: int
 
 
 def _levels(projected: Projected) -> torch.Tensor:
-    """[M] the quadratic form at the border of the ellipse; negative if there is no ellipse."""
+    """Returns [M], the quadratic form at the border of the ellipse; negative if there is no ellipse."""
     levels = 2.0 * torch.log((255.0 * projected.opacities).clamp_min(math.exp(-1.0)))
     return levels.clamp_max(_LARGEST_EXTENT**2)
 
 
 def _rows(projected: Projected, tile_size: int, tile_height: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[R] Gaussian and row of tiles, for each row that the box around an ellipse touches."""
+    """Returns [R] Gaussians and rows of tiles, one for each row that the box around an ellipse touches."""
     xx, xy, yy = projected.conics.unbind(-1)
     seen = (projected.radii > 0).all(dim=-1) & (_levels(projected) >= 0)
     determinants = torch.where(seen, xx * yy - xy * xy, 1.0).clamp_min(torch.finfo(torch.float32).tiny)
@@ -142,7 +142,7 @@ def _rows(projected: Projected, tile_size: int, tile_height: int) -> tuple[torch
 def _columns(
     projected: Projected, gaussian: torch.Tensor, row: torch.Tensor, tile_size: int, tile_width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[R] the first column of tiles that an ellipse touches within a row of tiles, and the one after the last."""
+    """Returns [R], the first column that an ellipse touches within a row of tiles, and the one after the last."""
     xx, xy, yy = projected.conics[gaussian].double().unbind(-1)
     level = _levels(projected)[gaussian].double().clamp_min(0)
     x, y = projected.means2d[gaussian].double().unbind(-1)
@@ -162,17 +162,17 @@ def _columns(
 
 
 def _positions(counts: torch.Tensor) -> torch.Tensor:
-    """0, 1, … counts[0] - 1, 0, 1, … counts[1] - 1, …."""
+    """Returns 0, 1, … counts[0] - 1, 0, 1, … counts[1] - 1, …."""
     begins = torch.cumsum(counts, 0) - counts
     return torch.arange(int(counts.sum()), device=counts.device) - torch.repeat_interleave(begins, counts)
 
 
-# Names in the contract, and in gsplat.
+# Names in the contract, and those in gsplat.
 _WITHOUT_GRADIENT = {"depths": "depths", "conics": "conics", "projected_opacities": "opacities"}
 
 
 def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int) -> Meta:
-    """The dictionary `meta` of intermediate results, [.., C, N, ...] or packed [nnz, ...].
+    """Returns the dictionary `meta` of intermediate results, [.., C, N, ...] or packed [nnz, ...].
 
     Args:
         rendering: a finished rendering with all outputs per Gaussian.
@@ -212,7 +212,7 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
 
 
 def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch.Tensor:
-    """The array; backward through it raises an error, since it has a gradient in gsplat."""
+    """Returns the array; backward through it raises an error, because in gsplat it has a gradient."""
     sources = [tensors.inputs[name] for name in (*PROJECTED, "opacities")]
     differentiable = [tensor for tensor in sources if tensor is not None and tensor.requires_grad]
     if not (torch.is_grad_enabled() and differentiable):
@@ -222,7 +222,7 @@ def _without_gradient(array: torch.Tensor, key: str, tensors: Prepared) -> torch
 
 
 def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
-    """The scene, camera and Gaussian of each packed row; None for each if results are not packed."""
+    """Returns the scene, camera and Gaussian of each packed row, or None for each if results are not packed."""
     names = ("batch_ids", "camera_ids", "gaussian_ids")
     if layout.visible is None:
         return dict.fromkeys(names)
@@ -232,7 +232,7 @@ def _ids(layout: Layout, tensors: Prepared) -> dict[str, torch.Tensor | None]:
 
 
 def _projected(arrays: dict[str, torch.Tensor], layout: Layout) -> tuple[Projected, int]:
-    """The Gaussians of all pictures in one list, and the number of pictures."""
+    """Returns the Gaussians of all pictures in one list, and the number of pictures."""
     axes = 1 if layout.visible is not None else len(layout.shape)
     flat = {name: array.reshape(-1, *array.shape[axes:]) for name, array in arrays.items()}
     rows = torch.arange(len(flat["depths"])) if layout.visible is None else layout.visible

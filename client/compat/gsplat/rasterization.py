@@ -97,7 +97,7 @@ def rasterization(
         eps2d: blur in the picture, pixels squared.
         sh_degree: degree in use; None: colors are channels, not coefficients.
         packed: intermediate results hold visible Gaussians only, [nnz, ...].
-        tile_size: of the lists of tiles in the third result, pixels; None: 16. Pictures do not depend on it.
+        tile_size: edge of the tiles in the third result, pixels; None: 16. Pictures do not depend on it.
         backgrounds: [.., C, D]; None: 0.
         render_mode: "RGB", "D" (accumulated depth), "ED" (expected depth), "RGB+D" or "RGB+ED".
         sparse_grad: with `packed`: gradients of means, quats and scales are COO tensors.
@@ -112,7 +112,7 @@ def rasterization(
         with_eval3d: must be False.
         return_normals: must be False.
         global_z_order: must be True.
-        rays: must be None, as all that follow but the last.
+        rays: must be None, like all arguments after it except target.
         radial_coeffs: see rays.
         tangential_coeffs: see rays.
         thin_prism_coeffs: see rays.

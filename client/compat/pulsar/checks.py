@@ -25,7 +25,7 @@ MAX_USHORT = 65535
 MAX_GRAD_SPHERES = 128
 
 
-# What a part of a path in the request, or the client's own argument, is called here, and its number in the original.
+# The argument's name and number in the original, by a part of the path in the request or by the client's own argument.
 _ARGUMENTS = {
     "positions": ("vert_pos", 1),
     "colors": ("vert_col", 2),
@@ -45,7 +45,7 @@ class PulsarArgumentError(InvalidArgument, RuntimeError):
 
     @classmethod
     def at(cls, number: int, name: str, description: str) -> PulsarArgumentError:
-        """Argument `number` is wrong."""
+        """Creates the error for argument `number`."""
         return cls.of(name, f"invalid argument {number}: {description}")
 
 
@@ -60,7 +60,7 @@ _EPS32 = np.float32(EPS)
 
 @dataclass(frozen=True)
 class RendererLimits:
-    """What the constructor fixes; attributes are named as those of the original's native renderer."""
+    """The constructor's arguments; attributes are named like those of the original's native renderer."""
 
     width: int
     height: int
@@ -113,19 +113,19 @@ class ForwardArguments:
 
     @property
     def focal_lengths(self) -> torch.Tensor:
-        """Scene units, one per camera."""
+        """The focal length of each camera, scene units."""
         return self.cam_params.detach()[..., 9 if self.cam_params.shape[-1] in (11, 13) else 6].reshape(-1)
 
     @property
     def effective_min_depth(self) -> float:
-        """The near end of the depth range: 0 means just behind the film of the longest camera of the batch."""
+        """The near end of the depth range; for min_depth 0 just behind the film of the largest focal length."""
         if self.min_depth != 0.0:
             return self.min_depth
         return float(np.float32(self.focal_lengths.max().item()) + np.float32(2e-6))
 
 
 def check_cam_params(cam_params: torch.Tensor) -> None:
-    """The layout of cam_params, an assertion in the original."""
+    """Raises AssertionError, as the original does, unless cam_params has a known layout."""
     if cam_params.ndim not in (1, 2) or cam_params.shape[-1] not in PULSAR_LENGTHS:
         raise AssertionError(
             f"cam_params: expected 8, 10, 11 or 13 values per camera, [B, …] or without B, got shape "
@@ -135,7 +135,7 @@ def check_cam_params(cam_params: torch.Tensor) -> None:
 
 def check_forward(arguments: ForwardArguments, limits: RendererLimits, device: torch.device) -> None:
     """Raises PulsarArgumentError for the first argument that Pulsar would refuse."""
-    # Lazily: what is looked at later relies on what was found right before.
+    # The checks run lazily, because each relies on those before it.
     problems = chain(
         _batch_problems(arguments),
         _size_problems(arguments, limits),
@@ -160,7 +160,7 @@ def _batch_problems(arguments: ForwardArguments) -> Iterator[Problem]:
     if batch == [0]:
         yield 1, "vert_pos", "a batch of at least 1", list(points.shape)
     for number, name, tensor, dimensions, names in _tensors(arguments):
-        # A single camera may have its batch axis of 1 although the points have none.
+        # A single camera may have a batch axis of length 1 although the points have none.
         leading = list(tensor.shape[:-dimensions]) if tensor.ndim >= dimensions else None
         if leading != batch and not (name == "cam_params" and leading == [1] and not batch):
             shape = ", ".join([*map(str, batch), names])
@@ -195,7 +195,7 @@ def _type_problems(arguments: ForwardArguments) -> Iterator[Problem]:
 
 
 def _tensors(arguments: ForwardArguments) -> Iterator[tuple[int, str, torch.Tensor, int, str]]:
-    """Number, name, value, and the count and names of the axes behind those of the batch."""
+    """Yields number, name, tensor, and the count and names of the axes after those of the batch."""
     yield 1, "vert_pos", arguments.vert_pos, 2, "N, 3"
     yield 2, "vert_col", arguments.vert_col, 2, "N, K"
     yield 3, "vert_rad", arguments.vert_rad, 1, "N"
@@ -253,7 +253,7 @@ _given: set[str] = set()
 
 
 def on_forward(arguments: ForwardArguments) -> None:
-    """About camera parameters and the depth range; shown at the line that called the module."""
+    """Warns of camera parameters and depth ranges that work badly, at the line that called the module."""
     if arguments.cam_params.shape[-1] in (8, 10) and arguments.cam_params.requires_grad and _first("axis-angle"):
         warnings.warn(
             "cam_params hold an axis-angle rotation and require a gradient; axis-angle is discontinuous, so optimise "
@@ -270,7 +270,7 @@ def on_forward(arguments: ForwardArguments) -> None:
 
 
 def on_backward(wanted: Sequence[str], gamma: float) -> None:
-    """About gradients of the geometry."""
+    """Warns of gradients of the geometry that are practically zero."""
     if gamma < 1e-3 and {"positions", "radii", "cameras"} & set(wanted) and _first("gamma"):
         warnings.warn(
             f"gamma is {gamma:g}: below 1e-3, gradients of positions, radii and cameras are practically zero; use a "
@@ -280,7 +280,7 @@ def on_backward(wanted: Sequence[str], gamma: float) -> None:
 
 
 def _to_caller() -> int:
-    """The stack level, for `on_forward`, of the module's caller: beyond the frames of torch and of this package."""
+    """Returns the stack level of the module's caller for `on_forward`, above the frames of torch and this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "lumigrad"):
         level, frame = level + 1, frame.f_back
@@ -288,7 +288,7 @@ def _to_caller() -> int:
 
 
 def _first(kind: str) -> bool:
-    """Whether this kind of warning has not been given yet; now it has."""
+    """Returns whether this is the first warning of its kind, and records it."""
     is_first = kind not in _given
     _given.add(kind)
     return is_first

@@ -1,4 +1,4 @@
-"""Camera parameters -> the vectors that span the picture, differentiably."""
+"""Converts camera parameters to the vectors that span the picture, differentiably."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Vectors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 def camera_vectors(
     cam_params: torch.Tensor, width: int, height: int, orthogonal: bool, right_handed: bool, first_r_then_t: bool
 ) -> Vectors:
-    """The camera in world coordinates, scene units.
+    """Returns the camera in world coordinates, scene units.
 
     Args:
         cam_params: [B, 8 | 10 | 11 | 13] or without B, as `Renderer.forward` takes them.
@@ -24,8 +24,8 @@ def camera_vectors(
 
     Returns:
         The eye [B, 3], the centre of the first pixel [B, 3], the steps to the next pixel in x [B, 3] and in y [B, 3],
-        the focal length [B, 1], and the offset of the principal point, pixels, int32 [B, 2]; without B if it was not
-        there.
+        the focal length [B, 1], and the offset of the principal point, pixels, int32 [B, 2]; without B if cam_params
+        had none.
     """
     check_cam_params(cam_params)
     count = 6 if cam_params.shape[-1] in (11, 13) else 3
@@ -44,7 +44,7 @@ def camera_vectors(
 
 
 def _from_six(vectors: torch.Tensor) -> torch.Tensor:
-    """Rows from two vectors [.., 6]: the first, what is orthogonal to it of the second, and their cross product."""
+    """Returns rotations from two vectors [.., 6]: their rows are both, orthonormalised, and their cross product."""
     normalize = torch.nn.functional.normalize
     first = normalize(vectors[..., :3], dim=-1)
     second = vectors[..., 3:]
@@ -53,7 +53,7 @@ def _from_six(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _from_axis_angle(vectors: torch.Tensor) -> torch.Tensor:
-    """Rotations about [.., 3] by their lengths, radians."""
+    """Returns the rotations about the axes [.., 3] by their lengths, radians."""
     x, y, z = vectors.unbind(-1)
     zero = torch.zeros_like(x)
     generator = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1)

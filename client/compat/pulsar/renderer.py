@@ -54,7 +54,7 @@ class Renderer(torch.nn.Module):
         *,
         target: str | None = None,
     ) -> None:
-        """Checks the arguments; the worker is called by `forward` only.
+        """Checks the arguments; only `forward` calls the worker.
 
         Args:
             width: picture width, pixels, > 1.
@@ -68,14 +68,14 @@ class Renderer(torch.nn.Module):
             target: the worker's address; None: LUMIGRAD_TARGET, else localhost:50051.
         """
         super().__init__()
-        # Named as in the original: PyTorch3D's PulsarPointsRenderer reads it.
+        # The original's name, because PyTorch3D's PulsarPointsRenderer reads this attribute.
         self._renderer = RendererLimits(
             width, height, max_num_balls, orthogonal_projection, right_handed_system, background_normalized_depth,
             n_channels, n_track,
         )  # fmt: skip
         self._renderer.check()
         self._target = target
-        # Says where the module is: inputs must be there, results will be.
+        # Its device is the module's: inputs must be on it, and results are.
         self.register_buffer("device_tracker", torch.zeros(1))
 
     def extra_repr(self) -> str:
@@ -130,7 +130,7 @@ class Renderer(torch.nn.Module):
             also [B, H, W, 3 + 2 n_track] or without B.
         """
         check_cam_params(cam_params)
-        # 0-d tensors convert.
+        # Tensors with one element are converted to numbers too.
         arguments = ForwardArguments(
             vert_pos, vert_col, vert_rad, cam_params, float(gamma), float(max_depth), float(min_depth), bg_col, opacity,
             float(percent_allowed_difference), int(max_n_hits), int(mode),
@@ -141,7 +141,7 @@ class Renderer(torch.nn.Module):
             call = self._call(arguments, return_forward_info, first_R_then_T)
             results = [compute(call, element) for element in _elements(arguments)]
         if mode == 1:
-            # As in the original.
+            # The original raises this error too.
             error = ValueError("mode 1 counts hits, which has no gradient; render with mode=0 for backward")
             images = [
                 refuse_backward(result["hits"][..., None].float(), _inputs(arguments), error) for result in results
@@ -153,13 +153,13 @@ class Renderer(torch.nn.Module):
             return image
         if mode == 1:
             return image, None
-        # As integers: the ids among the floats are bit patterns.
+        # Joined as integers, because the ids among the floats are bit patterns.
         info = self._joined([result["info"].view(torch.int32) for result in results], arguments.batched)
         return image, info.view(torch.float32)
 
     @staticmethod
     def sphere_ids_from_result_info_nograd(result_info: torch.Tensor) -> torch.Tensor:
-        """The ids of the tracked spheres, closest first, -1 for none.
+        """Returns the ids of the tracked spheres, closest first, -1 for none.
 
         Args:
             result_info: [B, H, W, 3 + 2 T] or [H, W, 3 + 2 T] forward info.
@@ -168,12 +168,12 @@ class Renderer(torch.nn.Module):
             int32 [B, H, W, T]; B is 1 for an input without it.
         """
         info = result_info[None] if result_info.ndim == 3 else result_info
-        # As integers first: arithmetic on the floats could change the bits that the ids are.
+        # Converted to integers first, because arithmetic on floats could change the bits of the ids.
         return info.detach().view(torch.int32)[..., 3::2].contiguous()
 
     @staticmethod
     def depth_map_from_result_info_nograd(result_info: torch.Tensor) -> torch.Tensor:
-        """Depth of the closest sphere, scene units, -1 for none: [..., H, W] from forward info [..., H, W, 3 + 2 T]."""
+        """Returns [..., H, W], the depth of the closest sphere, scene units, -1 for none, from the forward info."""
         return result_info.detach()[..., 4]
 
     @staticmethod
@@ -185,12 +185,12 @@ class Renderer(torch.nn.Module):
         right_handed: bool,
         first_R_then_T: bool = False,
     ) -> Vectors:
-        """The camera in world coordinates; see `camera_vectors`."""
+        """Returns the camera in world coordinates; see `camera_vectors`."""
         return camera_vectors(cam_params, width, height, orthogonal, right_handed, first_R_then_T)
 
     def _call(self, arguments: ForwardArguments, with_info: bool, first_r_then_t: bool) -> _Call:
         limits = self._renderer
-        # float32 rounds values close to 1 up to it, and 1 is refused.
+        # float32 rounds values close to 1 up to 1, which the worker refuses.
         allowed = min(np.float32(arguments.percent_allowed_difference), np.float32(1.0) - np.float32(EPS))
         settings = SphereSettings(
             gamma=arguments.gamma,
@@ -222,12 +222,12 @@ class Renderer(torch.nn.Module):
 
 
 class _Call(SphereCall):
-    """Warns of gradients that will be of little use."""
+    """A call that warns of gradients that are practically zero."""
 
     def gradients(
         self, result: Frame, upstream: Mapping[str, Any], wanted: tuple[str, ...], release: bool
     ) -> Mapping[str, Array]:
-        """As of any call."""
+        """Returns the gradients of a rendered frame, as `SphereCall.gradients` does."""
         on_backward(wanted, self.settings.gamma)
         return super().gradients(result, upstream, wanted, release)
 
@@ -245,7 +245,7 @@ def _elements(arguments: ForwardArguments) -> list[dict[str, torch.Tensor | None
         "radii": arguments.vert_rad,
         "opacities": arguments.opacity,
     }
-    # A batch axis of 1 where there is none.
+    # Inputs without a batch axis get one of length 1.
     host = {name: tensor.cpu() for name, tensor in points.items() if tensor is not None}
     cameras = arguments.cam_params.cpu()
     if not arguments.batched:

@@ -53,7 +53,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Viewer]:
     with connect(arguments) as client, ExitStack() as stack:
         stored = None if read is None else client.put(read[0])
         viewer = stack.enter_context(Viewer(arguments.host, arguments.port, first))
-        viewer.say(_title(arguments), _facts(client, read and read[0], world, robot))
+        viewer.show_headline(_title(arguments), _facts(client, read and read[0], world, robot))
         if world is not None:
             show_world(viewer.server, world)
             if robot is not None and trajectory is not None:

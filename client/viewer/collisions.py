@@ -127,7 +127,7 @@ class SphereView:
 
 
 def colors_of(clearances: Float64, span: float) -> Levels:
-    """[S, 3] the legend's colours for distances [S], metres."""
+    """Returns [S, 3], the legend's colours for distances [S], metres."""
     return DISTANCES.levels(np.clip(clearances / span, -1.0, 1.0) / 2 + 0.5)
 
 
@@ -140,7 +140,7 @@ class Collisions:
     """The robot and its pose, shared by all browsers.
 
     Attributes:
-        clearances: [S] of the last measured pose, metres; None: none yet.
+        clearances: [S] distances at the last measured pose, metres; None before the first measurement.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Collisions:
         self._links = [link for link, is_on in zip(robot.sphere_links, self._are_on, strict=True) if is_on]
         self._spheres = SphereView(server, first[self._are_on])
         self.clearances: Float64 | None = None
-        self._latest = Latest[Float64](self._ask)
+        self._latest = Latest[Float64](self._measure)
         self._legend = server.gui.add_html("")
         self._answer = server.gui.add_html("")
         self._span = server.gui.add_slider("colours up to, m", *_SPANS_M, 0.01, _SPAN_M)
@@ -175,7 +175,7 @@ class Collisions:
         """Stops measuring."""
         self._latest.close()
 
-    def _ask(self, q: Float64) -> None:
+    def _measure(self, q: Float64) -> None:
         spheres = self._robot.spheres(q)[self._are_on]
         try:
             found = self._client.query(self._stored, spheres, outputs=_OUTPUTS)
@@ -188,10 +188,10 @@ class Collisions:
         clearances = found.distance.astype(np.float64) - spheres[:, 3]
         self._spheres.move(spheres)
         self._spheres.paint(clearances, self._span.value)
-        self._say(found, clearances, spheres)
+        self._show_answer(found, clearances, spheres)
         self.clearances = clearances
 
-    def _say(self, found: Distances, clearances: Float64, spheres: Float64) -> None:
+    def _show_answer(self, found: Distances, clearances: Float64, spheres: Float64) -> None:
         span = self._span.value
         marks = [f"{share * span:+.3g} m" if share else "0" for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
         legend = DISTANCES.legend("distance of a sphere's surface to the closest obstacle", marks)
@@ -209,7 +209,7 @@ class Collisions:
         if touching:
             text = f"{touching} of {len(clearances)} spheres collide; deepest: {pair}, {-1000 * clearance:.1f} mm"
         kernel_ms, round_trip_ms = found.timings.kernel_ms, found.timings.round_trip_ms
-        cost = f"asked in {round_trip_ms:.1f} ms, kernels {kernel_ms:.2f} ms"
+        cost = f"answered in {round_trip_ms:.1f} ms, kernels {kernel_ms:.2f} ms"
         self._answer.content = _line(text, is_bad=touching > 0) + _line(cost, is_bad=False)
         surface = spheres[closest, :3] - spheres[closest, 3] * found.normal[closest]
         self._spheres.mark(surface, found.closest[closest])

@@ -24,7 +24,6 @@ class Lens:
         wxyz: camera to world, a unit quaternion.
         position: world, scene units.
         fov: vertical field of view, radians.
-
         aspect: width of the window divided by its height.
     """
 
@@ -34,7 +33,7 @@ class Lens:
     aspect: float
 
     def camera(self, width: int, height: int) -> Camera:
-        """The camera of the window's view, for an image of any size."""
+        """Returns the camera of the window's view, for an image of any size."""
         matrix = matrix_of("camera", (*self.position, *self.wxyz))
         rotation = matrix[:3, :3].T
         tangent = math.tan(self.fov / 2)
@@ -48,7 +47,7 @@ class Viewpoint:
 
     Attributes:
         position: [3] world, scene units.
-        look_at: [3] the point it orbits, on its axis.
+        look_at: [3] the point that it orbits, on its optical axis.
         up: [3] the up direction of its image, a unit vector.
         fov: vertical field of view, radians.
         aspect: width of its image divided by the height.
@@ -64,7 +63,7 @@ class Viewpoint:
 
     @staticmethod
     def of(camera: Camera, center: Float64) -> Viewpoint:
-        """The viewpoint of a camera; its distance to `look_at` is that of the scene's centre, if that is in front."""
+        """Returns the viewpoint of a camera; `look_at` is as far away as the scene's centre, if that is in front."""
         model = camera.model
         if not isinstance(model, OpenCVModel):
             raise InvalidArgument.of("camera", f"expected OpenCV's, got {type(model).__name__}; give eye and target")
@@ -81,7 +80,7 @@ class Viewpoint:
         )
 
 
-# The size of frusta, relative to the distance to what they look at.
+# The size and line width of frusta, relative to the cameras' median distance to the points that they look at.
 _SIZE, _LINE = 0.06, 0.0015
 _COLOR = (255, 176, 59)
 

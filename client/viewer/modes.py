@@ -42,7 +42,7 @@ class ColorScale:
         self._table: Levels = np.rint(255.0 * np.stack(channels, axis=-1)).astype(np.uint8)
 
     def levels(self, fractions: npt.NDArray[Any]) -> Levels:
-        """[..., 3] colours of numbers [...]."""
+        """Returns [..., 3], the colours of numbers [...]."""
         places = fractions * np.float32(_ENTRIES - 1)
         # `fmax` returns the number for NaN and a number; `maximum` would return NaN.
         inside = np.fmin(np.fmax(places, 0), _ENTRIES - 1).astype(np.int16)
@@ -50,7 +50,7 @@ class ColorScale:
         return table
 
     def legend(self, title: str, marks: Sequence[str]) -> str:
-        """HTML: a bar with evenly spaced marks below it."""
+        """Returns HTML: a bar with evenly spaced marks below it."""
         steps = ", ".join(
             f"rgb({', '.join(str(round(255 * value)) for value in stop)}) {100 * place:.1f}%"
             for stop, place in zip(self._stops, self._places, strict=True)
@@ -92,7 +92,7 @@ DISTANCES = ColorScale(
 )
 
 
-# The fraction of an image's depths ignored at either end of the range.
+# The percentiles of an image's depths that the range begins and ends with.
 _NEAREST_PERCENTILE, _FARTHEST_PERCENTILE = 1.0, 99.0
 _VISIBLE = 127
 _PALETTE_SIZE = 4096
@@ -102,10 +102,10 @@ _SCATTER = 1597
 
 @dataclass(frozen=True)
 class Look:
-    """The other choices in the panel.
+    """The choices in the panel other than the mode.
 
     Attributes:
-        background: [3] 0 to 1.
+        background: [3] colour, 0 to 1.
         depths: nearest and farthest depth shown, scene units; None: the range of the last sharp image.
     """
 
@@ -128,10 +128,10 @@ class Mode(ABC):
 
     @abstractmethod
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """A JPEG."""
+        """Returns the frame as a JPEG."""
 
     def legend(self) -> str:
-        """HTML; empty: no legend."""
+        """Returns the legend as HTML; empty if there is none."""
         return ""
 
 
@@ -142,7 +142,7 @@ class ColorMode(Mode):
     formats: ImageFormats = MappingProxyType({"color": "jpeg"})
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """The worker's file, unchanged."""
+        """Returns the worker's file unchanged."""
         file = frame.encoded["color"]
         assert isinstance(file, bytes)
         return file
@@ -162,7 +162,7 @@ class DepthMode(Mode):
         self._shown = (0.0, 1.0)
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """Colours of depths, blended by opacity."""
+        """Returns the colours of depths, blended with the background by opacity."""
         depth, alpha = frame[self._output], frame.alpha
         if look.depths is None and (is_sharp or self._seen is None):
             self._seen = _range_of(depth, alpha)
@@ -175,7 +175,7 @@ class DepthMode(Mode):
         return jpeg_of(blended.astype(np.uint8), is_sharp=is_sharp)
 
     def legend(self) -> str:
-        """The range of the last image."""
+        """Returns the legend of the last image's range."""
         low, high = self._shown
         marks = [f"{low + share * (high - low):.4g}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
         return DEPTHS.legend("depth, scene units", marks)
@@ -188,7 +188,7 @@ class AlphaMode(Mode):
     formats: ImageFormats = MappingProxyType({"alpha": "uint8"})
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """The opacity in grey."""
+        """Returns the opacity in grey."""
         return jpeg_of(frame.alpha, is_sharp=is_sharp)
 
 
@@ -205,7 +205,7 @@ class IdsMode(Mode):
         self._palette = np.rint(255 * colors).astype(np.uint8)
 
     def file(self, frame: Frame, look: Look, *, is_sharp: bool) -> bytes:
-        """Colours of ids over the background."""
+        """Returns the colours of ids over the background."""
         ids = frame.sphere_ids[..., 0]
         colors = self._palette[ids.astype(np.int64) * _SCATTER % _PALETTE_SIZE]
         background = np.rint(255.0 * np.asarray(look.background)).astype(np.uint8)
@@ -213,14 +213,14 @@ class IdsMode(Mode):
 
 
 def modes_of(scene: Spheres | Gaussians) -> tuple[Mode, ...]:
-    """The modes for a scene, the default first."""
+    """Returns the modes for a scene, the default first."""
     if isinstance(scene, Gaussians):
         return (ColorMode(), DepthMode("expected_depth"), AlphaMode())
     return (ColorMode(), DepthMode("depth"), AlphaMode(), IdsMode())
 
 
 def _range_of(depth: Array, alpha: Array) -> tuple[float, float] | None:
-    """The range of visible depths; None: nothing is visible."""
+    """Returns the range of visible depths; None if nothing is visible."""
     seen = depth[(alpha > _VISIBLE) & (depth > 0.0) & np.isfinite(depth)]
     if not seen.size:
         return None

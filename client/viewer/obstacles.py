@@ -10,8 +10,8 @@ from lumigrad.client.values.rotations import rotated
 from lumigrad.client.values.world import Cuboid, Obstacle, World
 
 _COLOR = (126, 132, 144)
-# A total of about pi shows colours unchanged; more would wash out those of distances. viser's default lights are
-# brighter, and their shadows and reflections take seconds without a graphics card.
+# Lights that add up to about pi show colours unchanged; brighter ones would wash out the colours of distances. viser's
+# default lights are brighter, and their shadows and reflections take seconds without a graphics card.
 _AMBIENT, _LAMP, _FILL = 1.2, 2.0, 0.6
 _CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
 
@@ -42,7 +42,7 @@ def show_world(server: viser.ViserServer, world: World) -> None:
 
 
 def corners(world: World) -> Float64:
-    """[N, 3] corner points of the obstacles, metres."""
+    """Returns [N, 3], the corners of the obstacles' bounding boxes, metres."""
     found = [np.zeros((0, 3))]
     for obstacle in world.obstacles:
         points = _points(obstacle)

@@ -30,9 +30,9 @@ class View:
     Attributes:
         lens: the browser's camera.
         size: width and height of the sharp picture, pixels.
-        mode: the label of one of the painter's.
-        look: what else was chosen.
-        is_solid: the browser draws objects that mix with the scene.
+        mode: the label of one of the painter's modes.
+        look: the other choices in the panel.
+        is_solid: whether the browser draws objects that mix with the scene.
     """
 
     lens: Lens
@@ -77,7 +77,7 @@ class Painter:
         return Picture(file, depths, frame.timings)
 
     def _along_axis(self, frame: Frame, name: str, lens: Lens) -> Array:
-        """[H, W] depths along the view direction; those of spheres are along the rays."""
+        """Returns [H, W], depths along the view direction; the worker's depths of spheres are along the rays."""
         depth = frame[name]
         if self._is_gaussians:
             return depth

@@ -21,7 +21,7 @@ from lumigrad.client.viewer.modes import Look
 from lumigrad.client.viewer.picture import Picture
 from lumigrad.client.viewer.stream import Order, Shown
 
-_GOOD_NEWS_S = 6.0
+_RECOVERED_S = 6.0
 
 
 class Notice:
@@ -32,8 +32,8 @@ class Notice:
         self._shown: viser.NotificationHandle | None = None
         self._was_away = False
 
-    def trouble(self, error: LumigradError, *, is_away: bool) -> None:
-        """Shows an error; `is_away`: the worker does not answer and is retried."""
+    def show_error(self, error: LumigradError, *, is_away: bool) -> None:
+        """Shows an error; with `is_away` the worker does not answer and the call is retried."""
         if self._shown is not None and is_away and self._was_away:
             self._shown.body = str(error)
             return
@@ -44,14 +44,14 @@ class Notice:
         )
         self._was_away = is_away
 
-    def well(self) -> None:
-        """Clears the error: an image has arrived."""
+    def clear_error(self) -> None:
+        """Removes the error after an image has arrived."""
         if self._shown is None:
             return
         self._clear()
         if self._was_away:
             self._browser.add_notification(
-                "The worker is back", "It has the scene again.", auto_close_seconds=_GOOD_NEWS_S, color="green"
+                "The worker is back", "It has the scene again.", auto_close_seconds=_RECOVERED_S, color="green"
             )
 
     def _clear(self) -> None:
@@ -71,11 +71,11 @@ class Record:
 
     Attributes:
         moment_s: time of arrival, by `time.monotonic`.
-        order: what was rendered.
-        timings: of the call that rendered it.
+        order: its size, and whether it is sharp.
+        timings: timings of the call that rendered it.
         nbytes: size of the files sent to the browser.
         render_ms: time from the request to the image in this process.
-        deliver_ms: time from there to the browser's acknowledgement.
+        deliver_ms: time from then to the browser's acknowledgement.
     """
 
     moment_s: float
@@ -107,13 +107,13 @@ class Statistics:
 
     @property
     def rate(self) -> float | None:
-        """Images per second while the camera moves; None: it rests."""
+        """Images per second while the camera moves; None while the camera is still."""
         newest = time.monotonic() - _WINDOW_S
         moments = [record.moment_s for record in self.records if record.moment_s > newest and not record.order.is_sharp]
         return (len(moments) - 1) / (moments[-1] - moments[0]) if len(moments) > 2 else None
 
     def html(self) -> str:
-        """A table for the panel."""
+        """Returns the statistics as a table for the panel."""
         records = self.records
         if not records:
             return ""
@@ -124,7 +124,7 @@ class Statistics:
             "size": f"{last.nbytes / 1000:.0f} kB",
             "kernels": f"{last.timings.kernel_ms:.1f} ms",
             "queue": f"{last.timings.stages.get('queue', 0.0):.1f} ms",
-            "rendering in all": f"{last.render_ms:.0f} ms",
+            "rendering, total": f"{last.render_ms:.0f} ms",
             "to the browser": f"{last.deliver_ms:.0f} ms",
         }
         cells = "".join(
@@ -162,8 +162,8 @@ class Panel:
             background: initial background, 0 to 1.
             first: initial viewpoint.
             views: cameras of a data set, by name.
-            changed: called after any other choice.
-            jump: moves the camera.
+            changed: called after a choice that needs a new image.
+            jump: moves the camera to a viewpoint.
             show_cameras: shows or hides the data set's cameras.
         """
         self._browser, self._changed, self._jump = browser, changed, jump
@@ -176,7 +176,7 @@ class Panel:
         degrees = min(max(math.degrees(first.fov), _NARROWEST), _WIDEST)
         self._fov = gui.add_slider("field of view, °", _NARROWEST, _WIDEST, 0.5, round(2 * degrees) / 2)
         self._height = gui.add_dropdown(
-            "lines at most", (_WINDOW, *map(str, _HEIGHTS)), hint="of pictures at rest; fewer while the camera moves"
+            "largest height", (_WINDOW, *map(str, _HEIGHTS)), hint="of pictures at rest; lower while the camera moves"
         )
         for choice in (self._mode, self._is_automatic, self._range, self._background, self._height):
             choice.on_update(self._on_choice)
@@ -194,23 +194,23 @@ class Panel:
 
     @property
     def look(self) -> Look:
-        """The other choices."""
+        """The choices other than the mode."""
         red, green, blue = (level / 255.0 for level in self._background.value)
         return Look((red, green, blue), None if self._is_automatic.value else self._range.value)
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """The size of the sharp image for a window of this size, pixels."""
+        """Returns the size of the sharp image for a window of this size, pixels."""
         most = height if self._height.value == _WINDOW else min(height, int(self._height.value))
         return max(1, round(width * most / height)), most
 
-    def tell(self, statistics: Statistics, legend: str) -> None:
+    def update(self, statistics: Statistics, legend: str) -> None:
         """Shows statistics and the legend."""
         self._statistics.content = statistics.html()
         if legend != self._legend.content:
             self._legend.content = legend
 
     def follow(self, fov: float) -> None:
-        """Shows a field of view, radians, that was not set by the panel."""
+        """Shows a field of view, radians, that was not set in the panel."""
         degrees = min(max(math.degrees(fov), _NARROWEST), _WIDEST)
         if abs(self._fov.value - degrees) > 0.5:
             self._fov.value = round(2 * degrees) / 2  # type: ignore[misc]
@@ -222,7 +222,7 @@ class Panel:
         with gui.add_folder("cameras"):
             names = gui.add_dropdown("view", tuple(views), initial_value=_closest(views, first))
             names.on_update(lambda event: self._jump(views[names.value]))
-            shown = gui.add_checkbox("show all", False, hint="click one to see what it saw")
+            shown = gui.add_checkbox("show all", False, hint="click one to take its view")
 
         @shown.on_update
         def _(event: Any) -> None:
@@ -241,12 +241,12 @@ class Panel:
 
 
 def _closest(views: Mapping[str, Viewpoint], first: Viewpoint) -> str:
-    """The name of the view closest to the initial viewpoint."""
+    """Returns the name of the view closest to the initial viewpoint."""
     return min(views, key=lambda name: float(np.linalg.norm(views[name].position - first.position)))
 
 
 def headline(title: str, facts: Sequence[str]) -> str:
-    """HTML for the top of the panel."""
+    """Returns HTML for the top of the panel."""
     lines = "".join(f'<div style="opacity:0.7">{escape(fact)}</div>' for fact in facts)
     return f'<div style="padding:0 0.6em 0.5em;font-size:0.85em"><b>{escape(title)}</b>{lines}</div>'
 

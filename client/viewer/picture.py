@@ -24,7 +24,7 @@ class Picture:
 
     Attributes:
         file: the image, a JPEG.
-        depths: a PNG of depths, see `depth_file`; None: the image is behind everything.
+        depths: a PNG of depths, see `depth_file`; None: the browser draws the image behind all of its objects.
         timings: timings of the call that rendered it.
     """
 
@@ -55,10 +55,10 @@ def png_of(levels: Array) -> bytes:
     return file.getvalue()
 
 
-# Depths are sent as 24-bit multiples of this unit; the largest means farther, or nothing.
+# Depths are sent as 24-bit multiples of this unit; the largest stands for anything farther, and for no surface.
 _UNITS_PER_LENGTH = 100_000
 _LARGEST = 2**24 - 1
-# Wider maps would take longer than the images; the browser interpolates.
+# Wider maps of depths would take longer than the images; the browser interpolates.
 _WIDEST = 480
 # Below this opacity, objects behind are visible.
 _SOLID = 0.5
@@ -76,10 +76,10 @@ def show(browser: viser.ClientHandle, picture: Picture) -> None:
 
 
 def depth_file(depth: Array, alpha: Array) -> bytes | None:
-    """A PNG of depths along the view direction, by which the browser mixes its own objects with the scene.
+    """Encodes depths along the view direction as a PNG, by which the browser mixes its own objects with the scene.
 
     Args:
-        depth: [H, W] scene units; negative where nothing is.
+        depth: [H, W] scene units; negative where there is no surface.
         alpha: [H, W] 0 to 1.
 
     Returns:

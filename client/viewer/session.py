@@ -16,10 +16,10 @@ from lumigrad.client.viewer.panel import Notice, Panel, Statistics
 from lumigrad.client.viewer.picture import Picture, show
 from lumigrad.client.viewer.stream import Pace, Shown, Stream
 
-# A browser that is silent for this long shows another tab, or sleeps.
+# A browser that does not acknowledge an image within this time shows another tab, or is suspended.
 _PATIENCE_S = 5.0
-_TELL_S = 0.25
-# Any request: its answer, queued after the image, acknowledges the image.
+_UPDATE_S = 0.25
+# The key of a request whose reply, queued after the image, acknowledges the image; its value is not used.
 _KEY = "lumigrad"
 
 
@@ -50,12 +50,12 @@ class Session:
             views: cameras of a data set, by name.
             background: background colour, 0 to 1.
             target_s: target time between images, seconds.
-            is_solid: the browser always draws objects that mix with the scene.
+            is_solid: whether the browser always draws objects that mix with the scene.
         """
         self.statistics = Statistics()
         self._browser, self._painter, self._is_solid = browser, painter, is_solid
         self._notice = Notice(browser)
-        self._told_at = 0.0
+        self._updated_at = 0.0
         self._is_over = threading.Event()
         self._frusta = Frusta(browser, views, self.jump) if views else None
         self._panel = Panel(
@@ -105,21 +105,21 @@ class Session:
         if self._is_over.is_set():
             return
         show(self._browser, picture)
-        # Errors are ignored: the browser has disconnected, sleeps, or lacks such storage.
+        # Errors are ignored: the browser has disconnected, is suspended, or lacks such storage.
         with suppress(RuntimeError, TimeoutError):
             self._browser.local_storage.get_item(_KEY, timeout=_PATIENCE_S)
 
     def _note(self, shown: Shown[Picture]) -> None:
         self.statistics.note(shown)
-        self._notice.well()
+        self._notice.clear_error()
         now = time.monotonic()
-        if self._is_over.is_set() or not (shown.order.is_sharp or now - self._told_at > _TELL_S):
+        if self._is_over.is_set() or not (shown.order.is_sharp or now - self._updated_at > _UPDATE_S):
             return
-        self._told_at = now
-        self._panel.tell(self.statistics, self._painter.modes[self._panel.mode].legend())
+        self._updated_at = now
+        self._panel.update(self.statistics, self._painter.modes[self._panel.mode].legend())
 
     def _fail(self, error: LumigradError) -> bool:
         """Shows an error; returns whether to retry."""
         is_away = isinstance(error, Unavailable) and not error.is_lasting
-        self._notice.trouble(error, is_away=is_away)
+        self._notice.show_error(error, is_away=is_away)
         return is_away

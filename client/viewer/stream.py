@@ -12,16 +12,16 @@ from typing import Generic, Protocol, TypeVar
 from lumigrad.client.errors import Cancelled, LumigradError
 from lumigrad.client.transport.call import Cancellation
 
-# Decay of older measurements of the same size, and of the weight of those of other sizes.
+# The decay, with each measurement, of earlier ones of the same size, and of the weight of those of other sizes.
 _MEMORY, _WEIGHT_KEPT = 0.6, 0.97
 _LEAST_WEIGHT = 0.05
-# Outliers of a busy machine count as at most this multiple of the expected time.
+# Outliers, as on a busy machine, count as at most this multiple of the expected time.
 _LARGEST_SURPRISE = 4.0
-# Where a picture of any size is late, since the worker is far away, what pixels may cost of the time between pictures.
+# The share of the time between pictures that pixels may take even if a far worker makes pictures of any size late.
 _LEAST_SHARE_OF_TIME = 0.3
-# Before there were pictures of two sizes: the share of the time that does not depend on it.
+# The share of the time that is assumed not to depend on the size, until pictures of two sizes were measured.
 _FIXED_SHARE = 0.5
-# Sizes are halved in so many steps, and stay until another one fits better by more than this.
+# The size is halved in this many steps, and changes if the ideal step differs by more than `_INERTIA_STEPS`.
 _STEPS = 4
 _INERTIA_STEPS = 0.75
 
@@ -51,7 +51,7 @@ class Pace:
         self.target_s = target_s
         self._lowest_step = -_STEPS * math.log2(smallest)
         self._step = float(_STEPS)
-        # By their pixels.
+        # The measurements by number of pixels.
         self._sizes: dict[int, _Size] = {}
 
     def observe(self, pixels: int, seconds: float) -> None:
@@ -73,12 +73,12 @@ class Pace:
         self._sizes[pixels] = _Size(mixed)
 
     def expected_s(self, pixels: int) -> float:
-        """Expected seconds of an image; 0 without measurements."""
+        """Returns the expected seconds of an image; 0 without measurements."""
         fixed, slope = self._costs()
         return fixed + slope * pixels
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of the next image while the camera moves, for a window of this size; pixels."""
+        """Returns the size of the next image while the camera moves, for a window of this size; pixels."""
         if self._sizes:
             ideal = min(max(self._ideal_step(width * height), 0.0), self._lowest_step)
             if abs(ideal - self._step) > _INERTIA_STEPS:
@@ -137,12 +137,12 @@ class Latest(Generic[T]):
             self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """For the work: waits for another value or `close`, at most this long."""
+        """Waits for another value or `close`, at most this long; called by the work."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._values) or self._is_closed, seconds)
 
     def again(self, value: T) -> None:
-        """For the work: runs again with this value, unless there is another one."""
+        """Runs the work again with this value, unless there is another one; called by the work."""
         with self._changed:
             self._values = self._values or [value]
 
@@ -156,7 +156,7 @@ class Latest(Generic[T]):
             self._work(value)
 
 
-# The time without movement after which a camera rests.
+# A camera is at rest after this time without movement.
 _REST_S = 0.18
 # The pause before a retry after an error of the worker.
 _PAUSE_S = 0.5
@@ -169,7 +169,7 @@ class Order:
     Attributes:
         width: pixels.
         height: pixels.
-        is_sharp: the camera rests, so this image stays.
+        is_sharp: whether the camera is at rest, so that this image stays.
     """
 
     width: int
@@ -178,7 +178,7 @@ class Order:
 
 
 class Request(Protocol):
-    """What a browser requests.
+    """The request of a browser.
 
     Attributes:
         size: width and height of the sharp image, pixels.
@@ -198,10 +198,10 @@ class Shown(Generic[P]):
     """An image that has arrived in the browser.
 
     Attributes:
-        order: what was rendered.
-        picture: the result.
+        order: its size, and whether it is sharp.
+        picture: the image.
         render_s: seconds from the order to the image in this process.
-        deliver_s: seconds from there to the browser.
+        deliver_s: seconds from then to the browser's acknowledgement.
     """
 
     order: Order
@@ -239,7 +239,7 @@ class Stream(Generic[W, P]):
         self._changed = threading.Condition()
         self._request: W | None = None
         self._requested_at = 0.0
-        self._has_news = self._owes_sharp = self._is_closed = False
+        self._has_request = self._needs_sharp = self._is_closed = False
         self._sharp_call: Cancellation | None = None
         self._ready: tuple[Order, P, float] | None = None
         self._threads = [threading.Thread(target=job, daemon=True) for job in (self._render_all, self._deliver_all)]
@@ -250,7 +250,7 @@ class Stream(Generic[W, P]):
         """Sets the view to show from now on. Returns at once."""
         with self._changed:
             self._request, self._requested_at = request, time.monotonic()
-            self._has_news = self._owes_sharp = True
+            self._has_request = self._needs_sharp = True
             if self._sharp_call is not None:
                 self._sharp_call.cancel()
             self._changed.notify_all()
@@ -274,7 +274,7 @@ class Stream(Generic[W, P]):
             call, began = Cancellation(), time.monotonic()
             with self._changed:
                 self._sharp_call = call if order.is_sharp else None
-                if order.is_sharp and self._has_news:
+                if order.is_sharp and self._has_request:
                     call.cancel()
             try:
                 picture = self._render(request, order, call)
@@ -286,8 +286,8 @@ class Stream(Generic[W, P]):
                 self._sharp_call = None
             with self._changed:
                 self._ready = order, picture, time.monotonic() - began
-                if order.is_sharp and not self._has_news:
-                    self._owes_sharp = False
+                if order.is_sharp and not self._has_request:
+                    self._needs_sharp = False
                 self._changed.notify_all()
 
     def _next_job(self) -> tuple[W, Order] | None:
@@ -295,10 +295,10 @@ class Stream(Generic[W, P]):
         with self._changed:
             while not self._is_closed:
                 rest_s = self._requested_at + _REST_S - time.monotonic()
-                if self._ready is not None or self._request is None or not (self._has_news or self._owes_sharp):
+                if self._ready is not None or self._request is None or not (self._has_request or self._needs_sharp):
                     self._changed.wait()
-                elif self._has_news:
-                    self._has_news = False
+                elif self._has_request:
+                    self._has_request = False
                     return self._request, Order(*self._pace.size(*self._request.size), is_sharp=False)
                 elif rest_s > 0.0:
                     self._changed.wait(rest_s)
@@ -309,13 +309,13 @@ class Stream(Generic[W, P]):
     def _after_failure(self, error: LumigradError) -> None:
         if self._is_closed:
             return
-        goes_on = self._fail(error)
+        is_retried = self._fail(error)
         with self._changed:
-            if goes_on:
+            if is_retried:
                 self._changed.wait_for(lambda: self._is_closed, _PAUSE_S)
             else:
                 # The same request would fail again: wait for another one.
-                self._owes_sharp = self._has_news
+                self._needs_sharp = self._has_request
 
     def _deliver_all(self) -> None:
         while True:

@@ -14,7 +14,7 @@ from lumigrad.client.viewer.lens import Viewpoint
 from lumigrad.client.viewer.panel import headline
 from lumigrad.client.viewer.session import Session
 
-# The browser's near and far planes, relative to the initial distance to what is looked at.
+# The browser's near and far planes, relative to the initial distance to the orbited point.
 _NEAR, _FAR = 1e-3, 1e3
 
 Begin = Callable[[viser.ClientHandle], Session]
@@ -66,7 +66,7 @@ class Viewer:
         with self._lock:
             return tuple(self._sessions.values())
 
-    def say(self, title: str, facts: Mapping[str, str]) -> None:
+    def show_headline(self, title: str, facts: Mapping[str, str]) -> None:
         """Shows a headline in every panel."""
         self.title = title
         self.server.gui.add_html(headline(title, [f"{name}: {fact}" for name, fact in facts.items()]), order=-1.0)

@@ -1,3 +1,5 @@
+"""Every benchmark can be imported from the root of the repository."""
+
 import subprocess
 import sys
 from pathlib import Path

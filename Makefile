@@ -54,6 +54,7 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.density_kernels
 	$(BIN)/python -m tests.benchmarks.training_kernels
 	$(BIN)/python -m tests.benchmarks.training
+	$(BIN)/python -m tests.benchmarks.scaling
 	$(BIN)/python -m tests.benchmarks.lanes
 	$(BIN)/python -m tests.benchmarks.recovery
 

@@ -6,21 +6,28 @@ import numpy as np
 import torch
 
 from lumigrad.kernels.gaussians import Camera, Gaussians, Settings, State, backward, forward
-from tests.benchmarks.gaussian_scene import Scene, output_gradient
+from tests.benchmarks.gaussian_scene import DISTANCE, Scene, output_gradient
 from tests.benchmarks.measure import Measured, measure
 
 SEMANTICS = "exact"
 
 
 class KernelBenchmark:
-    """One scene on one film; forward keeps what backward needs, as in training."""
+    """One scene on films of one size; forward keeps what backward needs, as in training."""
 
-    def __init__(self, case: str, scene: Scene) -> None:
+    def __init__(self, case: str, scene: Scene, views: int = 1) -> None:
+        """Each of several views is moved sideways by a hundredth of the distance."""
         self._case = case
         self.gaussians = Gaussians(**{name: torch.from_numpy(value) for name, value in scene.tensors.items()})
-        pose = (scene.rotation, scene.translation)
-        self.cameras = [Camera.opencv(*scene.intrinsics, *pose, scene.width, scene.height)]
-        self._upstream = {"color": torch.from_numpy(output_gradient(scene.width, scene.height))}
+        aside = np.array([0.01 * DISTANCE, 0.0, 0.0], np.float32)
+        self.cameras = [
+            Camera.opencv(
+                *scene.intrinsics, scene.rotation, scene.translation + view * aside, scene.width, scene.height
+            )
+            for view in range(views)
+        ]
+        gradient = torch.from_numpy(output_gradient(scene.width, scene.height))
+        self._upstream = {"color": gradient.repeat(views, 1, 1, 1)}
 
     def run(self) -> list[Measured]:
         """Forward, then backward; of the state of the forward pass just before it, as in training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from lumigrad.kernels.spheres import Camera, Settings, State, backward, forward
@@ -12,14 +13,16 @@ WANTED = ("positions", "colors", "radii", "cameras")
 
 
 class KernelBenchmark:
-    """One scene on one film; forward keeps what backward needs, as in training."""
+    """One scene on films of one size; forward keeps what backward needs, as in training."""
 
-    def __init__(self, case: str, scene: Scene, width: int, height: int, semantics: str) -> None:
+    def __init__(self, case: str, scene: Scene, width: int, height: int, semantics: str, views: int = 1) -> None:
+        """Each of several views is turned by half a degree."""
         self._case, self._semantics = case, semantics
         self._inputs = [torch.from_numpy(values) for values in (scene.positions, scene.colors, scene.radii)]
-        self._cameras = [Camera.pulsar(CAMERA, width, height)]
+        turns = [(*CAMERA[:3], 0.0, np.deg2rad(0.5 * view), 0.0, *CAMERA[6:]) for view in range(views)]
+        self._cameras = [Camera.pulsar(camera, width, height) for camera in turns]
         self._settings = Settings(GAMMA, MAX_DEPTH, semantics=semantics, n_track=N_TRACK)
-        self._upstream = {"color": torch.from_numpy(output_gradient(width, height)[None])}
+        self._upstream = {"color": torch.from_numpy(output_gradient(width, height)).repeat(views, 1, 1, 1)}
 
     def run(self) -> list[Measured]:
         """Forward, then backward; of the state of the forward pass just before it, as in training."""

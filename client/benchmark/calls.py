@@ -95,7 +95,7 @@ def cloud(count: int) -> Gaussians:
 
 
 def ring() -> Mesh:
-    """A torus of radii 0.7 and 0.3 m and 5,120 triangles, in the same ball."""
+    """Returns a torus of radii 0.7 and 0.3 m and 5,120 triangles, in the unit ball."""
     around, across = np.meshgrid(np.arange(_RING), np.arange(_TUBE), indexing="ij")
     angle, tilt = 2 * np.pi * around / _RING, 2 * np.pi * across / _TUBE
     reach = 0.7 + 0.3 * np.cos(tilt)
@@ -108,7 +108,7 @@ def ring() -> Mesh:
 
 
 def spheres(count: int) -> npt.NDArray[np.float32]:
-    """[count, 4] centres in and around the ring, and radii of 2 cm; metres."""
+    """Returns [count, 4], centres in and around the ring, and radii of 2 cm; metres."""
     places = np.random.default_rng(0).uniform(-1.2, 1.2, (count, 3))
     return np.concatenate([places, np.full((count, 1), 0.02)], axis=1).astype(np.float32)
 
@@ -120,13 +120,13 @@ _MIB = 1 << 20
 def measurements(
     client: Client, camera_of: dict[str, Camera], scene: Gaussians | Spheres, seconds: float
 ) -> Iterator[Measurement]:
-    """Round trips, renderings and their gradients, and distances.
+    """Measures round trips, renderings and their gradients, and distances.
 
     Args:
-        client: of the worker.
-        camera_of: what to render, by the names of the lines.
-        scene: is not deleted from the worker if it is there already.
-        seconds: for each line.
+        client: the client of the worker.
+        camera_of: the cameras to render, by the names of their lines.
+        scene: the scene; it stays on the worker if it was there before.
+        seconds: time to measure each line.
     """
 
     def trip() -> None:
@@ -157,8 +157,9 @@ def _rendering(client: Client, handle: SceneHandle, name: str, camera: Camera, s
 
 
 def throughputs(client: Client, mebibytes: int, seconds: float) -> Iterator[Measurement]:
-    """Tensors of a stored scene to the worker and back, by the client's lane."""
+    """Measures sending tensors of a stored scene to the worker and back, by the client's lane."""
     count = mebibytes * _MIB // 28
+    way = "shared memory" if client.lane == "shared" else "stream"
     generator = np.random.default_rng(1)
     cloud = Spheres(generator.random((count, 3)), generator.random((count, 3)), np.ones(count))
     with _stored(client, cloud) as handle:
@@ -171,13 +172,13 @@ def throughputs(client: Client, mebibytes: int, seconds: float) -> Iterator[Meas
         def receive() -> None:
             client.get(current.scene_id, with_tensors=True)
 
-        yield measure(f"update, {client.lane} lane", send, seconds, size)
-        yield measure(f"get, {client.lane} lane", receive, seconds, 28 * count)
+        yield measure(f"update, {way}", send, seconds, size)
+        yield measure(f"get, {way}", receive, seconds, 28 * count)
 
 
 @contextmanager
 def _stored(client: Client, scene: Scene) -> Iterator[SceneHandle]:
-    """On the worker, and afterwards only if it was there before."""
+    """Stores a scene for a `with` block; deletes it afterwards, unless the worker had it before."""
     before = {handle.scene_id for handle in client.list()}
     handle = client.put(scene)
     try:

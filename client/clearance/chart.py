@@ -24,7 +24,7 @@ def check_chart(found: Clearances) -> None:
     if len(found.clearance) < 2:
         raise InvalidArgument.of("plot", "expected a trajectory of two or more time steps, got one; leave it out")
     if found.closest is None:
-        raise InvalidArgument.of("plot", "expected a sphere that is on, got none; radii below 0 switch spheres off")
+        raise InvalidArgument.of("plot", "expected an enabled sphere, got none; radii below 0 disable spheres")
 
 
 def require_charts() -> None:

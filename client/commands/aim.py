@@ -24,8 +24,8 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.rotations import look_rotation, orbit_direction, unit
 from lumigrad.client.values.spheres import Spheres
 
-# Shares of the opacity left aside at either end, and how many times the median deviation the rest may reach: where a
-# dense object stands in a wide surrounding, it is the object that is looked at.
+# The share of the opacity that is ignored at either end, and the largest distance from the median that counts, in
+# median deviations: cameras frame a dense object rather than wide surroundings.
 _STRAYS = 0.005
 _FARTHEST_DEVIATIONS = 3.0
 _MARGIN = 1.08
@@ -53,7 +53,7 @@ class Extent:
 
     @staticmethod
     def of(gaussians: Gaussians, up: Float64) -> Extent:
-        """The extent of Gaussians, weighted by their opacities; `up` is a unit vector."""
+        """Returns the extent of Gaussians, weighted by their opacities; `up` is a unit vector."""
         if not len(gaussians):
             return Extent(np.zeros(3), up, 1.0, 1.0)
         means = gaussians.means.reshape(-1, 3).astype(np.float64)
@@ -72,7 +72,7 @@ class Extent:
         return Extent(axes.T @ center, up, max(radius, smallest), max(height, smallest))
 
     def distance(self, elevation_degrees: float, fov_degrees: float, width: int, height: int) -> float:
-        """The distance, scene units, at which a camera at this elevation shows the whole cylinder from every side."""
+        """Returns the distance, scene units, at which a camera at this elevation shows the cylinder from every side."""
         toward = orbit_direction(0.0, elevation_degrees, self.up)
         rotation = look_rotation(-toward, self.up)
         vertical = math.tan(math.radians(fov_degrees) / 2)
@@ -88,7 +88,7 @@ class Extent:
 
 
 def enclosing_ball(spheres: Spheres) -> tuple[Float64, float]:
-    """Centre [3] and radius of a ball around nearly all spheres, robust to outliers."""
+    """Returns centre [3] and radius of a ball around nearly all spheres, robust to outliers."""
     if not len(spheres):
         return np.zeros(3), 1.0
     positions = spheres.positions.astype(np.float64)
@@ -99,7 +99,7 @@ def enclosing_ball(spheres: Spheres) -> tuple[Float64, float]:
 
 
 def depth_range(points: Float32, opacities: Float32 | None, cameras: Sequence[Camera]) -> tuple[float, float]:
-    """Least and largest depth, along the view direction, of nearly all points visible to cameras; scene units.
+    """Returns the least and largest depth, along the view direction, of nearly all visible points; scene units.
 
     Args:
         points: [N, 3] world frame.
@@ -123,14 +123,14 @@ def depth_range(points: Float32, opacities: Float32 | None, cameras: Sequence[Ca
 
 
 def _sizes(gaussians: Gaussians) -> Float64:
-    """[N] visible radius of each Gaussian: two standard deviations along its middle axis."""
+    """Returns [N], the visible radius of each Gaussian: two standard deviations along its middle axis."""
     if gaussians.scales is None:
         return np.zeros(len(gaussians))
     return 2.0 * np.median(gaussians.scales.reshape(-1, 3), axis=1).astype(np.float64)
 
 
 def _span(values: Float64, sizes: Float64, weights: Float64) -> tuple[float, float]:
-    """Ends of an interval with nearly all of the weight, limited in distance from the median."""
+    """Returns the ends of an interval with nearly all of the weight, limited in distance from the median."""
     low = _quantile(values - sizes, weights, _STRAYS)
     middle = _quantile(values, weights, 0.5)
     high = _quantile(values + sizes, weights, 1 - _STRAYS)
@@ -145,10 +145,11 @@ def _quantile(values: Float64, weights: Float64, share: float) -> float:
 
 
 HELP = """\
-"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; fits the scene into the picture if no distance is given),
-"look-at X,Y,Z X,Y,Z" (eye and target), a JSON file with either of "eye" and "target"; "fx", "fy", "cx", "cy",
-"rotation" and "translation" (OpenCV, world to camera); "parameters" (Pulsar); or a data set: cameras.json (Inria),
-transforms.json (nerfstudio) or a folder with them or with COLMAP's files (default: "orbit 30,20")"""
+"orbit AZIMUTH,ELEVATION[,DISTANCE]" (degrees; without a distance the scene fills the picture);
+"look-at X,Y,Z X,Y,Z" (eye and target); the JSON file of one camera, which has "eye" and "target", or "parameters"
+(Pulsar), or "fx", "fy", "cx", "cy", "rotation" and "translation" (OpenCV, world to camera); or a data set:
+cameras.json (Inria), transforms.json (nerfstudio), or a folder with either or with COLMAP's files
+(default: "orbit 30,20")"""
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,11 @@ class Orbit:
     distance: float | None = None
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """The camera at the given distance, or where the scene fills the image."""
+        """Returns the camera at the given distance, or where the scene fills the image."""
         return self.turn(scene, view, (0.0,))[0]
 
     def turn(self, scene: Spheres | Gaussians, view: View, angles_degrees: Sequence[float]) -> list[Camera]:
-        """The cameras rotated around the scene by these angles."""
+        """Returns the cameras rotated around the scene by these angles."""
         if isinstance(scene, Gaussians):
             extent = Extent.of(scene, unit("up", np.asarray(view.up, np.float64)))
             center = extent.center
@@ -207,7 +208,7 @@ class LookAt:
     target: tuple[float, ...]
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """The camera; independent of the scene."""
+        """Returns the camera, which does not depend on the scene."""
         return Camera.look_at(
             self.eye, self.target, view.up, fov_degrees=view.fov_degrees, width=view.width, height=view.height
         )
@@ -220,7 +221,7 @@ class CameraFile:
     path: Path
 
     def camera(self, scene: Spheres | Gaussians, view: View) -> Camera:
-        """The file's camera; missing sizes, up and fov_degrees come from the options."""
+        """Returns the file's camera; missing sizes, up and fov_degrees come from the options."""
         try:
             values: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -236,7 +237,7 @@ class CameraFile:
             raise InvalidArgument.of("camera", f"expected a JSON camera in {self.path}: {error}") from error
 
     def capture(self) -> Capture | None:
-        """The data set; None for a file of one camera."""
+        """Returns the data set; None for a file of one camera."""
         if self.path.is_dir():
             return Capture.load(self.path)
         values = read_json(self.path)
@@ -264,7 +265,7 @@ def add_camera(group: argparse._ActionsContainer) -> None:
 
 
 def add_field(group: argparse._ActionsContainer, fov: str, up: str) -> None:
-    """Declares --fov and --up, with what they are."""
+    """Declares --fov and --up, with their descriptions."""
     option(group, "--fov", f"{fov} (default: 40)", type=positive_number, metavar="DEGREES")
     help_text = (
         f"{up}: x, y, z, -x, -y, -z, or X,Y,Z; e.g. --up=-z (default: y for spheres; for Gaussians -y, or up in the "

@@ -21,9 +21,9 @@ from lumigrad.client.values.spheres import Spheres
 
 _SIZES = ((512, 512), (1920, 1080))
 _DESCRIPTION = """\
-Measures a worker from where the client stands: round trips, pictures and their gradients, distances, and how fast
-payloads travel. Each line is the median and the 90th percentile of calls one after the other; "kernel" is
-what the worker computed, "rest" what was lost on the way. About ten seconds; other callers make it slower.
+Measures a worker from this machine: round trips, pictures and their gradients, distances, and rates of transfers. Each
+line has the median and the 90th percentile of consecutive calls; "kernel" is the time of the worker's kernels, "rest"
+all other time. It takes about ten seconds; other callers make it slower.
 
 examples:
   lumigrad bench                                       100,000 generated Gaussians
@@ -38,11 +38,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     help_text = "a scene file (default: a generated one)"
     parser.add_argument("scene", metavar="SCENE", type=Path, nargs="?", help=help_text)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    what = parser.add_argument_group("what is measured")
-    option(what, "--size", "may be repeated (default: both 512x512 and 1920x1080)", action="append", **SIZE)
+    what = parser.add_argument_group("measurements")
+    help_text = "size of pictures; may be repeated (default: both 512x512 and 1920x1080)"
+    option(what, "--size", help_text, action="append", **SIZE)
     option(what, "--count", "Gaussians of the generated scene", 100_000, **COUNT)
-    option(what, "--payload-mib", "that travels for the rates", 16, type=count, metavar="MIB")
-    option(what, "--seconds", "for each line, of at least three calls", 0.5, type=positive_number)
+    option(what, "--payload-mib", "payload of the transfers", 16, type=count, metavar="MIB")
+    option(what, "--seconds", "time for each line, with at least three calls", 0.5, type=positive_number)
     add_connection(parser)
 
 

@@ -16,7 +16,7 @@ _FOLDERS = re.compile(r"\bDIR\b")
 _EXAMPLES = """\
 examples:
   source <(lumigrad completion bash)                                               in this shell
-  lumigrad completion bash > ~/.local/share/bash-completion/completions/lumigrad   in all that come
+  lumigrad completion bash > ~/.local/share/bash-completion/completions/lumigrad   in all later ones
   lumigrad completion zsh > ~/.zfunc/_lumigrad                                     a folder of fpath
   lumigrad completion fish > ~/.config/fish/completions/lumigrad.fish
 """
@@ -45,4 +45,4 @@ def _mark_files(parser: Parser, file: object, folder: object) -> None:
             action.complete = folder  # type: ignore[attr-defined]
 
 
-command = Command("print a script with which a shell completes all this", _add_arguments, _run)
+command = Command("print a script by which a shell completes commands and options", _add_arguments, _run)

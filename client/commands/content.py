@@ -25,8 +25,8 @@ class Content:
 
     Attributes:
         name: one of `NAMES`.
-        nearest: the depth shown light, scene units; constant, so that videos do not flicker.
-        farthest: the depth shown dark.
+        nearest: the depth shown lightest, scene units; one for all images, so that videos do not flicker.
+        farthest: the depth shown darkest.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Content:
 
     @staticmethod
     def of(name: str, scene: Spheres | Gaussians, shots: Sequence[View]) -> Content:
-        """The content for the images of a scene."""
+        """Returns the content for the images of a scene."""
         if not name.endswith("depth"):
             return Content(name)
         gaussians = isinstance(scene, Gaussians)
@@ -54,7 +54,7 @@ class Content:
         return {} if self.name.endswith("depth") else {self.name: "uint8"}
 
     def picture(self, frame: Frame) -> Array:
-        """[H, W] or [H, W, K], values from 0 to 1 or levels in uint8.
+        """Returns [H, W] or [H, W, K], values from 0 to 1 or levels in uint8.
 
         Near depths are light; pixels without depth are black.
         """

@@ -25,7 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     stored = read_gaussians(arguments.scene)
-    # A .splat cannot store it.
+    # A .splat file cannot store this setting.
     antialiased = stored.antialiased and arguments.output.suffix.lower() != ".splat"
     save_gaussians(stored.gaussians(), arguments.output, antialiased=antialiased)
     print(f"{arguments.output}: {len(stored):,} Gaussians, {arguments.output.stat().st_size:,} bytes")

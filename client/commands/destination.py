@@ -30,9 +30,9 @@ _IN_FLIGHT = 3
 
 
 def in_order(job: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Results of a job for each item, in the items' order, computed a few at a time in threads.
+    """Yields the results of a job for each item, in the items' order, computed a few at a time in threads.
 
-    The first error ends it; pending jobs are dropped.
+    The first error ends the iteration; pending jobs are dropped.
     """
     pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="render")
     waiting: deque[Future[R]] = deque()
@@ -66,8 +66,8 @@ class Files:
     """Writes images in order, one file for each. Use it in a `with` block.
 
     Attributes:
-        outputs: what to render.
-        image_formats: of the outputs.
+        outputs: the outputs to render.
+        image_formats: the formats of the outputs.
     """
 
     outputs: tuple[str, ...]
@@ -98,7 +98,10 @@ class Files:
         self.close()
 
     def encode(self, shot: View, frame: Frame) -> Array | None:
-        """Does work that is independent of the order, in any thread: writes the file, or returns what `add` takes."""
+        """Does the work that does not depend on the order, in any thread.
+
+        Writes the file, or returns the argument of `add`.
+        """
         path = self._path if self._path.suffix else self._path / f"{shot.name}.png"
         with naming(path):
             self._write(path, frame)
@@ -115,7 +118,7 @@ class Files:
             write_image(path, self._content.picture(frame))
 
     def add(self, encoded: Array | None) -> None:
-        """Writes the next image, if it is not a file of its own."""
+        """Appends the next image, if all images go to one file."""
 
     def close(self) -> None:
         """Completes the file."""
@@ -149,7 +152,7 @@ class Video(Files):
 def destination_of(
     path: Path, content: Content, shots: Sequence[View], channels: int, everything: tuple[str, ...], fps: float
 ) -> Files:
-    """The destination for `path`; InvalidArgument if it cannot store these images."""
+    """Returns the destination for `path`; raises InvalidArgument if it cannot store these images."""
     if path.suffix and path.suffix != ".mp4":
         if len(shots) > 1:
             raise InvalidArgument.of(
@@ -166,7 +169,7 @@ def destination_of(
         return Files(path, content, everything)
     width, height = shots[0].camera.width, shots[0].camera.height
     if any((shot.camera.width, shot.camera.height) != (width, height) for shot in shots):
-        raise InvalidArgument.of("size", "has to be given for a video of views that differ in size: --size WxH")
+        raise InvalidArgument.of("size", "expected WxH for a video, because the views differ in size")
     return Video(path, content, width, height, fps)
 
 

@@ -33,31 +33,31 @@ _COMPARED = 3
 _DESCRIPTION = """\
 Fits Gaussians, or spheres, to posed photographs with initial points: a COLMAP reconstruction, nerfstudio's
 transforms.json, or Inria's cameras.json. Photographs travel to the worker once; it renders, compares, differentiates
-and steps. Every eighth photograph is kept aside, and the fit is measured by those.
+and steps. Every eighth photograph is held out, to evaluate the fit.
 
-Beside the scene a folder with its name (scene.fit/) has previews, comparison.jpg, report.json with the scores, and what
---resume needs. Ctrl-C ends the fit early with a valid scene; a second one at once.
+A folder beside the scene (scene.fit/) has previews, comparison.jpg, report.json with the scores, and a checkpoint for
+--resume. Ctrl-C ends the fit early and writes a valid scene; a second Ctrl-C ends it at once.
 
 examples:
   lumigrad fit capture/ -o scene.ply
   lumigrad fit capture/ -o scene.ply --steps 30000 --cap 500000 --logdir runs/1
-  lumigrad fit capture/ -o scene.ply --resume                      go on after Ctrl-C
+  lumigrad fit capture/ -o scene.ply --resume                      continue after Ctrl-C
   lumigrad fit capture/ -o spheres.ply --kind spheres --steps 2000
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
-    parser.add_argument("dataset", metavar="DATASET", type=Path, help="its folder, or its .json file")
+    parser.add_argument("dataset", metavar="DATASET", type=Path, help="folder of a data set, or its .json file")
     help_text = "the scene: a .ply"
     parser.add_argument("-o", "--output", required=True, type=ending(".ply"), metavar="FILE", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--resume", action="store_true", help="go on with a fit that was stopped")
+    parser.add_argument("--resume", action="store_true", help="continue a fit that was stopped")
     _add_recipe(parser.add_argument_group("fit"))
     data = parser.add_argument_group("data")
     option(data, "--images", "folder of the photographs (default: the usual one)", **FOLDER)
-    option(data, "--max-size", "most along a side of a photograph", 1600, dest="size", type=count, metavar="PIXELS")
-    option(data, "--hold-out", "keep every Nth photograph aside; 0: none", 8, type=int, metavar="N")
+    option(data, "--max-size", "largest side of a photograph", 1600, dest="size", type=count, metavar="PIXELS")
+    option(data, "--hold-out", "hold out every Nth photograph; 0: none", 8, type=int, metavar="N")
     add_connection(parser)
 
 
@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         lease = trainer.training_id, trainer.lease
         Checkpoint(*lease, data.size, data.hold_out, recipe, before).write(folder / "checkpoint.json")
-        print(f"{len(fitted)} photographs to fit and {len(held_out)} to measure by, {recipe.steps} steps", file=output)
+        print(f"{len(fitted)} photographs to fit, {len(held_out)} held out, {recipe.steps} steps", file=output)
         began, first = time.perf_counter(), trainer.step_number
         every = arguments.every or max(recipe.steps // 10, 1)
         with Journal(folder, first, recipe.steps, len(fitted), arguments.logdir) as journal:
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
     rate = f"{done} of {recipe.steps} steps, {seconds:.0f} s, {report['steps_per_second']:.1f} steps/s"
     print(f"{rate}; {len(scene):,} {recipe.kind} in {arguments.output}", file=output)
     print(f"held-out photographs: {before}, now {after}", file=output)
-    exposed = f"{after.exposed_psnr:.2f} dB exposed as their neighbours"
+    exposed = f"{after.exposed_psnr:.2f} dB with neighbouring exposures"
     print(f"{exposed}, {after.matched_psnr:.2f} dB with colours matched", file=output)
     print(f"pictures and report in {folder}/", file=output)
     if done < recipe.steps:
@@ -157,8 +157,8 @@ def _resumed(client: Client, checkpoint: Checkpoint, fitted: list[Shot]) -> Trai
     except TrainingLost as error:
         raise InvalidArgument.of(
             "resume",
-            "the worker no longer has this training: begin anew from the scene as it was saved, with --begin FILE "
-            "(a worker keeps a training for `--training-seconds`, and with `--spool` beyond its own end)",
+            "the worker no longer has this training: start again from the saved scene, with --begin FILE "
+            "(a worker keeps a training for `--training-seconds`, and with `--spool` across its restarts)",
         ) from error
 
 
@@ -172,22 +172,23 @@ def _measure(client: Client, scene: Gaussians | Spheres, shots: list[Shot], fitt
 
 
 def _add_recipe(group: argparse._ArgumentGroup) -> None:
-    option(group, "--kind", "", "gaussians", choices=("gaussians", "spheres"))
-    option(group, "--steps", "of the optimiser", 7000, **COUNT)
-    option(group, "--strategy", "which Gaussians come and go", "mcmc", choices=("mcmc", "adaptive", "none"))
-    option(group, "--cap", f"Gaussians at the most (default: {_GROWTH} for each initial point)", **COUNT)
-    option(group, "--sh-degree", "of their colours", 3, type=int, choices=range(5))
+    option(group, "--kind", "primitives to fit", "gaussians", choices=("gaussians", "spheres"))
+    option(group, "--steps", "optimiser steps", 7000, **COUNT)
+    help_text = "density control: how Gaussians are added and removed"
+    option(group, "--strategy", help_text, "mcmc", choices=("mcmc", "adaptive", "none"))
+    option(group, "--cap", f"largest number of Gaussians (default: {_GROWTH} for each initial point)", **COUNT)
+    option(group, "--sh-degree", "degree of their colours' harmonics", 3, type=int, choices=range(5))
     group.add_argument("--refine-poses", action="store_true", help="also refine the poses of the cameras")
-    help_text = "fit an affine map of each photograph's colours, for cameras that expose by themselves (default: yes)"
+    help_text = "fit an affine map of each photograph's colours, for cameras with automatic exposure (default: on)"
     group.add_argument("--exposures", action=argparse.BooleanOptionalAction, default=True, help=help_text)
     option(group, "--begin", "a scene to begin with, instead of the points", **FILE)
-    option(group, "--seed", "of everything random", 0, type=int)
-    option(group, "--every", "steps from preview to preview (default: a tenth)", **COUNT)
+    option(group, "--seed", "random seed", 0, type=int)
+    option(group, "--every", "steps between previews (default: a tenth of all)", **COUNT)
     help_text = (
-        "steps between snapshots on the worker, if it has a spool; it then goes on after a crash (default: none)"
+        "steps between snapshots on a worker with a spool, which let the fit continue after a crash (default: none)"
     )
     option(group, "--snapshot-every", help_text, **COUNT)
-    option(group, "--logdir", "write metrics for TensorBoard there", **FOLDER)
+    option(group, "--logdir", "folder to write metrics for TensorBoard to", **FOLDER)
 
 
 command = Command("fit Gaussians or spheres to posed photographs", _add_arguments, _run)

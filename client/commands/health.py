@@ -21,15 +21,15 @@ _SERVING = 1
 _TIMEOUT_S = 5.0
 _EXAMPLES = """\
 examples:
-  lumigrad health                                       of LUMIGRAD_TARGET, else localhost:50051
+  lumigrad health                                       of the worker at LUMIGRAD_TARGET
   lumigrad health --service lumigrad.v1.RenderService   of one service
-  until lumigrad health; do sleep 1; done               wait for a worker
+  until lumigrad health; do sleep 1; done               waits for a worker
 """
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    option(parser, "--service", "of one service (default: of all)", type=_service, metavar="NAME")
+    option(parser, "--service", "a gRPC service (default: the whole worker)", type=_service, metavar="NAME")
     add_connection(parser, _TIMEOUT_S)
 
 
@@ -75,4 +75,4 @@ def _status_of(reply: bytes) -> int:
     return reply[1] if len(reply) == 2 and reply[0] == 0x08 else 0
 
 
-command = Command("tell by the exit status whether a worker serves", _add_arguments, _run)
+command = Command("report by the exit status whether a worker serves", _add_arguments, _run)

@@ -1,4 +1,4 @@
-"""`lumigrad info`: shows a worker's device, limits and load, or what a scene file holds."""
+"""`lumigrad info`: shows a worker's device, limits and load, or the content of a scene file."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _described(path: Path) -> dict[str, Any]:
-    """What a scene file holds; the box is that of the centres, in scene units."""
+    """Returns the content of a scene file; the box is that of the centres, in scene units."""
     if not path.exists():
-        raise InvalidArgument.of("FILE", f"there is no file {path}; a worker's address is given with --target")
+        raise InvalidArgument.of("FILE", f"no such file: {path}; name a worker with --target")
     if is_gaussian_scene(path):
         stored = read_scene(path, skip_invalid=True)
         kind, centres = "gaussians", stored.means
@@ -86,10 +86,10 @@ def _worker_text(info: WorkerInfo, lane: str) -> str:
         "load": f"{info.scenes} scenes, {info.contexts} contexts, {info.queue_depth} calls waiting",
         "limits": f"{_size(limits.max_payload_bytes)} per call, {limits.max_primitives:,} primitives, "
         f"{limits.max_pixels:,} pixels, {limits.max_cameras} cameras, {limits.max_channels} channels",
-        "of distances": f"{limits.max_rows:,} spheres, {limits.max_obstacles:,} obstacles, "
+        "query limits": f"{limits.max_rows:,} spheres, {limits.max_obstacles:,} obstacles, "
         f"{limits.max_voxels:,} voxels",
         "payloads": "through shared memory" if lane == "shared" else "with the stream",
-        "up for": f"{info.uptime_seconds:.0f} s",
+        "uptime": f"{info.uptime_seconds:.0f} s",
         "metrics": info.metrics_url or "at an unknown port",
     }
     return _text(rows)
@@ -99,4 +99,4 @@ def _size(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-command = Command("show a worker's device, limits and load, or what a scene file holds", _add_arguments, _run)
+command = Command("show a worker's device, limits and load, or the content of a scene file", _add_arguments, _run)

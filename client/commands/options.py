@@ -41,14 +41,15 @@ def add_connection(parser: argparse.ArgumentParser, timeout_s: float = 60.0) -> 
     The token itself is not an option, because other users of the machine can read command lines.
     """
     group = parser.add_argument_group("worker")
-    help_text = "the worker, or several: with commas between them, or all behind dns:///NAME:PORT "
+    help_text = "the worker, or several, separated by commas; dns:///NAME:PORT for all addresses of a name "
     option(group, "--target", f"{help_text}(default: {TARGET_VARIABLE}, else {DEFAULT_TARGET})", metavar="HOST:PORT")
     option(group, "--timeout", "time-out of a call", timeout_s, **SECONDS)
-    help_text = "encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else not)"
+    help_text = "encrypt calls, and trust the system's authorities (default: LUMIGRAD_TLS, else off)"
     option(group, "--tls", help_text, action=argparse.BooleanOptionalAction)
     option(group, "--tls-ca", "encrypt calls, and trust the authorities in this PEM file", metavar="FILE")
-    option(group, "--certificate", "show this client's certificate, PEM files", nargs=2, metavar=("FILE", "KEY"))
-    option(group, "--token-file", f"has the token to send (default: {TOKEN_VARIABLE}, else none)", **FILE)
+    help_text = "this client's certificate and its key, PEM files"
+    option(group, "--certificate", help_text, nargs=2, metavar=("FILE", "KEY"))
+    option(group, "--token-file", f"file of the token to send (default: {TOKEN_VARIABLE}, else none)", **FILE)
 
 
 def connect(
@@ -58,7 +59,7 @@ def connect(
     target: str | None = None,
     retry_s: float = _RETRY_S,
 ) -> Client:
-    """The client that the options of `add_connection` describe; `target` replaces theirs."""
+    """Returns the client that the options of `add_connection` describe; `target` replaces --target."""
     return Client(
         target or arguments.target,
         timeout_s=arguments.timeout,
@@ -71,13 +72,13 @@ def connect(
 
 
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
-    """The TLS settings; None: from the environment."""
+    """Returns the TLS settings; None means those of the environment."""
     tls: Tls | None = arguments.tls_ca or arguments.tls
     return tls
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:
-    """The token in the file; None: from the environment."""
+    """Returns the token in the file; None means that of the environment."""
     if arguments.token_file is None:
         return None
     token: str = arguments.token_file.read_text(encoding="utf-8").strip()
@@ -95,7 +96,7 @@ def positive_number(text: str) -> float:
 
 
 def whole(expected: str, least: int, largest: float = float("inf")) -> Callable[[str], int]:
-    """A parser of whole numbers within bounds, which are included."""
+    """Returns a parser of whole numbers within bounds, which are included."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= largest:
@@ -106,7 +107,7 @@ def whole(expected: str, least: int, largest: float = float("inf")) -> Callable[
 
 
 def ending(suffixes: str) -> Callable[[str], Path]:
-    """A parser of paths that end in one of the suffixes of a text, like ".png or .npy"."""
+    """Returns a parser of paths that end in one of the suffixes in a text, like ".png or .npy"."""
 
     def parse(text: str) -> Path:
         if not Path(text).suffix or Path(text).suffix not in re.findall(r"\.\w+", suffixes):
@@ -142,7 +143,7 @@ def direction(text: str) -> tuple[float, float, float]:
     return values[0], values[1], values[2]
 
 
-# What options of one kind share.
+# Settings that options of one kind share.
 count = whole("a whole number >= 1", 1)
 COUNT: dict[str, Any] = {"type": count, "metavar": "N"}
 FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}

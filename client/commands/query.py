@@ -20,8 +20,8 @@ from lumigrad.client.shell.exits import json_text
 from lumigrad.client.values.world import Sign
 
 _DESCRIPTION = f"""\
-Measures how far spheres stay from obstacles: distances, closest points, normals, and on request collision costs with
-their gradients. Metres everywhere; a sphere's clearance is the distance of its centre less its radius.
+Measures the distances of spheres from obstacles, with closest points, normals, and on request collision costs with
+their gradients. All lengths are in metres; a sphere's clearance is the distance of its centre less its radius.
 
 examples:
   lumigrad query part.stl --scale mm --spheres points.npy     near a part in millimetres
@@ -30,7 +30,7 @@ examples:
   lumigrad query world.yml --spheres plan_spheres.npy --sweep --check && execute plan.npy
   lumigrad query part.stl --spheres points.csv --json | jq .closest
 
-exit status: with --check 0 nothing collides, {exits.NOT_SO} something does
+exit status with --check: 0 if nothing collides, {exits.NOT_SO} if something does
 """
 
 
@@ -38,7 +38,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     _add_obstacles(parser.add_argument_group("obstacles"))
     _add_spheres(parser.add_argument_group("spheres"))
-    _add_question(parser.add_argument_group("what is asked"))
+    _add_question(parser.add_argument_group("measurement"))
     _add_results(parser.add_argument_group("results"))
     add_connection(parser)
 
@@ -101,21 +101,21 @@ def _add_spheres(group: argparse._ArgumentGroup) -> None:
     help_text = "points [N, 3], spheres [N, 4] or a trajectory [T, N, 3 | 4] of them (.npy, .npz, .csv, .txt), "
     option(group, "--spheres", f"{help_text}or a robot's in cuRobo's .yml", required=True, **FILE)
     add_robot(group)
-    option(group, "--radius", "of points", 0.0, **_LENGTH)
-    group.add_argument("--spheres-scale", default=1.0, help="of points and spheres (default: m)", **UNIT)
+    option(group, "--radius", "radius of points", 0.0, **_LENGTH)
+    group.add_argument("--spheres-scale", default=1.0, help="unit of points and spheres (default: m)", **UNIT)
 
 
 def _add_question(group: argparse._ArgumentGroup) -> None:
-    option(group, "--margin", "less clearance is a collision", 0.0, **_LENGTH)
-    group.add_argument("--sweep", action="store_true", help="look between time steps as well, along straight lines")
-    group.add_argument("--costs", action="store_true", help="also collision costs and their gradients")
+    option(group, "--margin", "a smaller clearance is a collision", 0.0, **_LENGTH)
+    group.add_argument("--sweep", action="store_true", help="also check between time steps, along straight lines")
+    group.add_argument("--costs", action="store_true", help="also compute collision costs and their gradients")
     option(group, "--activation-distance", "clearance at which costs begin; implies --costs", 0.0, **_LENGTH)
-    help_text = "how far to look from centres (default: any)"
+    help_text = "search radius around centres (default: unlimited)"
     option(group, "--max-distance", help_text, type=positive_number, metavar="METRES")
 
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
-    option(group, "--rows", "of the table at most; 0: all", 20, type=whole("a whole number >= 0", 0), metavar="N")
+    option(group, "--rows", "most rows of the table; 0: all", 20, type=whole("a whole number >= 0", 0), metavar="N")
     help_text = "print JSON instead: a summary, and a record for each sphere"
     group.add_argument("--json", action="store_true", help=help_text)
     help_text = "also write all arrays: .npz"
@@ -136,4 +136,4 @@ def _length(text: str) -> float:
 
 
 _LENGTH: dict[str, Any] = {"type": _length, "metavar": "METRES"}
-command = Command("measure how far points, spheres or a robot stay from meshes", _add_arguments, _run)
+command = Command("measure the distances of points, spheres or a robot from meshes", _add_arguments, _run)

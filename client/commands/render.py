@@ -35,10 +35,10 @@ examples:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     scene_file.add_scene(parser)
-    help_text = "where to: .png, .jpg, .mp4, a folder for .png files, .npy (one output) or .npz (all)"
+    help_text = "a .png, .jpg or .mp4 file, a folder for .png files, .npy (one output) or .npz (all outputs)"
     parser.add_argument("-o", "--output", dest="path", type=output_path, required=True, metavar="FILE", help=help_text)
     option(parser, "--show", "what the pictures show", "color", choices=NAMES)
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     scene_file.add_kind(parser)
     _add_views(parser.add_argument_group("views"))
     looks = parser.add_argument_group("looks")
@@ -90,11 +90,11 @@ def _report(arguments: argparse.Namespace, scene: Spheres | Gaussians, pictures:
 
 def _add_views(group: argparse._ArgumentGroup) -> None:
     aim.add_camera(group)
-    option(group, "--orbit", "N pictures of a whole turn around the scene, from the camera on", **COUNT)
+    option(group, "--orbit", "N pictures of a full turn around the scene, beginning at the camera", **COUNT)
     option(group, "--view", "one camera of a data set (default: all)", metavar="NAME | INDEX")
-    help_text = "(default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)"
+    help_text = "size of the pictures (default: the data set's, else 640x480 for spheres and 1280x720 for Gaussians)"
     option(group, "--size", help_text, **SIZE)
-    aim.add_field(group, "vertical field of view", "which way is up")
+    aim.add_field(group, "vertical field of view", "up direction")
     option(group, "--fps", "pictures per second of an .mp4", 30.0, type=positive_number)
 
 

@@ -19,36 +19,37 @@ _SPHERES_GAMMA = 1e-4
 
 def add_scene(parser: argparse._ActionsContainer, **options: Any) -> None:
     """Declares SCENE."""
-    help_text = "the file, or the folder of an unbundled .sog"
+    help_text = "file of the scene, or the folder of an unbundled .sog"
     parser.add_argument("scene", metavar="SCENE", type=Path, help=help_text, **options)
 
 
 def add_kind(parser: argparse._ActionsContainer) -> None:
     """Declares --as."""
-    option(parser, "--as", "read it as (default: what the file holds)", dest="kind", choices=("spheres", "gaussians"))
+    help_text = "kind of the scene (default: the file's)"
+    option(parser, "--as", help_text, dest="kind", choices=("spheres", "gaussians"))
 
 
 def add_looks(group: argparse._ActionsContainer) -> None:
     """Declares the options of rendering."""
-    help_text = "0 to 1 (default: white for spheres, black for Gaussians)"
+    help_text = "background colour, 0 to 1 (default: white for spheres, black for Gaussians)"
     option(group, "--background", help_text, type=numbers, metavar="R,G,B")
-    option(group, "--radius", "of every sphere (default: the file's, else they touch)", type=positive_number)
+    option(group, "--radius", "radius of every sphere (default: the file's, else they touch)", type=positive_number)
     help_text = "softness of spheres, 1e-5 to 1 (default: 1e-4, nearly opaque)"
     option(group, "--gamma", help_text, type=positive_number)
-    option(group, "--sh-degree", "harmonics of Gaussians to use (default: all)", type=int, metavar="D")
-    help_text = "Gaussians smaller than a pixel fade (default: what the file says)"
+    option(group, "--sh-degree", "degree of the harmonics to use (default: all)", type=int, metavar="D")
+    help_text = "fade Gaussians that are smaller than a pixel (default: the file's setting)"
     option(group, "--antialiased", help_text, action=argparse.BooleanOptionalAction)
-    option(group, "--near", "least depth of Gaussians shown (default: 0.01)", type=positive_number)
-    option(group, "--far", "largest depth of Gaussians shown (default: 1e10)", type=positive_number)
+    option(group, "--near", "least depth of Gaussians that are shown (default: 0.01)", type=positive_number)
+    option(group, "--far", "largest depth of Gaussians that are shown (default: 1e10)", type=positive_number)
 
 
 def load(path: Path) -> Spheres | Gaussians:
-    """Reads what a file holds."""
+    """Reads a file of Gaussians or spheres."""
     return Gaussians.load(path) if is_gaussian_scene(path) else Spheres.load(path)
 
 
 def read_gaussians(path: Path) -> StoredScene:
-    """Reads a file of Gaussians without those that cannot be rendered, and tells how many these are."""
+    """Reads a file of Gaussians without those that cannot be rendered, and reports their number."""
     stored = read_scene(path, skip_invalid=True)
     if stored.skipped:
         print(f"lumigrad: left out {stored.skipped:,} Gaussians that are not finite", file=sys.stderr)

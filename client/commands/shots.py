@@ -23,7 +23,7 @@ FOV_DEGREES = 40.0
 
 
 def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[View]:
-    """All images that the options request."""
+    """Returns all images that the options request."""
     aimed = arguments.camera
     capture = aimed.capture() if isinstance(aimed, aim.CameraFile) else None
     if arguments.view is not None and (capture is None or arguments.orbit):
@@ -36,17 +36,17 @@ def shots_of(arguments: argparse.Namespace, scene: Spheres | Gaussians) -> list[
     if not arguments.orbit:
         return [View("frame", aimed.camera(scene, options))]
     if not isinstance(aimed, aim.Orbit):
-        raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or with none')
+        raise InvalidArgument.of("orbit", 'expected with --camera "orbit …" or a data set, or without --camera')
     return _numbered(aimed.turn(scene, options, _angles(arguments.orbit)))
 
 
 def usual_up(scene: Spheres | Gaussians) -> tuple[float, float, float]:
-    """The default up direction: y down for Gaussians, trained with the axes of COLMAP's first photograph."""
+    """Returns the default up direction: y down for Gaussians, trained with the axes of COLMAP's first photograph."""
     return AXES["y" if isinstance(scene, Spheres) else "-y"]
 
 
 def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:
-    """The cameras of a data set, or the one that --view names."""
+    """Returns the cameras of a data set, or the one that --view names."""
     for name in ("fov", "up"):
         if getattr(arguments, name) is not None:
             raise InvalidArgument.of(name, "is defined by the cameras of the data set; leave it out, or add --orbit")
@@ -57,7 +57,7 @@ def _views(arguments: argparse.Namespace, capture: Capture) -> list[View]:
 
 
 def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
-    """An orbit around the point that a data set's cameras look at, at their median height and distance."""
+    """Returns an orbit around the point that a data set's cameras look at, at their median height and distance."""
     template = capture.views[0].camera
     size = arguments.size or (template.width, template.height)
     up = capture.up if arguments.up is None else unit("up", np.asarray(arguments.up, np.float64))
@@ -84,7 +84,7 @@ def _ring(arguments: argparse.Namespace, capture: Capture) -> list[View]:
 
 
 def _vertical_fov(capture: Capture) -> float:
-    """The first camera's vertical field of view, degrees."""
+    """Returns the first camera's vertical field of view, degrees."""
     camera = capture.views[0].camera
     model = camera.model
     assert isinstance(model, OpenCVModel)
@@ -92,7 +92,7 @@ def _vertical_fov(capture: Capture) -> float:
 
 
 def _angles(count: int) -> list[float]:
-    """Angles of a full turn in `count` steps, degrees."""
+    """Returns the angles of a full turn in `count` steps, degrees."""
     return [index * 360.0 / count for index in range(count)]
 
 

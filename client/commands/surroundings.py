@@ -21,13 +21,13 @@ MESHES = ".stl, .obj, .ply, .glb, or cuRobo's .yml of a world"
 
 def add_placement(group: argparse._ActionsContainer, units: str) -> None:
     """Declares the placement of mesh files in the world; `units` names those of --scale."""
-    group.add_argument("--scale", default=1.0, help=f"of mesh files: {units}", **UNIT)
-    help_text = "of the obstacles of a file in the world, metres; once for all files, or once for each"
+    group.add_argument("--scale", default=1.0, help=f"unit of mesh files: {units}", **UNIT)
+    help_text = "pose of a file's obstacles in the world, metres; once for all files, or once for each"
     option(group, "--pose", help_text, action="append", **_POSE)
 
 
 def world_of(arguments: argparse.Namespace) -> World:
-    """The world of all files' obstacles."""
+    """Returns the world of all files' obstacles."""
     poses = arguments.pose or [IDENTITY]
     if len(poses) == 1:
         poses = poses * len(arguments.meshes)
@@ -65,13 +65,13 @@ UNIT: dict[str, Any] = {"type": length_unit, "metavar": "UNIT"}
 
 def add_robot(group: argparse._ActionsContainer) -> None:
     """Declares the options of a robot."""
-    option(group, "--urdf", "of the robot", **FILE)
+    option(group, "--urdf", "URDF file of the robot", **FILE)
     help_text = (
         "joint values, radians and metres, or a file of them: [J], or [T, J] along a trajectory "
-        "(default: where the robot's file says that it rests)"
+        "(default: the rest pose in the robot's file)"
     )
     option(group, "--joints", help_text, type=_joints, metavar="Q1,Q2,.. | FILE")
-    group.add_argument("--base", default=tuple(IDENTITY), help="of the robot in the world", **_POSE)
+    group.add_argument("--base", default=tuple(IDENTITY), help="pose of the robot's base in the world", **_POSE)
 
 
 def _joints(text: str) -> Any:

@@ -28,7 +28,7 @@ examples:
   lumigrad top                                  the worker of LUMIGRAD_TARGET, else localhost:50051
   lumigrad top gpu-1:50051 gpu-2:50051          several, a line each
   lumigrad top http://gpu-1:9464/metrics        without asking the worker where its metrics are
-  lumigrad top --once --json | jq .             one look, for scripts
+  lumigrad top --once --json | jq .             one report, for scripts
 """
 
 
@@ -36,9 +36,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     help_text = "HOST:PORT, or the URL of its metrics (default: --target)"
     parser.add_argument("targets", nargs="*", metavar="WORKER", help=help_text)
-    option(parser, "--interval", "between looks", 2.0, **SECONDS)
-    parser.add_argument("--once", action="store_true", help="look once, over one interval, and end")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each look")
+    option(parser, "--interval", "time between reports", 2.0, **SECONDS)
+    parser.add_argument("--once", action="store_true", help="print one report, over one interval, and exit")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each report")
     add_connection(parser, 3.0)
 
 
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str | None], ssl.SSLContext]]:
-    """Each worker's name, a function that returns the URL of its metrics, and the TLS settings."""
+    """Yields each worker's name, a function that returns the URL of its metrics, and the TLS settings."""
     trusted = resolve_tls(tls_of(arguments))
     tls = ssl.create_default_context(cafile=None if isinstance(trusted, bool) else trusted)
     if arguments.certificate:
@@ -117,4 +117,4 @@ def _keys() -> Iterator[Callable[[float], bool]]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
 
 
-command = Command("show live what workers are doing", _add_arguments, _run)
+command = Command("show the activity of workers, live", _add_arguments, _run)

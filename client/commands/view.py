@@ -17,7 +17,7 @@ _EXAMPLES = """\
 examples:
   lumigrad view scene.ply                               prints the address of a page
   lumigrad view scene.ply --up z --port 8090
-  lumigrad view scene.ply --camera capture/             begins where its photographs were taken
+  lumigrad view scene.ply --camera capture/             begins at a photograph's camera
   lumigrad view --world cell.yml --urdf robot.urdf --spheres robot.yml    distances as colours
 """
 
@@ -29,19 +29,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     views = parser.add_argument_group("first view")
     aim.add_camera(views)
     option(views, "--view", "camera of a data set to begin with (default: 0)", metavar="NAME | INDEX")
-    aim.add_field(views, "vertical angle of view", "what cameras turn around")
+    aim.add_field(views, "vertical field of view", "axis that the camera turns around")
     scene_file.add_looks(parser.add_argument_group("looks"))
     cell = parser.add_argument_group("obstacles and a robot")
     option(cell, "--world", f"obstacles: {MESHES}; with or without SCENE", dest="meshes", nargs="+", **FILE)
     add_placement(cell, "mm, in, .., or metres per unit")
     cell.set_defaults(sign="auto")
-    help_text = "of the robot's links, in cuRobo's .yml; coloured by distance"
+    help_text = "spheres of the robot's links, in cuRobo's .yml; coloured by distance"
     option(cell, "--spheres", help_text, **FILE)
     add_robot(cell)
     page = parser.add_argument_group("page")
-    help_text = "address to listen on; who reaches it sees the scene (default: this machine's own, 127.0.0.1)"
+    help_text = "address to listen on; anyone who can reach it sees the scene (default: 127.0.0.1, this machine only)"
     page.add_argument("--host", default="127.0.0.1", help=help_text)
-    help_text = "0: any (default: 8080, or the next free one)"
+    help_text = "port to listen on; 0: any (default: 8080, or the next free one)"
     page.add_argument("--port", type=whole("a port, 0 to 65535", 0, 65535), default=8080, help=help_text)
     option(page, "--fps", "pictures per second while the camera moves", 30.0, type=positive_number)
     add_connection(parser)
@@ -64,4 +64,4 @@ def _wait() -> None:
         threading.Event().wait()
 
 
-command = Command("orbit a scene in the browser", _add_arguments, _run)
+command = Command("show a scene in the browser", _add_arguments, _run)

@@ -85,7 +85,7 @@ def _robot(arguments: argparse.Namespace) -> Robot | None:
 
 
 def _outline(world: World | None, robot: Robot | None, trajectory: Float64 | None) -> Spheres:
-    """The initially visible objects: the robot and its surroundings, or all obstacles."""
+    """Returns spheres around the initially visible objects: the robot and its surroundings, or all obstacles."""
     assert world is not None
     if robot is None or trajectory is None:
         points, radii = corners(world), 0.0
@@ -114,7 +114,7 @@ def _facts(
 
 
 def capture_of(arguments: argparse.Namespace) -> Capture | None:
-    """The data set that --camera names; None: it names none."""
+    """Returns the data set that --camera names; None if it names none."""
     capture = arguments.camera.capture() if isinstance(arguments.camera, aim.CameraFile) else None
     if capture is None and arguments.view is not None:
         raise InvalidArgument.of("view", "expected with --camera of a data set; leave it out")
@@ -122,7 +122,7 @@ def capture_of(arguments: argparse.Namespace) -> Capture | None:
 
 
 def viewpoints(capture: Capture | None) -> dict[str, Viewpoint]:
-    """The viewpoints of a data set's cameras, by name; empty without a data set."""
+    """Returns the viewpoints of a data set's cameras, by name; empty without a data set."""
     return {} if capture is None else {view.name: Viewpoint.of(view.camera, capture.focus) for view in capture.views}
 
 
@@ -132,7 +132,7 @@ def first_view(
     capture: Capture | None,
     up: tuple[float, float, float] | None = None,
 ) -> Viewpoint:
-    """The initial viewpoint; its `up` is the orbit's axis, by default the scene's usual one."""
+    """Returns the initial viewpoint; its `up` is the orbit's axis, by default the scene's usual up direction."""
     if capture is not None:
         if arguments.fov is not None:
             raise InvalidArgument.of("fov", "is defined by the cameras of the data set; leave it out")

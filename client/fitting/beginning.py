@@ -1,4 +1,4 @@
-"""What a fit begins with: photographs with their cameras, and one primitive for each point of a reconstruction."""
+"""The inputs of a fit: photographs with their cameras, and one primitive for each point of a reconstruction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shot:
 
     @property
     def photograph(self) -> Array:
-        """[H, W, 3] values from 0 to 1, float32."""
+        """The photograph [H, W, 3], values from 0 to 1, float32."""
         return np.divide(self.pixels, 255, dtype=np.float32)
 
     @property
@@ -112,7 +112,7 @@ def spacing(positions: Array) -> Array:
     """[N] root mean square distance of points [N, 3] to their three nearest neighbours, scene units."""
     if len(positions) <= _NEIGHBOURS:
         raise InvalidArgument.of("dataset", f"expected more than {_NEIGHBOURS} initial points, got {len(positions)}")
-    tree = require("scipy.spatial", "fit", "the sizes of what a fit begins with").cKDTree(positions)
+    tree = require("scipy.spatial", "fit", "the sizes of initial primitives").cKDTree(positions)
     # The nearest is the point itself.
     distances = tree.query(positions, _NEIGHBOURS + 1)[0][:, 1:]
     found = np.sqrt(np.square(distances).mean(axis=1))

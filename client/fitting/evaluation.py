@@ -78,7 +78,7 @@ class Scores:
     Attributes:
         psnr: decibels.
         ssim: at most 1.
-        exposed_psnr: decibels, with renderings exposed as the neighbouring photographs, if known.
+        exposed_psnr: decibels, for renderings with the neighbouring photographs' exposures, if known.
         matched_psnr: decibels, after the affine map of the rendering's colours that best matches each photograph.
     """
 

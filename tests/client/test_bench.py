@@ -30,14 +30,14 @@ def test_every_kind_of_call_is_measured(worker_process: WorkerProcess, client: C
     lines = {line["what"]: line for line in told["measurements"]}
     sized = {f"{what} {size}" for what in ("render", "backward") for size in ("32x24", "16x16")}
     assert {"round trip", *sized} < set(lines)
-    lanes = {"stream", told["lane"]}
-    assert {what for what in lines if "lane" in what} == {
-        f"{w}, {lane} lane" for w in ("update", "get") for lane in lanes
+    ways = {"stream", "shared memory" if told["lane"] == "shared" else "stream"}
+    assert {what for what in lines if "stream" in what or "shared" in what} == {
+        f"{w}, {way}" for w in ("update", "get") for way in ways
     }
     for what, line in lines.items():
         assert line["calls"] >= 3 and 0 < line["median_ms"] <= line["p90_ms"]
-        assert (line["kernel_ms"] is None) == ("lane" in what or what == "round trip")
-        assert (line["mib_per_s"] is None) == ("lane" not in what)
+        assert (line["kernel_ms"] is None) == ("stream" in what or "shared" in what or what == "round trip")
+        assert (line["mib_per_s"] is None) == ("stream" not in what and "shared" not in what)
         if line["kernel_ms"] is not None:
             assert 0 < line["kernel_ms"] <= line["p90_ms"] and line["rest_ms"] > 0
     assert {handle.scene_id for handle in client.list()} == before

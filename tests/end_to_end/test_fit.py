@@ -93,7 +93,7 @@ def test_views_that_were_not_fitted_come_closer(capture: Path, tmp_path: Path, r
     options = ["--steps", "60", "--sh-degree", "1", "--strategy", "none", "--logdir", str(log)]
     done = fit(capture, scene, *options, target=running.target)
     assert done.returncode == 0, done.stderr
-    assert "14 photographs to fit and 3 to measure by, 60 steps" in done.stdout
+    assert "14 photographs to fit, 3 held out, 60 steps" in done.stdout
     report = report_of(scene)
     assert report["held_out"]["psnr"] > report["begin"]["psnr"] + 4
     assert report["held_out"]["ssim"] > report["begin"]["ssim"] + 0.04

@@ -119,7 +119,7 @@ MEANINGS = {
     NOT_SO: "done, and the answer is no: a collision (`query --check`), or not serving (`health`)",
     UNREACHABLE: "no worker answers, or its TLS settings and the caller's do not match",
     REFUSED: "the worker refused the caller: a token or a certificate",
-    BUSY: "the worker is full, or has no memory for the call (a call over one of its declared limits exits with 1)",
+    BUSY: "the worker is full, or short of memory (a call over one of its declared limits exits with 1)",
     TIMED_OUT: "no answer within the time-out",
     INTERRUPTED: "ended by Ctrl-C; `view`, `top` and a `fit` that has written its scene exit with 0",
     CLOSED_PIPE: "the reader of the output has closed it",

@@ -25,8 +25,8 @@ class Capture:
     """Views in a fixed order, with unique names.
 
     Attributes:
-        views: at least one.
-        points: None if the data set has none.
+        views: the views, at least one.
+        points: the initial points; None if the data set has none.
     """
 
     views: tuple[View, ...]
@@ -65,7 +65,7 @@ class Capture:
         )
 
     def view(self, which: str | int) -> View:
-        """A view by its name or index (also as text); negative indices count from the end."""
+        """Returns a view by its name or index (also as text); negative indices count from the end."""
         named = {view.name: view for view in self.views}
         if isinstance(which, str) and which in named:
             return named[which]
@@ -80,14 +80,14 @@ class Capture:
 
     @property
     def up(self) -> Float64:
-        """[3] the mean up direction of the images, a unit vector in the world frame."""
+        """The mean up direction [3] of the images, a unit vector in the world frame."""
         total = np.sum([-rotation[1] for rotation, _ in self._poses()], axis=0)
         length = float(np.linalg.norm(total))
         return total / length if length > 0 else np.array([0.0, -1.0, 0.0])
 
     @property
     def focus(self) -> Float64:
-        """[3] the point closest to the axes of all cameras, by least squares; scene units."""
+        """The point [3] closest to the axes of all cameras, by least squares; scene units."""
         normal, offset = 1e-9 * np.eye(3), np.zeros(3)
         for rotation, eye in self._poses():
             across = np.eye(3) - np.outer(rotation[2], rotation[2])
@@ -95,7 +95,7 @@ class Capture:
         return np.asarray(np.linalg.solve(normal, offset), np.float64)
 
     def _poses(self) -> list[tuple[Float64, Float64]]:
-        """Rotation, world to camera, and position of each camera."""
+        """Returns the rotation, world to camera, and the position of each camera."""
         models = [view.camera.model for view in self.views]
         return [(model.rotation, model.eye) for model in models if isinstance(model, OpenCVModel)]
 
@@ -106,7 +106,7 @@ def _load_file(path: Path, photographs: Path | None) -> Capture:
         return Capture(*read_transforms_json(path, values, photographs))
     if isinstance(values, list):
         views = read_cameras_json(path, values, path.parent / "images" if photographs is None else photographs)
-        # What the training began with.
+        # The initial points of the training.
         points = path.with_name("input.ply")
         return Capture(views, Points.load(points) if points.is_file() else None)
     raise malformed(path, 'expected a list of cameras (Inria) or an object with "frames" (nerfstudio)')

@@ -20,7 +20,7 @@ _PLACES = ("", "sparse/0", "sparse", "colmap/sparse/0")
 
 
 def find_model(folder: Path) -> Path | None:
-    """The folder of the reconstruction in or below a folder; None if there is none."""
+    """Finds the folder of the reconstruction in or below a folder; None if there is none."""
     places = [folder / place for place in _PLACES]
     return next((place for place in places if _file(place, "images") is not None), None)
 
@@ -58,7 +58,7 @@ def _file(model: Path, name: str) -> Path | None:
 
 
 def _dataset_folder(model: Path) -> Path:
-    """The data set's folder in COLMAP's layout: above sparse/0 or sparse."""
+    """Returns the data set's folder in COLMAP's layout: the one above sparse/0 or sparse."""
     if model.parent.name == "sparse":
         return model.parent.parent
     return model.parent if model.name == "sparse" else model
@@ -78,7 +78,7 @@ def _rotation(entry: ColmapImage, file: Path) -> Float64:
     if not np.isfinite(pose).all() or not 1e-150 < math.hypot(*entry.quaternion) < 1e150:
         raise malformed(
             file,
-            f"image {entry.name}: expected a finite pose with a quaternion of length 1 or so, and not 0, got {pose}",
+            f"image {entry.name}: expected a finite pose with a quaternion of about length 1, got {pose}",
         )
     quaternion = np.array(entry.quaternion) / np.linalg.norm(entry.quaternion)
     return np.asarray(rotated(quaternion, np.eye(3)).T)

@@ -21,7 +21,7 @@ _POINT_2D_BYTES, _TRACK_BYTES = 24, 8
 
 
 def read_cameras(path: Path) -> dict[int, Intrinsics]:
-    """Cameras by their ids."""
+    """Reads the cameras by their ids."""
     source = Source.open(path)
     offset = 8
     cameras = {}
@@ -39,7 +39,7 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
 
 
 def read_images(path: Path) -> list[ColmapImage]:
-    """Images in the file's order."""
+    """Reads the images in the file's order."""
     source = Source.open(path)
     offset = 8
     images = []
@@ -61,7 +61,7 @@ def read_images(path: Path) -> list[ColmapImage]:
 
 
 def read_points(path: Path) -> Points:
-    """Points with their colours."""
+    """Reads the points with their colours."""
     source = Source.open(path)
     count = _count(source, _POINT.size)
     positions, colors = np.empty((count, 3)), np.empty((count, 3))
@@ -79,7 +79,7 @@ def read_points(path: Path) -> Points:
 
 
 def _count(source: Source, least_bytes: int) -> int:
-    """The number of records, which must fit into the file."""
+    """Returns the number of records, which must fit into the file."""
     (count,) = source.unpack("Q", 0, "number of records")
     source.take(8, count * least_bytes, f"{count:,} records")
     return int(count)

@@ -13,7 +13,7 @@ from lumigrad.client.formats.source import malformed
 
 
 def read_cameras(path: Path) -> dict[int, Intrinsics]:
-    """Cameras by their ids."""
+    """Reads the cameras by their ids."""
     cameras = {}
     for number, line in _records(path):
         words = line.split()
@@ -33,7 +33,7 @@ def read_cameras(path: Path) -> dict[int, Intrinsics]:
 
 
 def read_images(path: Path) -> list[ColmapImage]:
-    """Images in the file's order."""
+    """Reads the images in the file's order."""
     images = []
     records = _records(path, skip_after=True)
     for number, line in records:
@@ -51,7 +51,7 @@ def read_images(path: Path) -> list[ColmapImage]:
 
 
 def read_points(path: Path) -> Points:
-    """Points with their colours."""
+    """Reads the points with their colours."""
     rows = []
     for number, line in _records(path):
         try:
@@ -71,7 +71,7 @@ def read_points(path: Path) -> Points:
 
 
 def _records(path: Path, skip_after: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, without comments; `skip_after`: also without the line after each, even an empty one."""
+    """Yields lines with their numbers, without comments; with `skip_after` also without the line after each."""
     with path.open(encoding="utf-8", errors="replace") as file:
         lines = enumerate(file, start=1)
         for number, line in lines:

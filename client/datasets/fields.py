@@ -16,7 +16,7 @@ from lumigrad.client.values.rotations import why_no_rotation
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
+    """Reads the content of a JSON file."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -45,13 +45,13 @@ class Fields:
         return self._values.get(name) is not None or (self._fallback is not None and name in self._fallback)
 
     def fail(self, name: str, expected: str, value: Any) -> InvalidArgument:
-        """The error for an invalid field."""
+        """Returns the error for an invalid field."""
         place = f"{self.where}.{name}" if self.where else name
         came = "nothing" if value is None else repr(value)
         return malformed(self.path, f"{place}: expected {expected}, got {came}")
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number."""
+        """Returns a finite number."""
         value = self._value(name)
         if value is None and default is not None:
             return default
@@ -60,24 +60,24 @@ class Fields:
         try:
             return float(value)
         except OverflowError as error:
-            raise self.fail(name, "a finite number", "an integer beyond all floats") from error
+            raise self.fail(name, "a finite number", "an integer too large for a float") from error
 
     def pixels(self, name: str) -> int:
-        """A whole number of pixels."""
+        """Returns a whole number of pixels."""
         value = self.number(name)
         if value < 1 or value != math.floor(value) or value > _MOST_PIXELS:
             raise self.fail(name, "a whole number of pixels >= 1", value)
         return int(value)
 
     def text(self, name: str) -> str:
-        """A string that is not empty."""
+        """Returns a string that is not empty."""
         value = self._value(name)
         if not isinstance(value, str) or not value:
             raise self.fail(name, "a text", value)
         return value
 
     def array(self, name: str, *shapes: tuple[int, ...]) -> Float64:
-        """Finite numbers in one of the given shapes."""
+        """Returns finite numbers in one of the given shapes."""
         value = self._value(name)
         expected = "finite numbers of shape " + " or ".join(str(list(shape)) for shape in shapes)
         try:
@@ -89,7 +89,7 @@ class Fields:
         return array
 
     def objects(self, name: str) -> list[Any]:
-        """A list."""
+        """Returns a list."""
         value = self._value(name)
         if not isinstance(value, list):
             raise self.fail(name, "a list", value)
@@ -101,7 +101,7 @@ class Fields:
 
 
 def checked_rotation(fields: Fields, name: str, matrix: Float64) -> Float64:
-    """A matrix [3, 3]; InvalidArgument, which names the field, unless it is a rotation."""
+    """Returns a matrix [3, 3]; raises InvalidArgument, which names the field, unless it is a rotation."""
     why = why_no_rotation(matrix)
     if why:
         raise fields.fail(name, "an orthonormal rotation of determinant 1", why)

@@ -11,7 +11,7 @@ from lumigrad.client.formats.source import malformed
 
 
 def read_cameras_json(path: Path, entries: Any, images: Path) -> tuple[View, ...]:
-    """Reads the views in the file's order. `position` is the camera's, the columns of `rotation` are its axes."""
+    """Reads the views in the file's order. `position` is the camera's; the columns of `rotation` are its axes."""
     if not isinstance(entries, list) or not entries:
         raise malformed(path, f"expected a list of at least one camera, got {type(entries).__name__}")
     fields = [Fields(path, entry, f"[{index}]") for index, entry in enumerate(entries)]

@@ -21,7 +21,7 @@ _COEFFICIENTS = ("k1", "k2", "p1", "p2", "k3")
 
 
 def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[tuple[View, ...], Points | None]:
-    """Reads the views in the file's order, and the points it names.
+    """Reads the views in the file's order, and the file of points that it names.
 
     Intrinsics of a frame override those at the top. `transform_matrix` is camera to world, with OpenGL's axes.
 
@@ -48,7 +48,7 @@ def read_transforms_json(path: Path, values: Any, images: Path | None) -> tuple[
 
 
 def _pose(frame: Fields) -> tuple[Float64, Float64]:
-    """World to camera: rotation [3, 3] and translation [3]."""
+    """Returns rotation [3, 3] and translation [3], world to camera."""
     to_world = frame.array("transform_matrix", (4, 4), (3, 4))
     rotation = (checked_rotation(frame, "transform_matrix", to_world[:3, :3]) @ _OPENGL).T
     return rotation, -rotation @ to_world[:3, 3]
@@ -72,9 +72,9 @@ def _lens(frame: Fields, image: Path | None) -> Intrinsics:
         values["k4"] = last
     elif last:
         # In nerfstudio k4 belongs to a polynomial of degree 8, in OpenCV's model to the denominator.
-        raise frame.fail("k4", "0 for a lens that is no fisheye", last)
+        raise frame.fail("k4", "0 unless the lens is a fisheye", last)
     if model in ("PINHOLE", "SIMPLE_PINHOLE"):
-        # Such files keep the coefficients from before the photographs were undistorted.
+        # The coefficients in such files are those from before the photographs were undistorted.
         values = {name: value for name, value in values.items() if name not in _COEFFICIENTS}
     return Intrinsics(model, width, height, values)
 
@@ -93,7 +93,7 @@ def _size(frame: Fields, image: Path | None) -> tuple[int, int]:
 
 
 def _focal(frame: Fields, axis: str, size: int) -> float:
-    """The focal length in pixels, from fl_x or from the angle of view in radians."""
+    """Returns the focal length in pixels, from fl_x or from the angle of view in radians."""
     if f"fl_{axis}" in frame:
         focal = frame.number(f"fl_{axis}")
         if focal <= 0:

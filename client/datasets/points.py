@@ -42,7 +42,7 @@ class Points:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Points:
-        """Reads the vertices of a PLY file with x, y, z and optional red, green and blue; grey without."""
+        """Reads the vertices of a PLY file with x, y, z and optional red, green and blue, else grey."""
         header = PlyHeader.read(path)
         vertices = header.points()
         positions = np.stack([np.asarray(vertices[axis], np.float32) for axis in "xyz"], axis=1)

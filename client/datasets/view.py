@@ -43,7 +43,7 @@ class Intrinsics:
 
     @property
     def unrenderable(self) -> str:
-        """Why it cannot be rendered; empty: it can."""
+        """The reason why it cannot be rendered; empty if it can."""
         if self.model not in PARAMETERS:
             return f"the camera model {self.model} is not supported; expected {READABLE}"
         if self.model == "OPENCV_FISHEYE" and any(self.values.get(name, 0.0) for name in _DISTORTION):
@@ -51,10 +51,10 @@ class Intrinsics:
         return ""
 
     def camera(self, rotation: Float64, translation: Float64) -> Camera:
-        """The camera at a pose, world to camera: x right, y down, z forward."""
+        """Returns the camera at a pose, world to camera: x right, y down, z forward."""
         values = self.values
         coefficients = [values.get(name, 0.0) for name in _DISTORTION]
-        # OpenCV's smallest number of coefficients.
+        # OpenCV accepts 4, 5 or 8 coefficients: the smallest number that has all that are not 0.
         kept = 8 if any(coefficients[5:]) else 5 if coefficients[4] else 4 if any(coefficients) else 0
         projection: Projection = "fisheye" if self.model == "OPENCV_FISHEYE" else "pinhole"
         return Camera.opencv(
@@ -105,12 +105,12 @@ class View:
     mask: Path | None = None
 
     def resized(self, width: int, height: int) -> View:
-        """A copy with another image size, in pixels."""
+        """Returns a copy with another image size, in pixels."""
         return replace(self, camera=resized(self.camera, width, height))
 
 
 def resized(camera: Camera, width: int, height: int) -> Camera:
-    """A camera with the same view and another image size; OpenCV's cameras only."""
+    """Returns a camera with the same view and another image size; OpenCV's cameras only."""
     if (width, height) == (camera.width, camera.height):
         return camera
     if not isinstance(camera.model, OpenCVModel):
@@ -122,7 +122,7 @@ def resized(camera: Camera, width: int, height: int) -> Camera:
 
 
 def photograph(folder: Path, name: str) -> Path | None:
-    """The path of a photograph in a folder, by its name with or without suffix; None if there is none.
+    """Finds a photograph in a folder, by its name with or without suffix; None if there is none.
 
     Files with another suffix match too, because data sets are often converted.
     """
@@ -133,7 +133,7 @@ def photograph(folder: Path, name: str) -> Path | None:
 
 
 def unique_names(files: Sequence[str]) -> list[str]:
-    """Names of views from their photographs': without folder and suffix if they stay unique."""
+    """Returns names of views from their photographs' names, without folder and suffix if these stay unique."""
     paths = [PurePosixPath(file) for file in files]
     for named in ([path.stem for path in paths], [str(path.with_suffix("")) for path in paths]):
         if len(set(named)) == len(named):

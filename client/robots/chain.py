@@ -49,7 +49,7 @@ def like(value: Any, constant: Any) -> Any:
 
 
 def matrix_of(name: str, pose: Any) -> Float64:
-    """[4, 4] of a pose [7]; `name` is for the error of an invalid pose."""
+    """Returns the matrix [4, 4] of a pose [7]; errors name the argument `name`."""
     values = pose_array(name, pose)
     matrix = np.eye(4)
     matrix[:3, :3] = rotated(values[3:] / np.linalg.norm(values[3:]), np.eye(3)).T
@@ -58,7 +58,7 @@ def matrix_of(name: str, pose: Any) -> Float64:
 
 
 def poses_of(rotation: Any, translation: Any) -> Any:
-    """[.., 7] x y z qw qx qy qz of rotation matrices [.., 3, 3] and translations [.., 3]; differentiable in torch."""
+    """Returns [.., 7], x y z qw qx qy qz, of rotations [.., 3, 3] and translations [.., 3]; differentiable in torch."""
     xp = module_of(rotation)
     m = [[rotation[..., i, j] for j in range(3)] for i in range(3)]
     x, y, z = m[2][1] - m[1][2], m[0][2] - m[2][0], m[1][0] - m[0][1]
@@ -83,7 +83,10 @@ def poses_of(rotation: Any, translation: Any) -> Any:
 
 
 def turns(axes: Float64, angles: Any) -> Any:
-    """[.., K, 3, 3] rotations about K unit axes [K, 3] by angles [.., K], radians (Rodrigues); an axis 0: none."""
+    """Returns [.., K, 3, 3], rotations about unit axes [K, 3] by angles [.., K], radians; an axis of 0 rotates nothing.
+
+    The formula is Rodrigues'.
+    """
     xp = module_of(angles)
     x, y, z = axes.T
     zero = np.zeros_like(x)
@@ -94,7 +97,7 @@ def turns(axes: Float64, angles: Any) -> Any:
 
 @dataclass(frozen=True)
 class Mimic:
-    """A joint that follows another: value = multiplier * other + offset."""
+    """The mimic of another joint: value = multiplier * other + offset."""
 
     joint: str
     multiplier: float
@@ -111,9 +114,9 @@ class Joint:
         parent: name of its parent link.
         child: name of its child link.
         origin: [4, 4] joint frame -> parent's frame, where the joint's value is 0; metres.
-        axis: [3] in the joint frame, unit length where the joint moves.
+        axis: [3] in the joint frame, of unit length if the joint is movable.
         limits: lowest and highest value, radians or metres; infinite without limit.
-        mimic: the joint that it follows; None: none.
+        mimic: the joint that determines its value; None: none.
     """
 
     name: str
@@ -161,24 +164,24 @@ class Drives:
         for argument, names in (("joints", columns), ("locked", locked)):
             for name in names:
                 if name not in self._joints:
-                    raise InvalidArgument.of(argument, f"expected joints that move ({moving}), got {name!r}")
+                    raise InvalidArgument.of(argument, f"expected movable joints ({moving}), got {name!r}")
         if len(self._columns) != len(columns):
-            raise InvalidArgument.of("joints", f"expected names that differ, got {', '.join(columns)}")
+            raise InvalidArgument.of("joints", f"expected unique names, got {', '.join(columns)}")
         for name in columns:
             mimic = self._joints[name].mimic
             if mimic is not None:
                 raise InvalidArgument.of(
-                    "joints", f"expected joints with a value of their own, but {name!r} follows {mimic.joint!r}"
+                    "joints", f"expected joints with a value of their own, but {name!r} mimics {mimic.joint!r}"
                 )
 
     def of(self, name: str, followers: tuple[str, ...] = ()) -> Drive:
-        """The drive of a joint, which `followers` follow.
+        """Returns the drive of a joint; `followers` are the mimic joints that led to it.
 
         Raises:
-            InvalidArgument: it has none.
+            InvalidArgument: the joint has no drive.
         """
         if name in followers:
-            raise InvalidArgument.of("urdf", f"expected joints that follow others, but {name!r} follows itself")
+            raise InvalidArgument.of("urdf", f"expected joints that mimic others, but {name!r} mimics itself")
         if name in self._locked:
             return Drive(None, 0.0, float(self._locked[name]))
         if name in self._columns:
@@ -187,12 +190,12 @@ class Drives:
         if joint is None:
             raise InvalidArgument.of(
                 "urdf",
-                f"expected joint {followers[-1]!r} to follow (mimic) a joint that moves, but it follows {name!r}",
+                f"expected joint {followers[-1]!r} to mimic a movable joint, but it mimics {name!r}",
             )
         if joint.mimic is None:
             raise InvalidArgument.of(
                 "joints",
-                f"expected every joint that moves in joints or in locked, but {name!r} is in neither; "
+                f"expected every movable joint in joints or in locked, but {name!r} is in neither; "
                 f"pass e.g. locked={{{name!r}: 0.0}}",
             )
         other = self.of(joint.mimic.joint, (*followers, name))
@@ -200,7 +203,7 @@ class Drives:
         return Drive(other.column, factor * other.multiplier, factor * other.offset + joint.mimic.offset)
 
     def limits(self) -> Float64:
-        """[dof, 2] lowest and highest value of each number of q."""
+        """Returns [dof, 2], the lowest and highest value of each number of q."""
         return np.array([self._joints[name].limits for name in self._columns], np.float64).reshape(-1, 2)
 
 
@@ -250,7 +253,7 @@ class Chain:
             for joint in carried.get(waiting.pop(0), ()):
                 if joint.child in self.frames:
                     raise InvalidArgument.of(
-                        "urdf", f"expected a tree, but joint {joint.name!r} carries link {joint.child!r} once more"
+                        "urdf", f"expected a tree, but link {joint.child!r} of joint {joint.name!r} has another parent"
                     )
                 self.frames[joint.child] = self._frame(joint, drives)
                 waiting.append(joint.child)
@@ -265,7 +268,7 @@ class Chain:
         self._origins = np.array([moving.frame.matrix for moving in self._moving]).reshape(-1, 4, 4)
 
     def _frame(self, joint: Joint, drives: Drives) -> Frame:
-        """The frame of the child link; adds a joint that q moves to the moving ones."""
+        """Returns the frame of the child link; appends the joint to the moving ones if q moves it."""
         parent = self.frames[joint.parent]
         origin = parent.matrix @ joint.origin
         if not joint.moves:
@@ -277,7 +280,7 @@ class Chain:
         return Frame(len(self._moving), np.eye(4))
 
     def forward(self, q: Any, base: Float64) -> list[tuple[Any, Any]]:
-        """Forward kinematics.
+        """Computes the forward kinematics.
 
         Args:
             q: [.., dof] joint values, radians and metres.
@@ -303,7 +306,7 @@ class Chain:
 
 
 def _motion(joint: Joint, value: float) -> Float64:
-    """[4, 4] the motion of a joint at a fixed value."""
+    """Returns [4, 4], the motion of a joint at a fixed value."""
     matrix = np.eye(4)
     if joint.kind == "prismatic":
         matrix[:3, 3] = value * joint.axis
@@ -320,7 +323,7 @@ class Body:
 
         Args:
             spheres: [n, 4] centres and radii, metres, by link.
-            chain: of the links.
+            chain: the chain of the links.
 
         Raises:
             InvalidArgument: a link that the chain does not have, or no spheres.
@@ -330,7 +333,7 @@ class Body:
         for link, own in spheres.items():
             if link not in chain.frames:
                 known = ", ".join(chain.frames)
-                raise InvalidArgument.of("spheres", f"expected links that the base carries ({known}), got {link!r}")
+                raise InvalidArgument.of("spheres", f"expected links below the base ({known}), got {link!r}")
             matrix = chain.frames[link].matrix
             links += [link] * len(own)
             rows.append(np.concatenate([own[:, :3] @ matrix[:3, :3].T + matrix[:3, 3], own[:, 3:]], axis=1))
@@ -346,7 +349,7 @@ class Body:
         self._places = [int(place) for place in np.argsort(order)]
 
     def at(self, frames: Sequence[tuple[Any, Any]]) -> Any:
-        """[.., S, 4] centres in the world and radii, for the frames of `Chain.forward`; of the frames' array type."""
+        """Returns [.., S, 4], centres in the world and radii, for frames of `Chain.forward`; of their array type."""
         xp = module_of(frames[0][0])
         groups = []
         for joint, own in self._groups:

@@ -38,7 +38,7 @@ class Motion:
 
     @staticmethod
     def of_numbers(values: Float64, *, radius: float = 0.0, scale: float = 1.0) -> Motion:
-        """From arrays.
+        """Creates a motion from an array.
 
         Args:
             values: [S, 3] points or [S, 4] spheres, or [T, S, 3 | 4] along a trajectory.
@@ -58,7 +58,7 @@ class Motion:
 
     @staticmethod
     def of_robot(robot: Robot, joints: Any = None) -> Motion:
-        """A robot's spheres.
+        """Creates a motion of a robot's spheres.
 
         Args:
             robot: the robot.
@@ -104,7 +104,7 @@ class Motion:
 
 
 def joint_values(robot: Robot, joints: Any = None) -> Float64:
-    """[dof] or [T, dof] float64.
+    """Returns joint values [dof] or [T, dof], float64.
 
     Args:
         robot: the robot.

@@ -106,7 +106,7 @@ class Robot:
         return self._body.links
 
     def at(self, base: Any) -> Robot:
-        """A copy with another base pose.
+        """Returns a copy with another base pose.
 
         Args:
             base: pose of the base link in the world: [7] x y z in metres, then a quaternion w x y z; or [3] or [4, 4].
@@ -114,7 +114,7 @@ class Robot:
         return replace(self, base=pose_array("base", base))
 
     def spheres(self, q: Any) -> Any:
-        """The spheres in the world; differentiable if q is a torch tensor.
+        """Computes the spheres in the world; differentiable if q is a torch tensor.
 
         Args:
             q: [.., dof] joint values, radians and metres, NumPy or torch. They may lie outside the limits.
@@ -126,7 +126,7 @@ class Robot:
         return self._body.at(self._chain.forward(self._checked(q), matrix_of("base", self.base)))
 
     def link_poses(self, q: Any, links: Sequence[str] | None = None) -> Any:
-        """The poses of links; differentiable if q is a torch tensor.
+        """Computes the poses of links; differentiable if q is a torch tensor.
 
         Args:
             q: [.., dof] as in `spheres`.
@@ -171,7 +171,7 @@ class Robot:
 
 
 def _free_below(root: str, urdf: Urdf) -> list[Joint]:
-    """The movable joints below a link that are not mimic, in the order of the file."""
+    """Returns the movable joints below a link that mimic no other, in the order of the file."""
     below = {root}
     grown = True
     while grown:

@@ -28,7 +28,7 @@ class SphereFile:
         joints: names of the joints to set, in order; None: not given.
         locked: fixed joints and their values, radians or metres.
         links: extra links, as fixed joints to links of the URDF.
-        rest: default values of joints, radians or metres, as far as given.
+        rest: default values of joints, radians or metres; joints may be missing.
     """
 
     spheres: dict[str, Float64]
@@ -71,7 +71,7 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
         spheres = _spheres(spheres, path)
     names = values.get("collision_link_names")
     if names is not None:
-        # Other entries are for other uses.
+        # Spheres of other links are not for collisions.
         spheres = {name: spheres[name] for name in names if name in spheres}
     buffers = values.get("collision_sphere_buffer") or 0.0
     locked = values.get("lock_joints") or {}
@@ -88,7 +88,7 @@ def _of_values(values: Any, path: Path | None) -> SphereFile:
 
 
 def _rest(joints: Sequence[str], cspace: Mapping[str, Any], path: Path | None) -> dict[str, float]:
-    """Joint values by name; releases of cuRobo use different keys."""
+    """Returns joint values by name; releases of cuRobo use different keys."""
     entry = next((name for name in ("default_joint_position", "retract_config") if cspace.get(name)), None)
     if entry is None:
         return {}
@@ -118,7 +118,7 @@ def _spheres(values: Any, path: Path | None) -> dict[str, Float64]:
 
 
 def _rows(entry: str, values: Any, path: Path | None) -> Float64:
-    """[n, 4] from mappings with center and radius, or from four numbers each."""
+    """Returns [n, 4], from mappings with center and radius, or from four numbers each."""
     if isinstance(values, list) and values and all(isinstance(value, Mapping) for value in values):
         values = [[*(_listed(value.get("center"))), value.get("radius")] for value in values]
     expected = "a list of {center: [x, y, z], radius: r}, or finite numbers [n, 4]: x y z r, metres"
@@ -148,7 +148,7 @@ def _link(name: str, entry: Any, path: Path | None) -> Joint:
     if not isinstance(entry, Mapping) or "parent_link_name" not in entry:
         raise _wrong(path, f"extra_links.{name}", "a mapping with parent_link_name", entry)
     if str(entry.get("joint_type", "FIXED")).upper() != "FIXED":
-        raise _wrong(path, f"extra_links.{name}.joint_type", "FIXED; put joints that move into the URDF", entry)
+        raise _wrong(path, f"extra_links.{name}.joint_type", "FIXED; put movable joints into the URDF", entry)
     transform = entry.get("fixed_transform") or [0, 0, 0, 1, 0, 0, 0]
     try:
         origin = matrix_of("fixed_transform", transform)

@@ -46,7 +46,7 @@ class Urdf:
         for what, names in (("link", links), ("joint", tuple(joint.name for joint in joints))):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise _malformed(path, f"expected {what}s with names that differ, {twice[0]!r} comes more than once")
+                raise _malformed(path, f"expected {what}s with unique names, {twice[0]!r} occurs more than once")
         return Urdf(path, links, joints, {link.name: tuple(link.collisions) for link in robot.links if link.collisions})
 
     @property
@@ -61,7 +61,7 @@ class Urdf:
         if len(roots) != 1:
             raise InvalidArgument.of(
                 "base_link",
-                f"expected one link that no joint carries in {self.path}, got {', '.join(roots) or 'none'}; "
+                f"expected one link without a parent joint in {self.path}, got {', '.join(roots) or 'none'}; "
                 "pass base_link",
             )
         return roots[0]
@@ -84,7 +84,7 @@ def _parse(path: Path) -> Any:
         raise _malformed(path, f"expected XML: {error}; expand xacro files first") from error
     try:
         urdf = yourdfpy.URDF.load(io.BytesIO(content), build_scene_graph=False, load_meshes=False)
-    except Exception as error:  # The parser raises various errors: missing elements, words for numbers.
+    except Exception as error:  # The parser raises various errors, as for missing elements and invalid numbers.
         raise _malformed(path, f"expected a URDF: {type(error).__name__}: {error}") from error
     if not urdf.robot.links:
         raise _malformed(path, "expected links, got none")
@@ -107,21 +107,21 @@ def _joint(path: Path, joint: Any, links: frozenset[str]) -> Joint:
     length = float(np.linalg.norm(axis)) if axis.shape == (3,) else math.nan
     if joint.type != "fixed":
         if not 0 < length < math.inf:
-            raise wrong("an axis of three numbers with a length", axis.tolist())
+            raise wrong("an axis of three numbers that are not all 0", axis.tolist())
         axis = axis / length
     mimic = None if joint.mimic is None else Mimic(joint.mimic.joint, joint.mimic.multiplier, joint.mimic.offset)
     return Joint(joint.name, joint.type, joint.parent, joint.child, origin, axis, _limits(joint), mimic)
 
 
 def _limits(joint: Any) -> tuple[float, float]:
-    """The limits of a joint; infinite without <limit>. A missing number means 0 in the format."""
+    """Returns the limits of a joint; infinite without <limit>. A missing number means 0 in the format."""
     if joint.limit is None or joint.type == "continuous":
         return -math.inf, math.inf
     return joint.limit.lower or 0.0, joint.limit.upper or 0.0
 
 
 def resolved(path: Path, file: str) -> Path:
-    """The path of a file that a URDF names: beside the URDF or in a folder above; packages are folders.
+    """Finds a file that a URDF names, in its folder or one above; packages are folders.
 
     Raises:
         InvalidArgument: the file does not exist.
@@ -136,7 +136,7 @@ def resolved(path: Path, file: str) -> Path:
 
 
 def mesh_of(urdf: Urdf, link: str) -> Mesh:
-    """All collision elements of a link as one mesh in its frame: mesh files, boxes, cylinders and spheres.
+    """Returns all collision elements of a link as one mesh in its frame: mesh files, boxes, cylinders and spheres.
 
     Raises:
         InvalidArgument: a mesh file is missing or invalid.
@@ -154,7 +154,7 @@ def mesh_of(urdf: Urdf, link: str) -> Mesh:
 
 
 def _triangles(urdf: Urdf, geometry: Any) -> tuple[Float64, Any]:
-    """Vertices [V, 3] in the element's frame, metres, and faces [F, 3]."""
+    """Returns vertices [V, 3] in the element's frame, metres, and faces [F, 3]."""
     if geometry.mesh is None:
         made = _made(geometry)
         return np.asarray(made.vertices, np.float64), np.asarray(made.faces)

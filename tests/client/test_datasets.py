@@ -192,7 +192,7 @@ WRONG = [
     ),
     (
         {**transforms(shots(1), **{**TOP, "camera_model": "OPENCV", "k4": 0.1})},
-        r"frames\[0\]\.k4: expected 0 for a lens that is no fisheye, got 0\.1",
+        r"frames\[0\]\.k4: expected 0 unless the lens is a fisheye, got 0\.1",
     ),
     ([], r"expected a list of at least one camera, got list"),
     ([{"img_name": "a", "rotation": [[2, 0, 0], [0, 1, 0], [0, 0, 1]]}], r"\[0\]\.rotation: expected an orthonormal"),

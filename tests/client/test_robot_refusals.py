@@ -32,19 +32,19 @@ def changed(joint_name: str, /, **values: Any) -> list[JointLine]:
     ("joints", "message"),
     [
         (changed("turn", kind="planar"), "joint 'turn': expected the type fixed, revolute, continuous or prismatic"),
-        (changed("turn", axis="0 0 0"), "joint 'turn': expected an axis of three numbers with a length"),
+        (changed("turn", axis="0 0 0"), "joint 'turn': expected an axis of three numbers that are not all 0"),
         (changed("turn", axis="1 0"), "joint 'turn': expected an axis of three numbers"),
         (changed("turn", xyz="nan 0 0"), "joint 'turn': expected a finite origin"),
         (changed("turn", xyz="a b c"), "expected a URDF: ValueError"),
-        (changed("turn", name="rise"), "expected joints with names that differ, 'rise' comes more than once"),
-        ([*ZOO, JointLine("knot", "fixed", "flag", "hand")], "carries link 'hand' once more"),
+        (changed("turn", name="rise"), "expected joints with unique names, 'rise' occurs more than once"),
+        ([*ZOO, JointLine("knot", "fixed", "flag", "hand")], "link 'hand' of joint 'knot' has another parent"),
         (
             changed("right", inner='<mimic joint="none"/>'),
-            "expected joint 'right' to follow (mimic) a joint that moves",
+            "expected joint 'right' to mimic a movable joint",
         ),
-        (changed("right", inner='<mimic joint="right"/>'), "'right' follows itself"),
-        (changed("mount", parent="flag"), "base_link: expected one link that no joint carries"),
-        ([*ZOO, JointLine("more", "fixed", "a", "b")], "base_link: expected one link that no joint carries"),
+        (changed("right", inner='<mimic joint="right"/>'), "'right' mimics itself"),
+        (changed("mount", parent="flag"), "base_link: expected one link without a parent joint"),
+        ([*ZOO, JointLine("more", "fixed", "a", "b")], "base_link: expected one link without a parent joint"),
     ],
 )
 def test_damaged_urdf_files(tmp_path, joints, message):
@@ -77,17 +77,17 @@ def test_files_that_are_no_urdf(tmp_path, path):
     [
         (
             {"joints": ["rise"]},
-            "joints: expected every joint that moves in joints or in locked, but 'turn' is in neither",
+            "joints: expected every movable joint in joints or in locked, but 'turn' is in neither",
         ),
         (
             {"joints": ["rise", "roll"]},
-            "joints: expected joints that move (rise, turn, wrist, left, right), got 'roll'",
+            "joints: expected movable joints (rise, turn, wrist, left, right), got 'roll'",
         ),
-        ({"joints": ["rise", "rise"]}, "joints: expected names that differ, got rise, rise"),
-        ({"joints": ["right"]}, "joints: expected joints with a value of their own, but 'right' follows 'left'"),
-        ({"locked": {"mount": 0}}, "locked: expected joints that move"),
+        ({"joints": ["rise", "rise"]}, "joints: expected unique names, got rise, rise"),
+        ({"joints": ["right"]}, "joints: expected joints with a value of their own, but 'right' mimics 'left'"),
+        ({"locked": {"mount": 0}}, "locked: expected movable joints"),
         ({"base_link": "moon"}, "base_link: expected a link of"),
-        ({"base_link": "hand"}, "spheres: expected links that the base carries (hand, left_finger, right_finger)"),
+        ({"base_link": "hand"}, "spheres: expected links below the base (hand, left_finger, right_finger)"),
         ({"base": (0, 0, 0, 0, 0, 0, 0)}, "base: expected "),
     ],
 )

@@ -1,4 +1,4 @@
-"""Renderings as files, PNG and JPEG for eyes and NumPy for programs; numbers as colours."""
+"""Writes renderings as PNG, JPEG and NumPy files, and converts numbers to colours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumigrad.client.errors import InvalidArgument
 _PNG_CHANNELS = (1, 3, 4)
 _JPEG_CHANNELS = (3,)
 _JPEG_QUALITY = 90
-# From dark blue over green to pale yellow, which grows lighter all the way. Evenly spaced, sRGB.
+# Evenly spaced sRGB colours from dark blue over green to pale yellow, each lighter than the one before.
 _STOPS = (
     (0.09, 0.07, 0.26),
     (0.17, 0.20, 0.53),
@@ -43,12 +43,12 @@ def check_suffix(path: str | PathLike[str], channels: int) -> None:
 
 
 def write_depth(path: str | PathLike[str], depth: Array) -> None:
-    """Writes depths [H, W]: .npy as they are; .png from white (closest) to dark (farthest), black where nothing is."""
+    """Writes depths [H, W]: unchanged as .npy; as .png from white (closest) to dark (farthest), black without depth."""
     path = Path(path)
     if path.suffix == ".npy":
         np.save(path, depth)
         return
-    # The depth where there is nothing is -1 for spheres and 0 for Gaussians.
+    # Pixels without a surface have depth -1 for spheres and 0 for Gaussians.
     seen = depth > 0
     shade = np.zeros(depth.shape, np.float32)
     if seen.any():
@@ -58,7 +58,7 @@ def write_depth(path: str | PathLike[str], depth: Array) -> None:
 
 
 def write_image(path: str | PathLike[str], picture: Array) -> None:
-    """Writes [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values from 0 to 1, of which others are clipped."""
+    """Writes [H, W] or [H, W, 1 | 3 | 4], levels in uint8 or values that are clipped to 0 to 1."""
     path = Path(path)
     image = require("PIL.Image", "io", f"writing {path.suffix} files")
     levels = levels_of(picture)
@@ -67,14 +67,14 @@ def write_image(path: str | PathLike[str], picture: Array) -> None:
 
 
 def levels_of(picture: Array) -> Array:
-    """0..1 as 0..255, rounded; what lies outside is clipped, what is no number is 0. Levels stay as they are."""
+    """Returns values 0 to 1 as levels 0 to 255; others are clipped, NaN becomes 0. Levels in uint8 are unchanged."""
     if picture.dtype == np.uint8:
         return picture
     return np.asarray(np.rint(np.clip(np.nan_to_num(picture), 0.0, 1.0) * 255.0), np.uint8)
 
 
 def ramp_colors(fractions: npt.NDArray[Any]) -> Float32:
-    """[..., 3] colours 0 to 1 of numbers 0 (dark) to 1 (light); others are clipped, what is no number is dark."""
+    """Returns [..., 3], colours 0 to 1 of numbers 0 (dark) to 1 (light); others are clipped, NaN is dark."""
     places = np.linspace(0.0, 1.0, len(_STOPS))
     inside = np.clip(np.nan_to_num(fractions), 0.0, 1.0)
     return np.stack([np.interp(inside, places, channel) for channel in zip(*_STOPS, strict=True)], axis=-1).astype(

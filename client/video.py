@@ -1,4 +1,4 @@
-"""Pictures one after the other as an .mp4 file, through the ffmpeg that imageio-ffmpeg brings."""
+"""Writes pictures as an .mp4 file, by the ffmpeg that imageio-ffmpeg brings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumigrad.client.base.arrays import Array
 from lumigrad.client.base.extras import require
 from lumigrad.client.errors import LumigradError
 
-# Visually without loss. An even size, as this kind of H.264 needs it, and the colours that players expect in HD.
+# Pads to an even size, which 4:2:0 H.264 needs, and converts to the colours that players expect in HD.
 _FILTERS = (
     "pad=ceil(iw/2)*2:ceil(ih/2)*2,scale=out_color_matrix=bt709,"
     "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709"
@@ -23,16 +23,16 @@ _OPTIONS = f"-an -c:v libx264 -pix_fmt yuv420p -vf {_FILTERS} -crf 18 -preset me
 
 
 class VideoWriter:
-    """An .mp4 file (H.264, 4:2:0) that grows by a picture at a time. Use it in a `with` block."""
+    """Writes an .mp4 file (H.264, 4:2:0, visually lossless) picture by picture. Use it in a `with` block."""
 
     def __init__(self, path: Path, width: int, height: int, frames_per_second: float) -> None:
-        """Notes how to write; ffmpeg starts with the first picture.
+        """Stores the settings; the first picture starts ffmpeg.
 
         Args:
             path: the file, in a folder that exists.
-            width: of every picture, pixels.
-            height: likewise; odd sizes get a black line more.
-            frames_per_second: how fast it plays.
+            width: width of every picture, pixels.
+            height: height of every picture, pixels; odd sizes are padded by a black line.
+            frames_per_second: pictures per second.
 
         Raises:
             MissingPackage: imageio-ffmpeg is not installed.
@@ -65,11 +65,11 @@ class VideoWriter:
             raise self._failure() from error
 
     def close(self) -> None:
-        """Writes the remaining frames and ends ffmpeg; LumigradError, with ffmpeg's message, if it has failed."""
+        """Writes the remaining frames and ends ffmpeg; raises LumigradError with ffmpeg's message if it has failed."""
         if self._process is None:
             return
         process, self._process = self._process, None
-        with self._said:
+        with self._messages:
             # If it has ended before, its exit status is reported below.
             with suppress(OSError):
                 _input(process).close()
@@ -77,8 +77,8 @@ class VideoWriter:
                 raise self._failure()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A file, because ffmpeg would block on a pipe that is not read.
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        # Messages go to a file, because ffmpeg would block on a pipe that is not read.
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115
         width, height = self._size
         pictures = f"-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self._frames_per_second} -i -"
         options = f"-y -loglevel error {pictures} {_OPTIONS}".split()
@@ -86,15 +86,15 @@ class VideoWriter:
             (self._ffmpeg.get_ffmpeg_exe(), *options, str(self._path)),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=self._said,
-            # An interrupt of this process lets ffmpeg finish the file.
+            stderr=self._messages,
+            # In its own session, an interrupt of this process does not reach ffmpeg, which can finish the file.
             start_new_session=True,
         )
 
     def _failure(self) -> LumigradError:
-        """The first line of ffmpeg's messages, which causes the others."""
-        self._said.seek(0)
-        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+        """Returns an error with the first line of ffmpeg's messages, which causes the others."""
+        self._messages.seek(0)
+        lines = [line.strip() for line in self._messages.read().decode(errors="replace").splitlines() if line.strip()]
         return LumigradError(f"ffmpeg could not write {self._path}: {lines[0] if lines else 'it ended early'}")
 
 

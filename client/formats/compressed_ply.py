@@ -17,7 +17,7 @@ _BLOCK = 256
 _PACKED = ("packed_position", "packed_rotation", "packed_scale", "packed_color")
 _POSITION_BOUNDS = ("min_x", "min_y", "min_z", "max_x", "max_y", "max_z")
 _SCALE_BOUNDS = tuple(f"{end}_scale_{axis}" for end in ("min", "max") for axis in "xyz")
-# Absent in the format's first version, whose colours are 0 to 1.
+# The format's first version has no bounds of colours, which are 0 to 1 in it.
 _COLOR_BOUNDS = ("min_r", "min_g", "min_b", "max_r", "max_g", "max_b")
 _REST_COUNTS = (9, 24, 45)
 # Harmonics are in [-4, 4].
@@ -72,7 +72,7 @@ def _check(header: PlyHeader) -> None:
 
 
 def _field(words: Array, shift: int, bits: int) -> Array:
-    """Bits of each word as a fraction of their largest value."""
+    """Returns bits of each word as a fraction of their largest value."""
     mask = (1 << bits) - 1
     return np.asarray(((words >> np.uint32(shift)) & np.uint32(mask)).astype(np.float64) / mask)
 
@@ -100,7 +100,7 @@ def _harmonics(header: PlyHeader) -> Float32:
     if set(names) != {f"f_rest_{k}" for k in range(len(names))} or set(names.values()) - {"uchar", "uint8"}:
         raise header.fail('expected the properties f_rest_0, f_rest_1, … as uchar in the element "sh"')
     levels = np.stack([np.asarray(table[f"f_rest_{k}"]) for k in range(len(names))], axis=1)
-    # A level means the middle of its interval; the first and last mean the ends of the range.
+    # A level stands for the middle of its interval; the first and the last stand for the ends of the range.
     fractions = np.select([levels == 0, levels == 255], [0.0, 1.0], (levels + 0.5) / 256.0)
     higher = (fractions - 0.5) * _HARMONICS_RANGE
     return np.asarray(higher.reshape(len(levels), 3, len(names) // 3).transpose(0, 2, 1), np.float32)

@@ -36,7 +36,7 @@ def holds_gaussians(header: PlyHeader) -> bool:
 
 
 def read_inria_ply(header: PlyHeader) -> StoredScene:
-    """Reads the vertices: text or binary in either byte order, properties in any order, unknown ones ignored."""
+    """Reads the vertices, text or binary in either byte order, with properties in any order; ignores unknown ones."""
     vertices = header.table("vertex")
     names = header.vertex_properties
     missing = [name for name in (*_REQUIRED, *_ROTATION) if name not in names]
@@ -83,10 +83,10 @@ def _harmonics(header: PlyHeader, vertices: Any, names: set[str]) -> Float32:
 
 
 def _columns(vertices: Any, names: tuple[str, ...]) -> Float32:
-    """[N, len(names)] the named properties."""
+    """Returns [N, len(names)], the named properties."""
     every = vertices.dtype.names
     if {vertices.dtype[name] for name in every} == {np.dtype("<f4")}:
-        # The usual layout: one pass over the rows instead of one for each column.
+        # The usual layout allows one pass over the rows instead of one for each column.
         table = np.asarray(vertices).view("<f4").reshape(len(vertices), len(every))
         return np.asarray(table[:, [every.index(name) for name in names]], np.float32)
     columns = np.empty((len(vertices), len(names)), np.float32)

@@ -147,7 +147,7 @@ def _read_section(source: Source, section: _Section, degree: int, harmonics_rang
 
 
 def _centers(source: Source, section: _Section) -> Array:
-    """[count, 3] the centre of each Gaussian's bucket: full buckets first, then those with listed sizes."""
+    """Returns [count, 3], the centre of each Gaussian's bucket: full buckets first, then those with listed sizes."""
     sizes = source.array("<u4", (section.partial_buckets,), section.start, "sizes of buckets").astype(np.int64)
     left = section.count - min(section.count, section.full_buckets * section.bucket_capacity)
     if left > sizes.sum() or section.full_buckets + section.partial_buckets > section.buckets:
@@ -166,7 +166,7 @@ def _centers(source: Source, section: _Section) -> Array:
 
 
 def _higher(section: _Section, records: Array, degree: int, harmonics_range: tuple[float, float]) -> Array:
-    """[count, K - 1, 3] harmonics; the file groups them by degree, then by channel."""
+    """Returns harmonics [count, K - 1, 3]; the file groups them by degree, then by channel."""
     result = np.zeros((section.count, (degree + 1) ** 2 - 1, 3), np.float32)
     stored = records["harmonics"].astype(np.float32)
     if section.level == 2:

@@ -44,7 +44,7 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> Stor
         skip_invalid: skip invalid Gaussians instead of rejecting the file.
 
     Raises:
-        InvalidArgument: another kind of file, or a damaged one; names the file and where it is wrong.
+        InvalidArgument: another kind of file, or a damaged one; names the file and the invalid place.
     """
     # NumPy would warn of invalid numbers in damaged files; the results are checked below.
     with np.errstate(all="ignore"):
@@ -57,7 +57,7 @@ def read_scene(path: str | PathLike[str], *, skip_invalid: bool = False) -> Stor
         return scene.keep(~skipped)
     raise malformed(
         path,
-        f"expected finite numbers, but {skipped.sum():,} of {len(scene):,} Gaussians have other "
+        f"expected finite numbers, but {skipped.sum():,} of {len(scene):,} Gaussians have invalid "
         f"{', '.join(invalid)}, the first is number {int(skipped.argmax()):,}; skip_invalid=True leaves them out",
     )
 

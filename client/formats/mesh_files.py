@@ -36,7 +36,7 @@ def load_mesh(path: str | PathLike[str], scale: float = 1.0) -> Mesh:
         raise InvalidArgument.of("scale", f"expected metres per unit of the file, > 0, got {scale}")
     parts = list(_parts(_read(path), path))
     if not parts:
-        raise malformed(path, "expected triangles, got none; it may hold points or lines only, or not be complete")
+        raise malformed(path, "expected triangles, got none; the file may be incomplete, or hold points or lines only")
     first = np.cumsum([0, *(len(vertices) for vertices, _ in parts[:-1])])
     vertices = np.concatenate([vertices for vertices, _ in parts]) * scale
     faces = np.concatenate([faces + start for (_, faces), start in zip(parts, first, strict=True)])
@@ -54,7 +54,7 @@ def save_mesh(mesh: Mesh, path: str | PathLike[str]) -> None:
 
 
 def scaled(mesh: Mesh, factors: Any) -> Mesh:
-    """A mesh whose vertices are multiplied by one factor, or by one for each axis."""
+    """Returns a mesh whose vertices are multiplied by one factor, or by one for each axis."""
     scale = np.broadcast_to(factors, 3).astype(np.float64)
     # Mirroring reverses the faces' orientation.
     return Mesh(mesh.vertices * scale, mesh.faces[:, ::-1] if np.prod(scale) < 0 else mesh.faces)
@@ -71,18 +71,18 @@ def _format_of(path: str | PathLike[str]) -> str:
 def _read(path: str | PathLike[str]) -> Any:
     kind = _format_of(path)
     trimesh = require("trimesh", "mesh", "reading mesh files")
-    # Without materials, which would be read from other files and decoded.
+    # Materials would be read from other files and decoded.
     options = {"skip_materials": True} if kind == "obj" else {}
     with open(path, "rb") as file:
         try:
             return trimesh.load_scene(file, file_type=kind, process=False, **options)
-        except Exception as error:  # Whatever parsers raise on damaged files.
+        except Exception as error:  # Parsers raise various errors for damaged files.
             reason = f"{type(error).__name__}: {error}"
             raise malformed(path, f"expected a mesh as {kind.upper()}, but it does not parse: {reason}") from error
 
 
 def _parts(scene: Any, path: str | PathLike[str]) -> Iterator[_Part]:
-    """Vertices and faces of each geometry, in the frame of the file's scene."""
+    """Yields vertices and faces of each geometry, in the frame of the file's scene."""
     for node in scene.graph.nodes_geometry:
         matrix, name = scene.graph[node]
         geometry = scene.geometry[name]

@@ -17,7 +17,7 @@ NUMBER_SUFFIXES = (".npy", ".npz", ".csv", ".txt")
 
 
 def read_numbers(name: str, path: str | PathLike[str], preferred: str) -> Float64:
-    """The numbers of a file as float64, in their shape in the file.
+    """Reads the numbers of a file as float64, in their shape in the file.
 
     Args:
         name: name of the argument, for errors.

@@ -59,7 +59,7 @@ class PlyHeader:
 
     @staticmethod
     def read(path: str | PathLike[str]) -> PlyHeader:
-        """Reads a header; InvalidArgument if there is none, or if the file is too short for its content."""
+        """Reads a header; raises InvalidArgument if there is none, or if the file is too short for its content."""
         with open(path, "rb") as file:
             start = file.read(_LONGEST_HEADER)
             size = file.seek(0, 2)
@@ -84,17 +84,17 @@ class PlyHeader:
         return set(self.elements["vertex"].types) if "vertex" in self.elements else set()
 
     def fail(self, description: str) -> InvalidArgument:
-        """The error to raise about this file."""
+        """Returns the error to raise about this file."""
         return malformed(self.path, description)
 
     def points(self) -> Any:
-        """The vertices as a structured array with x, y and z."""
+        """Reads the vertices as a structured array with x, y and z."""
         if not {"x", "y", "z"} <= self.vertex_properties:
             raise self.fail(f"expected vertex properties x, y, z, got {sorted(self.vertex_properties)}")
         return self.table("vertex")
 
     def table(self, element: str) -> Any:
-        """The rows of an element as a structured array."""
+        """Reads the rows of an element as a structured array."""
         plyfile = require("plyfile", "io", "reading PLY files")
         try:
             return plyfile.PlyData.read(str(self.path))[element].data
@@ -103,7 +103,7 @@ class PlyHeader:
 
 
 def fractions(column: npt.NDArray[Any]) -> Float32:
-    """Integers scaled so that the type's largest is 1; floats unchanged."""
+    """Returns integers scaled so that the type's largest value is 1, and floats unchanged."""
     largest = np.iinfo(column.dtype).max if column.dtype.kind in "iu" else 1
     return np.asarray(column.astype(np.float32) / np.float32(largest))
 
@@ -119,7 +119,7 @@ def write_vertices(path: str | PathLike[str], columns: Mapping[str, Any], commen
 
 
 def _lines(path: str | PathLike[str], start: bytes) -> tuple[list[str], int]:
-    """The header's lines without "end_header", and its length in bytes."""
+    """Returns the header's lines without "end_header", and its length in bytes."""
     end = start.find(b"end_header")
     line_end = start.find(b"\n", end)
     if not start.startswith(b"ply") or end < 0 or line_end < 0:
@@ -151,7 +151,7 @@ def _elements(path: str | PathLike[str], lines: list[str], text: bool) -> dict[s
 
 
 def _add_property(element: PlyElement, words: list[str], text: bool) -> bool:
-    """Adds a property; False if the line is not one."""
+    """Adds a property; returns False if the line is not a valid one."""
     is_list = words[:1] == ["list"]
     types = words[1:3] if is_list else words[:1]
     if len(words) != (4 if is_list else 2) or not all(kind in _SIZES for kind in types) or words[-1] in element.types:

@@ -12,13 +12,13 @@ from lumigrad.client.formats.ply_header import PlyHeader, fractions, write_verti
 from lumigrad.client.formats.scene import colors_of_sh
 from lumigrad.client.values.spheres import Spheres
 
-# Enough for a mean within a few per cent, and about a second for a million points.
+# So many samples give the mean within a few per cent, in about a second for a million points.
 _SAMPLES = 256
 _BLOCK = 1 << 16
 
 
 def mean_neighbour_distance(positions: npt.NDArray[Any]) -> float:
-    """Mean distance to the nearest neighbour, over a fixed random sample of the points.
+    """Returns the mean distance to the nearest neighbour, over a fixed random sample of the points.
 
     Args:
         positions: [N, 3], scene units. Points that are not finite, and copies of a point, are ignored.
@@ -104,7 +104,7 @@ def _radii(vertices: Any, names: set[str], positions: Array) -> Array:
 
 
 def _opacities(vertices: Any, names: set[str]) -> Array | None:
-    # In a Gaussian splat file "opacity" is a logit, and splats are not spheres: ignore it.
+    # In a file of Gaussians "opacity" is the logit of a Gaussian, which is not a sphere's opacity.
     if "scale_0" in names:
         return None
     for name in ("opacity", "alpha"):

@@ -1,4 +1,4 @@
-"""Gaussians as files hold them: activations, quaternion order, axes."""
+"""The content of files of Gaussians: activations, quaternion order, axes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Array = npt.NDArray[Any]
 
 
 def scales_from_logarithms(logarithms: Array) -> Float32:
-    """Exp."""
+    """Returns the scales, exp of their logarithms."""
     return np.exp(logarithms.astype(np.float64)).astype(np.float32)
 
 
 def logarithms_of_scales(scales: Array) -> Float32:
-    """Natural logarithm; of 0 that of the smallest float32."""
+    """Returns natural logarithms; for 0 that of the smallest float32."""
     smallest = float(np.finfo(np.float32).tiny)
     return np.log(np.maximum(scales.astype(np.float64), smallest)).astype(np.float32)
 
 
 def opacities_from_logits(logits: Array) -> Float32:
-    """Sigmoid."""
+    """Returns the opacities, sigmoid of their logits."""
     return np.asarray(1.0 / (1.0 + np.exp(-logits.astype(np.float64))), np.float32)
 
 
 def logits_of_opacities(opacities: Array) -> Float32:
-    """Inverse sigmoid, between -20 and 20."""
+    """Returns the logits of opacities, the inverse of sigmoid, between -20 and 20."""
     wide = opacities.astype(np.float64)
     with np.errstate(divide="ignore"):
         logits = np.log(wide) - np.log1p(-wide)
@@ -47,12 +47,12 @@ def logits_of_opacities(opacities: Array) -> Float32:
 
 
 def sh_from_colors(colors: Array) -> Float32:
-    """[N, 1, D] coefficients of degree 0 that show the colours [N, D]."""
+    """Returns [N, 1, D], the coefficients of degree 0 for colours [N, D]."""
     return np.asarray((colors.astype(np.float64) - 0.5) / SH_0, np.float32)[:, None]
 
 
 def colors_of_sh(sh: Array) -> Float32:
-    """[N, D] the colours of the degree 0 coefficients in [N, K, D]; may lie outside [0, 1]."""
+    """Returns [N, D], the colours of the degree 0 coefficients in [N, K, D]; they may lie outside [0, 1]."""
     return np.asarray(0.5 + SH_0 * sh[:, 0].astype(np.float64), np.float32)
 
 
@@ -62,21 +62,21 @@ def to_bytes(fractions: Array) -> npt.NDArray[np.uint8]:
 
 
 def unit_quats(quats: Array) -> Float64:
-    """[N, 4] (w, x, y, z) normalised; length 0 becomes no rotation, as in Inria's formula."""
+    """Returns quaternions [N, 4] (w, x, y, z) normalised; length 0 becomes no rotation, as in Inria's formula."""
     wide = quats.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.asarray(np.where(lengths > 0, wide / np.maximum(lengths, 1e-300), np.array([1.0, 0.0, 0.0, 0.0])))
 
 
 def from_smallest_three(largest: Array, others: Array) -> Float32:
-    """[N, 4] unit quaternions in the file's order of components, the largest one positive.
+    """Returns unit quaternions [N, 4] in the file's order of components, the largest one positive.
 
     Args:
         largest: [N] the omitted component, 0 to 3.
         others: [N, 3] the others in order.
     """
     rows = np.arange(len(others))
-    # Row k: the places of the three others if component k is omitted.
+    # Row k has the places of the three others if component k is omitted.
     places = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])[largest]
     wide = others.astype(np.float64)
     quats = np.zeros((len(others), 4))
@@ -86,7 +86,7 @@ def from_smallest_three(largest: Array, others: Array) -> Float32:
 
 
 def smallest_three(quats: Float64) -> tuple[Array, Float64]:
-    """The arguments of `from_smallest_three` for unit quaternions [N, 4] in the file's order."""
+    """Returns the arguments of `from_smallest_three` for unit quaternions [N, 4] in the file's order."""
     rows = np.arange(len(quats))
     largest = np.abs(quats).argmax(axis=1)
     # q and -q are the same rotation.
@@ -109,7 +109,7 @@ class StoredScene:
         scales: [N, 3] float32, standard deviations in scene units.
         opacities: [N] float32 in [0, 1].
         sh: [N, K, 3] float32 coefficients of spherical harmonics, K = 1, 4, 9, 16 or 25.
-        antialiased: trained with antialiasing, so best rendered with it.
+        antialiased: whether it was trained with antialiasing, so that it should be rendered with it.
         skipped: number of Gaussians that were left out, see `keep`.
     """
 
@@ -123,7 +123,7 @@ class StoredScene:
 
     @staticmethod
     def of(gaussians: Gaussians, path: str | PathLike[str], *, antialiased: bool = False) -> StoredScene:
-        """Converts Gaussians for writing; InvalidArgument for those that no format can store."""
+        """Converts Gaussians for writing; raises InvalidArgument for those that no format can store."""
         if gaussians.quats is None or gaussians.scales is None:
             raise malformed(path, "expected Gaussians with quats and scales; covariances cannot be stored")
         sh = sh_from_colors(gaussians.colors) if gaussians.colors is not None else gaussians.sh
@@ -148,9 +148,9 @@ class StoredScene:
         return Gaussians(self.means, unit_quats(self.quats), self.scales, self.opacities, sh=self.sh)
 
     def invalid(self) -> dict[str, Mask]:
-        """Masks [N] of Gaussians that cannot be rendered, by attribute; attributes without any are omitted.
+        """Returns masks [N] of Gaussians that cannot be rendered, by attribute; attributes without any are omitted.
 
-        Invalid are nonfinite values and negative scales, which failed trainings produce.
+        Nonfinite values and negative scales are invalid; failed trainings produce both.
         """
         valid = {name: np.isfinite(getattr(self, name)) for name in TENSORS}
         valid["scales"] &= self.scales >= 0
@@ -158,12 +158,12 @@ class StoredScene:
         return {name: mask for name, mask in masks.items() if mask.any()}
 
     def keep(self, mask: Mask) -> StoredScene:
-        """The Gaussians for which a mask [N] is true."""
+        """Returns the Gaussians for which a mask [N] is true."""
         kept = {name: getattr(self, name)[mask] for name in TENSORS}
         return replace(self, **kept, skipped=self.skipped + int((~mask).sum()))
 
 
-# For each harmonic up to degree 4 the axes in which it is odd: it changes sign if an odd number of these is flipped.
+# The axes in which each harmonic up to degree 4 is odd: it changes sign if an odd number of these is flipped.
 _ODD_AXES = (
     *("", "y", "z", "x"),
     *("xy", "yz", "", "xz", ""),
@@ -173,10 +173,10 @@ _ODD_AXES = (
 
 
 def flipped(scene: StoredScene, signs: tuple[int, int, int]) -> StoredScene:
-    """The scene with x, y and z times `signs`, each 1 or -1.
+    """Returns the scene with x, y and z multiplied by `signs`, each 1 or -1.
 
-    A rotation R becomes F R F, so that the vector part of its quaternion, an axis, gets the product of the two other
-    signs; the covariance of each Gaussian is then F Σ F exactly.
+    A rotation R becomes F R F: each component of its quaternion's vector part, an axis, is multiplied by the two other
+    signs. The covariance of each Gaussian is then exactly F Σ F.
     """
     x, y, z = signs
     sign = dict(zip("xyz", signs, strict=True))

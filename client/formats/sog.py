@@ -35,12 +35,14 @@ _BOUND_COUNTS = {"means": 3, "scales": 3, "sh0": 4, "shN": 3}
 
 
 class SogMeta:
-    """Values by entry ("means", "scales", "quats", "sh0", "shN"). Version 1 has bounds where version 2 has code books.
+    """The values of a meta.json, by entry: "means", "scales", "quats", "sh0", "shN".
+
+    Version 1 has bounds where version 2 has code books.
 
     Attributes:
         version: 1 or 2.
         count: number of Gaussians.
-        antialiased: trained with antialiasing.
+        antialiased: whether it was trained with antialiasing.
     """
 
     def __init__(self, values: Any, fail: Callable[[str], InvalidArgument]) -> None:
@@ -63,7 +65,7 @@ class SogMeta:
         return self._values.get(entry) is not None
 
     def file(self, entry: str, place: int) -> str:
-        """The file name of one of its images."""
+        """Returns the file name of one of an entry's images."""
         files = self._entry(entry).get("files")
         name = files[place] if isinstance(files, list) and len(files) > place else None
         if not isinstance(name, str):
@@ -76,21 +78,21 @@ class SogMeta:
         return np.asarray(low + (high - low) * fractions)
 
     def decode(self, entry: str, levels: Array) -> Array:
-        """The values of an entry's levels 0 to 255 [..., 3]."""
+        """Returns the values of an entry's levels 0 to 255 [..., 3]."""
         if self.version == 1:
             channels = [self.between(entry, channel, levels[..., channel] / 255.0) for channel in range(3)]
             return np.stack(channels, axis=-1)
         return np.asarray(self._numbers(entry, "codebook", _LEVELS)[levels])
 
     def degree(self, coefficients: int) -> int:
-        """The degree of the harmonics: from the meta.json, or in version 1 from the size of a palette entry."""
+        """Returns the degree of the harmonics, from the meta.json or in version 1 from the size of a palette entry."""
         bands = round(math.sqrt(coefficients + 1)) - 1 if self.version == 1 else self._entry("shN").get("bands")
         if bands not in (1, 2, 3):
             raise self._fail(f"expected shN.bands 1, 2 or 3 in meta.json, got {bands!r}")
         return int(bands)
 
     def palette_count(self, room: int) -> int:
-        """The number of entries in the palette of harmonics."""
+        """Returns the number of entries in the palette of harmonics."""
         count = room if self.version == 1 else self._entry("shN").get("count")
         if not isinstance(count, int) or count < 1:
             raise self._fail(f"expected shN.count >= 1 in meta.json, got {count!r}")
@@ -139,15 +141,15 @@ class SogFiles:
                 raise self.fail(f"expected a zip file: {error}") from error
 
     def fail(self, description: str) -> InvalidArgument:
-        """The error to raise about this scene."""
+        """Returns the error to raise about this scene."""
         return malformed(self._path, description)
 
     def meta(self) -> bytes:
-        """The content of the meta.json."""
+        """Reads the meta.json."""
         return self.read(META_NAME if self._zip else self._path.name)
 
     def read(self, name: str) -> bytes:
-        """The content of a file."""
+        """Reads a file."""
         return self._from_folder(name) if self._zip is None else self._from_zip(self._zip, name)
 
     def close(self) -> None:
@@ -161,13 +163,13 @@ class SogFiles:
         check_growth(self._path, sum(file.stat().st_size for file in files), count * _BYTES_PER_GAUSSIAN)
 
     def picture(self, name: str, count: int) -> npt.NDArray[Any]:
-        """[H, W, 4] levels of an image of at least `count` pixels; 0: a palette."""
+        """Reads [H, W, 4], the levels of an image of at least `count` pixels; 0 for a palette, of any size."""
         images = require("PIL.Image", "io", "reading .sog files")
         content = self.read(name)
         try:
             with images.open(io.BytesIO(content), formats=_PICTURE_FORMATS) as image:
                 pixels = image.width * image.height
-                # Checked before decoding. Images may have a few spare rows.
+                # The size is checked before decoding. Images may have a few spare rows.
                 most = 2 * count + 65536 if count else _LARGEST_PALETTE
                 if not count <= pixels <= most:
                     raise self.fail(
@@ -187,7 +189,7 @@ class SogFiles:
         except FileNotFoundError as error:
             if name == self._path.name:
                 raise
-            raise self.fail(f"expected a file {name} beside it; there is none") from error
+            raise self.fail(f"expected a file {name} in its folder; there is none") from error
 
     def _from_zip(self, archive: zipfile.ZipFile, name: str) -> bytes:
         try:
@@ -270,7 +272,7 @@ def _rotations(levels: Array) -> Float32:
 
 
 def _harmonics(meta: SogMeta, files: SogFiles, labels: Array) -> Float32:
-    """[N, K - 1, 3] from a palette: an image with 64 entries per row, one pixel per coefficient."""
+    """Returns [N, K - 1, 3] from a palette, an image with 64 entries per row and one pixel per coefficient."""
     picture = files.picture(meta.file("shN", 0), 0)
     degree = meta.degree(picture.shape[1] // _PALETTE_WIDTH)
     coefficients = (degree + 1) ** 2 - 1

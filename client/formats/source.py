@@ -12,14 +12,15 @@ import numpy.typing as npt
 
 from lumigrad.client.errors import InvalidArgument
 
-# Decoding may always take this many bytes; beyond, at most this multiple of the file's size. Real scenes need far less.
+# Decoding may always take this many bytes, and more than that only up to this multiple of the file's size. Real scenes
+# need far less.
 _FREE_BYTES = 64 << 20
 _LARGEST_GROWTH = 512
 _LONGEST_DESCRIPTION = 500
 
 
 def malformed(path: str | PathLike[str], description: str) -> InvalidArgument:
-    """The error for an invalid file."""
+    """Returns the error for an invalid file."""
     # Shortened, because descriptions quote the file and libraries' messages.
     short = description if len(description) <= _LONGEST_DESCRIPTION else description[:_LONGEST_DESCRIPTION] + "…"
     return InvalidArgument.of("path", f"{fspath(path)}: {short}")
@@ -39,9 +40,9 @@ class Source:
     """A file in memory, and errors that name it.
 
     Attributes:
-        path: where it was read from.
+        path: its path.
         data: its bytes, or those of one part of it.
-        part: the part's name; empty: the whole file.
+        part: the name of the part; empty for the whole file.
     """
 
     def __init__(self, path: str | PathLike[str], data: bytes, part: str = "") -> None:
@@ -58,11 +59,11 @@ class Source:
         return len(self.data)
 
     def fail(self, description: str) -> InvalidArgument:
-        """The error that names the file, the part and the problem."""
+        """Returns an error that names the file, the part and the problem."""
         return malformed(self.path, f"{self.part}: {description}" if self.part else description)
 
     def take(self, offset: int, count: int, what: str) -> memoryview:
-        """`count` bytes from `offset`; InvalidArgument if the file ends earlier."""
+        """Returns `count` bytes from `offset`; raises InvalidArgument if the file ends earlier."""
         if count > len(self.data) - offset:
             raise self.fail(
                 f"expected {count:,} bytes of {what} at byte {offset:,}, but there are only "
@@ -71,12 +72,12 @@ class Source:
         return memoryview(self.data)[offset : offset + count]
 
     def unpack(self, layout: str, offset: int, what: str) -> tuple[Any, ...]:
-        """Little-endian numbers by a `struct` layout without its "<"."""
+        """Returns little-endian numbers by a `struct` layout without its "<"."""
         layout = "<" + layout
         return struct.unpack(layout, self.take(offset, struct.calcsize(layout), what))
 
     def array(self, dtype: Any, shape: tuple[int, ...], offset: int, what: str) -> npt.NDArray[Any]:
-        """A view of an array in C order."""
+        """Returns a view of an array in C order."""
         kind = np.dtype(dtype)
         count = kind.itemsize
         for size in shape:

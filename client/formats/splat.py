@@ -34,7 +34,7 @@ def write_splat(scene: StoredScene, path: str | PathLike[str]) -> None:
     """Writes the base colours, clipped to 0..1, opacities and rotations in 8 bits; higher harmonics are lost."""
     if not len(scene):
         # The file would be empty, which readers reject.
-        raise malformed(path, "expected at least one Gaussian, got none; .ply and .spz hold scenes without any")
+        raise malformed(path, "expected at least one Gaussian, got none; .ply and .spz can store empty scenes")
     records = np.empty(len(scene), _RECORD)
     records["mean"], records["scale"] = scene.means, scene.scales
     records["rgba"][:, :3] = to_bytes(colors_of_sh(scene.sh))

@@ -31,7 +31,7 @@ from lumigrad.client.formats.source import Source, malformed
 
 Array = npt.NDArray[Any]
 
-# In the order of the file.
+# The attributes in the order of the file.
 ATTRIBUTES = ("positions", "alphas", "colors", "scales", "rotations", "harmonics")
 # Base colours are stored as 0.5 + 0.15 c, which covers more than the range 0 to 1.
 _COLOR_SCALE = 0.15
@@ -44,7 +44,7 @@ _FINEST_STEP = 1e-4
 
 
 def sizes(version: int, count: int, degree: int) -> dict[str, int]:
-    """Bytes of each attribute; for harmonics of degree 0: 0."""
+    """Returns the bytes of each attribute; 0 for harmonics of degree 0."""
     each = (6 if version == 1 else 9, 1, 3, 3, 3 if version < 3 else 4, 3 * ((degree + 1) ** 2 - 1))
     return {name: size * count for name, size in zip(ATTRIBUTES, each, strict=True)}
 
@@ -68,10 +68,10 @@ def decode(version: int, count: int, degree: int, fraction_bits: int, parts: dic
 
 
 def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, int]) -> dict[str, bytes]:
-    """The bytes of each attribute in versions 3 and 4.
+    """Encodes each attribute for versions 3 and 4.
 
     Args:
-        scene: in the file's axes.
+        scene: the scene, in the file's axes.
         fraction_bits: fraction bits of positions, see `fitting_fraction_bits`.
         harmonics_bits: bits kept of the coefficients of degree 1, and of higher degrees; 1 to 8.
     """
@@ -79,7 +79,7 @@ def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, in
     words = np.clip(fixed, -LARGEST_FIXED, LARGEST_FIXED).astype("<i4")
     logarithms = (logarithms_of_scales(scene.scales).astype(np.float64) + _SCALE_OFFSET) * _SCALE_STEPS
     return {
-        # The lower three bytes of each number.
+        # Only the lower three bytes of each number are stored.
         "positions": words[..., None].view(np.uint8)[..., :3].tobytes(),
         "alphas": to_bytes(scene.opacities).tobytes(),
         "colors": to_bytes(scene.sh[:, 0].astype(np.float64) * _COLOR_SCALE + 0.5).tobytes(),
@@ -90,7 +90,7 @@ def encode(scene: StoredScene, fraction_bits: int, harmonics_bits: tuple[int, in
 
 
 def fitting_fraction_bits(means: Float32) -> int:
-    """The number of fraction bits: fine steps, while the farthest position still fits."""
+    """Returns the number of fraction bits for steps that are fine enough, as far as the farthest position fits."""
     if not len(means):
         return _DEFAULT_FRACTION_BITS
     low, high = np.percentile(means.astype(np.float64), [2, 98], axis=0)
@@ -105,12 +105,12 @@ def _positions(version: int, count: int, fraction_bits: int, part: Source) -> Fl
         return part.array("<f2", (count, 3), 0, "positions").astype(np.float32)
     octets = part.array(np.uint8, (count, 3, 3), 0, "positions").astype(np.int32)
     words = octets[..., 0] | octets[..., 1] << 8 | octets[..., 2] << 16
-    # Shifted up and down again to extend the sign.
+    # Shifting up and down again extends the sign.
     return (((words << 8) >> 8) / 2.0**fraction_bits).astype(np.float32)
 
 
 def _rotations(version: int, count: int, part: Source) -> Float32:
-    """[N, 4] (w, x, y, z) from the file's order x, y, z, w."""
+    """Returns quaternions [N, 4] (w, x, y, z) from the file's order x, y, z, w."""
     if version < 3:
         others = part.array(np.uint8, (count, 3), 0, "rotations") / 127.5 - 1.0
         return from_smallest_three(np.zeros(count, np.intp), others)
@@ -130,7 +130,7 @@ def _packed_rotations(quats: Float32) -> Array:
 
 
 def _levels(higher: Float32, harmonics_bits: tuple[int, int]) -> Array:
-    """128 + 128 c, rounded to multiples of a step per degree, which makes them compressible."""
+    """Returns 128 + 128 c for coefficients c, rounded to multiples of a step per degree to compress better."""
     steps = np.full(higher.shape[1], 1 << (8 - harmonics_bits[1]))
     steps[:3] = 1 << (8 - harmonics_bits[0])
     rounded = np.rint(higher.astype(np.float64) * 128.0 / steps[:, None]) * steps[:, None] + 128.0
@@ -144,7 +144,7 @@ _ANTIALIASED, _EXTENDED = 1, 2
 _LARGEST_DEGREE = 4
 _LONGEST_EXTENSIONS = 1 << 20
 _COORDINATES = 0xADBE0003
-# Axes in that extension, minus 1: a bit each for right, up and front, and one for y and z exchanged.
+# The bits of that extension's axes minus 1: right, up, front, and y and z exchanged.
 _RIGHT, _UP, _FRONT, _EXCHANGED = 1, 2, 4, 8
 _RUB_TO_RDF = (1, -1, -1)
 
@@ -197,7 +197,7 @@ def write_spz(
     """Writes version 3 or 4.
 
     Args:
-        scene: what to write.
+        scene: the scene to write.
         path: the file.
         version: 3 for readers from before 2026, which do not support 4.
         harmonics_bits: bits kept of the coefficients of degree 1, and of higher degrees; 8 is the format's maximum.
@@ -210,7 +210,7 @@ def write_spz(
         raise malformed(
             path,
             f"expected positions within {LARGEST_FIXED:,} scene units of 0 along each axis, got "
-            f"{farthest:.9g}; scale the scene or leave out its strays, or save a .ply",
+            f"{farthest:.9g}; scale the scene or remove its outliers, or save a .ply",
         )
     fraction_bits = fitting_fraction_bits(stored.means)
     parts = encode(stored, fraction_bits, harmonics_bits)
@@ -230,7 +230,7 @@ def write_spz(
 
 
 def _split(header: _Header, source: Source, start: int) -> tuple[dict[str, Source], Source]:
-    """The attributes one after the other, and the data after them."""
+    """Returns the attributes, which are stored one after the other, and the data after them."""
     parts = {}
     for name, size in header.sizes.items():
         parts[name] = Source(source.path, bytes(source.take(start, size, name)), name)
@@ -248,12 +248,12 @@ def _read_gzip(source: Source) -> tuple[_Header, dict[str, Source], Source]:
         total = sum(header.sizes.values())
         source.check_growth(total)
         content = stream.decompress(stream.unconsumed_tail, total + _LONGEST_EXTENSIONS)
-        # Reads up to the check sum, which reveals damage.
+        # This reads the check sum, which reveals damage.
         stream.decompress(stream.unconsumed_tail, 1)
     except zlib.error as error:
         raise source.fail(f"expected a gzip stream, but it is damaged: {error}") from error
     if not stream.eof:
-        raise source.fail("expected a whole gzip stream, but it goes on behind the last attribute or ends too early")
+        raise source.fail("expected a whole gzip stream, but it ends too early or continues after the last attribute")
     return header, *_split(header, Source(source.path, content, "gzip stream"), 0)
 
 
@@ -263,7 +263,7 @@ def _read_streams(header: _Header, source: Source) -> tuple[dict[str, Source], S
     wanted = [name for name in sizes if name != "harmonics" or header.degree]
     if table < _BYTES or header.streams < len(wanted):
         raise source.fail(
-            f"expected a table behind byte {_BYTES} of at least {len(wanted)} streams, "
+            f"expected a table after byte {_BYTES} of at least {len(wanted)} streams, "
             f"got one at byte {table} of {header.streams}"
         )
     source.check_growth(sum(sizes.values()))
@@ -282,7 +282,7 @@ def _read_streams(header: _Header, source: Source) -> tuple[dict[str, Source], S
 def _inflate(source: Source, stream: bytes, size: int, name: str) -> bytes:
     zstandard = require("zstandard", "io", "reading .spz files of version 4")
     try:
-        # One byte more reveals a stream that is too long, without decoding the rest.
+        # Reading one more byte reveals a stream that is too long, without decoding the rest.
         content: bytes = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(stream)).read(size + 1)
     except zstandard.ZstdError as error:
         raise source.fail(f"expected a zstd stream of {name}, but it is damaged: {error}") from error
@@ -292,7 +292,10 @@ def _inflate(source: Source, stream: bytes, size: int, name: str) -> bytes:
 
 
 def _signs(extensions: Source) -> tuple[int, int, int]:
-    """The signs that convert the file's axes to right, down, forward; RUB unless an extension defines others."""
+    """Returns the signs that convert the file's axes to right, down, forward.
+
+    The axes are right, up, back unless an extension defines others.
+    """
     offset = 0
     while offset < len(extensions):
         kind, size = extensions.unpack("II", offset, "extension header")

@@ -19,7 +19,7 @@ from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign
 
 
 def nearby(path: Path, names: Iterable[str | Path]) -> Path | None:
-    """The first existing file of these names, searched from the folder upwards; None: there is none."""
+    """Returns the first existing file of these names, searched from the folder upwards; None if there is none."""
     folder, wanted = path.absolute().parent, tuple(names)
     candidates = (above / name for above in (folder, *folder.parents) for name in wanted)
     return next((candidate for candidate in candidates if candidate.is_file()), None)
@@ -29,7 +29,7 @@ _LONGEST_REASON = 300
 
 
 def read_yaml(name: str, path: str | PathLike[str]) -> Any:
-    """The content of a YAML file: mappings, lists, numbers and strings. Needs the extra `robot`.
+    """Reads the content of a YAML file: mappings, lists, numbers and strings. Needs the extra `robot`.
 
     Args:
         name: name of the argument, for errors.
@@ -57,14 +57,14 @@ _SUBDIVISIONS, _SECTIONS = 4, 64
 def read_obstacles(
     path: str | PathLike[str], *, scale: float = 1.0, pose: Any = IDENTITY, sign: Sign = "auto"
 ) -> tuple[Obstacle, ...]:
-    """The obstacles in a file.
+    """Reads the obstacles in a file.
 
     Args:
         path: a mesh file as `Mesh.load` reads it, or cuRobo's YAML file of a world: obstacles by name under cuboid,
             mesh, sphere, capsule and cylinder. Mesh files are searched in its folder and those above.
         scale: metres per unit of a mesh file. YAML lengths are metres, and each mesh there has its own scale.
         pose: [7] file to world: x y z (metres) and the quaternion w x y z.
-        sign: sign of its meshes, see `Obstacle`.
+        sign: sign policy of its meshes, see `Obstacle`.
 
     Raises:
         InvalidArgument: a damaged or unsupported file; names the entry.
@@ -99,7 +99,7 @@ class _Entry:
         self._path, self._values = path, values
 
     def obstacle(self, kind: str, name: str, place: Float64, sign: Sign) -> Obstacle:
-        """The obstacle, placed in the world."""
+        """Returns the obstacle, placed in the world."""
         own = self._numbers("pose", 7, IDENTITY)
         if kind == "sphere" and "pose" not in self._values:
             own = np.concatenate([self._numbers("position", 3), IDENTITY[3:]])

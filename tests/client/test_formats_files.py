@@ -178,7 +178,7 @@ def test_what_is_not_finite_is_named_or_left_out(tmp_path):
     made.means[3, 1] = np.nan
     made.sh[7, 1, 2] = np.inf
     gaussians_of(made).save(tmp_path / "scene.ply")
-    said = r"scene\.ply: .* but 2 of 10 Gaussians have other means, sh, the first is number 3; skip_invalid=True"
+    said = r"scene\.ply: .* but 2 of 10 Gaussians have invalid means, sh, the first is number 3; skip_invalid=True"
     with pytest.raises(InvalidArgument, match=said):
         load_gaussians(tmp_path / "scene.ply")
     read = load_gaussians(tmp_path / "scene.ply", skip_invalid=True)

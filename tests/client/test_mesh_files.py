@@ -86,7 +86,7 @@ def test_damaged_files_are_refused(tmp_path, kind, damage):
 
 def test_files_of_points_and_of_nothing_finite_are_refused(tmp_path):
     trimesh.PointCloud(np.eye(3)).export(tmp_path / "points.ply")
-    with pytest.raises(InvalidArgument, match=r"points.ply: expected triangles, got none; it may hold points"):
+    with pytest.raises(InvalidArgument, match=r"points.ply: expected triangles, got none; the file may be incomplete"):
         Mesh.load(tmp_path / "points.ply")
     (tmp_path / "nan.obj").write_text("v nan 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
     with pytest.raises(InvalidArgument, match=r"nan.obj: vertices: expected finite values"):

@@ -145,7 +145,7 @@ def _check(entry: image_pb2.OutputFormat, shape: Sequence[int], where: str) -> N
     takes = _TAKES.get(entry.format)
     if takes is not None and kind is not None:
         short = kind.name.removeprefix("IMAGE_FORMAT_")
-        require(entry.name in takes, f"{where}.format", f"{short} for {_either(takes)} alone", entry.name)
+        require(entry.name in takes, f"{where}.format", f"{short} only for {_either(takes)}", entry.name)
         if entry.name == "color" and entry.format in _FILES:
             fit = _JPEG_CHANNELS if entry.format == _JPEG else CHANNELS
             limit = f"{short} for a scene of {_either(fit)} channels"

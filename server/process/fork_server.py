@@ -20,7 +20,8 @@ from lumigrad.server.process.child import WorkerProcess
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_LINE = 0
+# The descriptor, standard input, on which a process gets its socket to the supervisor.
+_SOCKET_FD = 0
 # The environment variable that holds the supervisor's process id.
 _SUPERVISOR = "LUMIGRAD_SUPERVISOR"
 
@@ -57,7 +58,7 @@ def main() -> int:
     # Collections in a worker would otherwise copy the pages of all objects that it shares with the others.
     gc.collect()
     gc.freeze()
-    line = socket.socket(fileno=os.dup(_LINE))
+    line = socket.socket(fileno=os.dup(_SOCKET_FD))
     line.send(_LOADED)
     while True:
         order, descriptors, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
@@ -71,10 +72,10 @@ def main() -> int:
 def _fork(line: socket.socket, worker_line: int) -> None:
     """Fork a worker, which is the supervisor's child: it is orphaned at once, and the supervisor adopts it."""
     try:
-        between = os.fork()
-        if between == 0:
+        intermediate_pid = os.fork()
+        if intermediate_pid == 0:
             _fork_and_exit(line, worker_line)
-        _, status = os.waitpid(between, 0)
+        _, status = os.waitpid(intermediate_pid, 0)
         code = os.waitstatus_to_exitcode(status)
     except OSError as error:
         code = error.errno or 1
@@ -84,30 +85,30 @@ def _fork(line: socket.socket, worker_line: int) -> None:
 
 def _fork_and_exit(line: socket.socket, worker_line: int) -> NoReturn:
     try:
-        between = os.getpid()
+        intermediate_pid = os.getpid()
         if os.fork() == 0:
-            _become_worker(between, line, worker_line)
+            _become_worker(intermediate_pid, line, worker_line)
     except OSError as error:
         os._exit(error.errno or 1)
     os._exit(0)
 
 
-def _become_worker(between: int, line: socket.socket, worker_line: int) -> NoReturn:
+def _become_worker(intermediate_pid: int, line: socket.socket, worker_line: int) -> NoReturn:
     from lumigrad.server.core.link import WorkerEnd
     from lumigrad.server.process.main import run
 
     code = 1
     try:
         name_process("lumigrad-worker")
-        while os.getppid() == between:
+        while os.getppid() == intermediate_pid:
             time.sleep(_ADOPTION_POLL_SECONDS)
         _die_with(int(os.environ[_SUPERVISOR]))
         os.setsid()
         line.send(str(os.getpid()).encode())
         line.close()
-        os.dup2(worker_line, _LINE)
+        os.dup2(worker_line, _SOCKET_FD)
         os.close(worker_line)
-        end = WorkerEnd(socket.socket(fileno=_LINE))
+        end = WorkerEnd(socket.socket(fileno=_SOCKET_FD))
         order = end.order()
         code = 0 if order is None else run(*order, end)
     except BaseException:
@@ -139,18 +140,18 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 class ForkServer:
-    """The supervisor's handle on the fork server, which starts to load when this is created."""
+    """The supervisor's handle of the fork server; creating it starts the process, which then loads everything."""
 
     def __init__(self, command: Sequence[str]) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.line, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.settimeout(_FORK_SECONDS)
         self._load_by = time.monotonic() + _LOAD_SECONDS
         self.is_loaded = False
-        with its:
+        with child_end:
             self._process = Popen(
                 command,
-                stdin=its.fileno(),
+                stdin=child_end.fileno(),
                 env={**_ENVIRONMENT, **os.environ, _SUPERVISOR: str(os.getpid())},
                 # Only the supervisor gets a terminal's Control-C; it forwards the signal.
                 start_new_session=True,
@@ -162,17 +163,21 @@ class ForkServer:
         return not self.is_loaded and time.monotonic() > self._load_by
 
     def receive(self) -> bool:
-        """Read that it has loaded; returns False once it has closed the socket."""
+        """Read a message, which says that everything is loaded; return False once the socket is closed."""
         message = self.line.recv(_MESSAGE_BYTES)
         self.is_loaded = self.is_loaded or message == _LOADED
         return bool(message)
 
     def fork(self) -> WorkerProcess:
-        """Have it fork a process that serves once it gets an order; OSError if it cannot, now or any more."""
-        line, its = socket.socketpair()
+        """Fork a process, which serves once it gets an order.
+
+        Raises:
+            OSError: the fork server could not fork, or has ended.
+        """
+        line, child_end = socket.socketpair()
         try:
-            with its:
-                socket.send_fds(self.line, [b"fork"], [its.fileno()])
+            with child_end:
+                socket.send_fds(self.line, [b"fork"], [child_end.fileno()])
             answer = self.line.recv(_MESSAGE_BYTES)
             if not answer:
                 raise ConnectionError("the fork server has ended")
@@ -181,7 +186,7 @@ class ForkServer:
                 raise OSError(-pid, os.strerror(-pid))
             return WorkerProcess(pid, line)
         except (TimeoutError, ConnectionError):
-            # A late answer would be taken for that to the next order.
+            # Otherwise a late answer would be read as the answer to the next order.
             self._process.kill()
             line.close()
             raise
@@ -194,7 +199,7 @@ class ForkServer:
         return self._process.poll()
 
     def end(self) -> None:
-        """Kill it, which its workers survive, and wait for its end."""
+        """Kill the fork server and wait for its end; its workers continue."""
         self._process.kill()
         self._process.wait()
         self.line.close()

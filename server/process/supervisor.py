@@ -186,7 +186,7 @@ class Supervisor:
                 self._fork_server = ForkServer(self._command)
                 self._selector.register(self._fork_server.line, selectors.EVENT_READ, self._fork_server)
             except OSError as error:
-                # It must not affect running workers that the system cannot start a process.
+                # Failing to start a process must not affect running workers.
                 logs.event("cannot start a process", logging.ERROR, error=error)
                 self._fork_server_at = time.monotonic() + _NO_PROCESS_SECONDS
 

@@ -104,9 +104,9 @@ def test_backward_of_any_format_is_that_of_floats(client: Client, image_format: 
         ({"image_format": "jpeg", "jpeg_quality": 0}, "jpeg_quality: expected a whole number from 1 to 100, got 0"),
         (
             {"image_format": "uint8", "outputs": ("color", "depth")},
-            "expected UINT8 for color, alpha or transmittance",
+            "expected UINT8 only for color, alpha or transmittance",
         ),
-        ({"image_format": "float16", "outputs": ("info",)}, "expected FLOAT16 for color, alpha"),
+        ({"image_format": "float16", "outputs": ("info",)}, "expected FLOAT16 only for color, alpha"),
     ],
 )
 def test_what_makes_no_sense_is_refused(client: Client, arguments: Any, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The clients of those who pass none: one per target, made when first needed."""
+"""The default clients of operators: one per target, made when it is first needed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CLIENTS: dict[str, Client] = {}
 
 
 def default_client(target: str | None = None) -> Client:
-    """The shared client of a target; None: LUMIGRAD_TARGET, else localhost:50051. Do not close it."""
+    """Returns the shared client of a target; None: LUMIGRAD_TARGET, else localhost:50051. Do not close it."""
     name = Targets(target).text
-    # Of two threads that are the first, one drops the client that it made: it has not been used.
+    # If two threads make the first client at once, one of the two is dropped unused.
     return _CLIENTS.get(name) or _CLIENTS.setdefault(name, Client(name))
 
 
 def client_of(client: Any) -> Client:
-    """What an operator is given as `client`: a client, or a target whose shared client is meant; None: the default."""
+    """Returns the client for an operator's argument: itself, the shared client of a target, or for None the default."""
     if isinstance(client, Client):
         return client
     if client is None or isinstance(client, str):

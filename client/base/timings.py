@@ -1,4 +1,4 @@
-"""How long a call took, and gradients by name."""
+"""The timings of a call, and gradients by name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lumigrad.v1 import timings_pb2
 
 @dataclass(frozen=True)
 class Timings:
-    """Milliseconds, as the worker measured them, and the round trip as the client did.
+    """Durations in milliseconds, measured by the worker, and the round trip, measured by the client.
 
     Attributes:
-        stages: by name, e.g. "queue", "upload", "kernel.blend", "download".
-        worker_ms: from the arrival of the request to the last byte of the reply.
-        round_trip_ms: what the caller waited, transport included.
+        stages: durations by stage, e.g. "queue", "upload", "kernel.blend", "download".
+        worker_ms: time from the arrival of the request to the last byte of the reply.
+        round_trip_ms: time that the caller waited, transport included.
     """
 
     stages: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -38,12 +38,12 @@ class Timings:
 
 
 class Gradients(NamedArrays):
-    """Gradients of a loss, float32, as items and as attributes; those that were wanted are present.
+    """Gradients of a loss, float32, as items and as attributes; only requested ones are present.
 
     Per sphere: `positions` [N, 3], `colors` [N, K], `radii` [N], `opacities` [N], summed over the cameras. Per
     Gaussian: `means`, `quats`, `scales`, `covariances`, `opacities`, `sh` and `colors`, shaped as in the scene. If
-    these were asked for as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) says
-    which; the Gaussians of several scenes are counted through. Colours per camera stay dense.
+    these were requested as `sparse`, they hold only rows that are not zero, and `index` [M] (int64, ascending) has
+    their numbers, which continue from scene to scene. Colours per camera stay dense.
 
     Others: `background` [K] (of Gaussians also [C, K], as it was given), `gamma` [], `transforms` [T, 4, 4]. Per
     camera, without the axis C if a single camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's;
@@ -56,7 +56,7 @@ class Gradients(NamedArrays):
     normalisation of their quaternions, `weight` [].
 
     Attributes:
-        timings: of the call that computed them.
+        timings: the timings of the call that computed them.
     """
 
     _advice: ClassVar[str] = "name what you need in backward(wanted=…)"

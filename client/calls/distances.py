@@ -22,7 +22,7 @@ Positive = Literal["outside", "inside"]
 
 
 class DistanceCalls(Cancellable):
-    """Distances between spheres and obstacles, collision costs, and fields of distances."""
+    """Queries distances between spheres and obstacles, collision costs, and fields of distances."""
 
     _workers: Pool
 
@@ -48,13 +48,13 @@ class DistanceCalls(Cancellable):
         spread: bool = False,
         timeout_s: float | None = None,
     ) -> Distances:
-        """Distances and collision costs of spheres; see `DistanceSettings` for the cost.
+        """Computes distances and collision costs of spheres; see `DistanceSettings` for the cost.
 
         Args:
             world: a handle from `put`, or a `World`, which is sent with the call and not stored; its meshes are stored
                 when they are first needed. A mesh is treated as a world that contains only this mesh.
             spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in
-                the world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0;
+                the world, metres. A negative radius disables a sphere. With 3 instead of 4: points, of radius 0;
                 their gradients have 4 columns too.
             outputs: any of "distance", "normal", "closest", "face", "obstacle", "beyond", "cost", "gradient" and
                 "exhausted"; see `Distances`.
@@ -65,14 +65,14 @@ class DistanceCalls(Cancellable):
             sweep: also compute costs along the path to the time steps before and after, half of the way to each.
             samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
             speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
-            time_step_s: between time steps, seconds; needed with speed_metric.
+            time_step_s: time between time steps, seconds; needed with speed_metric.
             reduction: "sum" or "max" of the costs of samples and obstacles.
             weight: factor on costs.
             semantics: "exact"; "curobo" and "curobo_field" for cuRobo 0.7's behaviour.
             positive: where distances are positive, "outside" or "inside".
             per_obstacle: compute distances for each obstacle separately, with an axis I after S; no costs.
             retain: keep the forward state on the worker, so that `Distances.backward` need not compute it again.
-            spread: have several workers share the trajectories, or if there is one, its spheres.
+            spread: divide the trajectories among several workers; if there is only one, divide its spheres.
             timeout_s: instead of the client's time-out.
         """
         arguments = locals()
@@ -94,7 +94,7 @@ class DistanceCalls(Cancellable):
     def ask(
         self, query: DistanceQuery, *, retain: bool = False, spread: bool = False, timeout_s: float | None = None
     ) -> Distances:
-        """As `query`, for a given `DistanceQuery`."""
+        """Does the same as `query`, for a given `DistanceQuery`."""
         with self._workers.begin(timeout_s, f"{DISTANCE_SERVICE}/Query", query.facts, self._cancellation) as call:
             return (ask_spread if spread else ask)(self._workers, query, retain, call)
 
@@ -110,18 +110,18 @@ class DistanceCalls(Cancellable):
         semantics: DistanceSemantics = "exact",
         timeout_s: float | None = None,
     ) -> VoxelGrid:
-        """Signed distances at the centres of the voxels of a box, positive outside.
+        """Computes signed distances at the centres of the voxels of a box, positive outside.
 
         The grid can be an obstacle of another world: `Obstacle(field, pose)` puts it where it was computed.
 
         Args:
             world: as for `query`; a `World` is stored.
-            pose: of the centre of the box, object to world: [7], [3] or [4, 4], as of an `Obstacle`.
+            pose: pose of the centre of the box, object to world: [7], [3] or [4, 4], as of an `Obstacle`.
             size: [3] edges of the box, metres; round(edge / voxel_size) voxels along each, at least 1.
             voxel_size: edge of a voxel, metres.
-            environment: the one to look at.
-            max_distance: larger distances outside are cut to it, metres; None: none are.
-            semantics: "exact", or "curobo_field" for what cuRobo 0.7 computes.
+            environment: the number of the environment.
+            max_distance: larger distances outside are clamped to it, metres; None: unlimited.
+            semantics: "exact", or "curobo_field" for cuRobo 0.7's behaviour.
             timeout_s: instead of the client's time-out.
         """
         method, facts = f"{DISTANCE_SERVICE}/Field", partial(scene_facts, world)

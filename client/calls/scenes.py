@@ -31,7 +31,7 @@ _UPDATE_ID_BYTES = 8
 
 
 class SceneCalls(Cancellable):
-    """Scenes on the workers."""
+    """Stores, changes and finds scenes on the workers."""
 
     _workers: Pool
 
@@ -42,7 +42,7 @@ class SceneCalls(Cancellable):
         it.
 
         Args:
-            scene: what to store.
+            scene: the scene to store.
             replicas: number of workers that share the calls for the handle; each receives the scene with its first
                 call.
             timeout_s: instead of the client's time-out.
@@ -68,13 +68,13 @@ class SceneCalls(Cancellable):
 
         Args:
             handle: names the scene and the version that the update builds on.
-            poses: of a world: of obstacles by their names, object to world: [7] x y z (metres) and quaternion w x y z,
-                or [3] or [4, 4], as of an `Obstacle`.
+            poses: of a world: poses of obstacles by their names, object to world: [7] x y z (metres) and quaternion
+                w x y z, or [3] or [4, 4], as of an `Obstacle`.
             enabled: of a world: whether queries include obstacles, by their names.
             timeout_s: instead of the client's time-out.
-            tensors: by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres; "means",
-                "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it has;
-                "vertices" of a mesh, which stored worlds that show its handle then show.
+            tensors: new tensors by name, shaped as before: "positions", "colors", "radii" and "opacities" of spheres;
+                "means", "quats", "scales", "covariances", "opacities", "sh" and "colors" of Gaussians, those that it
+                has; "vertices" of a mesh, which stored worlds that name it then use.
 
         Raises:
             VersionMismatch: another client updated the scene after this handle was made.
@@ -99,7 +99,7 @@ class SceneCalls(Cancellable):
         return updated
 
     def get(self, scene_id: str, *, with_tensors: bool = False, timeout_s: float | None = None) -> SceneHandle:
-        """A handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
+        """Returns a handle to a stored scene by its id; `with_tensors` also downloads it, as the handle's `scene`."""
         with self._workers.begin(
             timeout_s, f"{SCENE_SERVICE}/Get", lambda: {"scene_id": scene_id}, self._cancellation
         ) as call:
@@ -110,7 +110,7 @@ class SceneCalls(Cancellable):
                     return worker.store.get(scene_id, with_tensors, attempts.call)
 
     def list(self, *, timeout_s: float | None = None) -> tuple[SceneHandle, ...]:
-        """Handles to all scenes that the workers store."""
+        """Returns handles to all scenes that the workers store."""
         with self._workers.begin(timeout_s, f"{SCENE_SERVICE}/List", None, self._cancellation) as call:
             found = on_each(self._workers, lambda worker, _: worker.store.list(call), call)
             return tuple(handle for handles in found for handle in handles)

@@ -26,7 +26,7 @@ _RESTART_SHOWN_S = 60.0
 
 
 class Page:
-    """Samples by name and labels: of one moment, or their increase per second."""
+    """Samples by name and labels: their values at one moment, or their increase per second."""
 
     def __init__(self, text: str = "") -> None:
         """Reads Prometheus' text format, or raises ValueError."""
@@ -45,7 +45,7 @@ class Page:
         return rates
 
     def sums(self, name: str, *labels: str, **wanted: str) -> dict[str, float]:
-        """Sums of the samples with the wanted labels, by the values of others."""
+        """Returns sums of the samples with the labels `wanted`, by the values of the labels `labels`."""
         sums: dict[str, float] = defaultdict(float)
         for (sample, key), value in self._samples.items():
             if sample == name and wanted.items() <= key:
@@ -127,10 +127,10 @@ def _times(rates: Page, name: str, *labels: str) -> list[Report]:
 
 
 class Watch:
-    """Compares each poll of a worker with the previous one; `error` is why the latest failed."""
+    """Compares each poll of a worker with the previous one; `error` is the reason why the latest failed."""
 
     def __init__(self, target: str, ask: Callable[[], str | None], tls: ssl.SSLContext) -> None:
-        """Does not connect yet. `target` is a URL of metrics, or a worker whose URL `ask` returns."""
+        """Does not connect yet. `target` is the URL of metrics, or a worker whose URL `ask` returns."""
         parts = urlsplit(target if "://" in target else "http://worker")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             expected = "expected HOST:PORT, or http(s)://HOST:PORT/metrics"
@@ -171,7 +171,7 @@ class Watch:
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             if isinstance(error, HTTPException):
-                reason = "what answers there does not speak HTTP"
+                reason = "the server there does not speak HTTP"
             elif not isinstance(error, OSError):
                 reason = "no page of metrics"
             raise Unavailable(f"no metrics at {url}: {getattr(reason, 'strerror', None) or reason}") from error
@@ -180,7 +180,7 @@ class Watch:
         return page
 
     def _compared(self, page: Page) -> Report:
-        """Compares with the last page; for a new process with zero at its start."""
+        """Compares a page with the last one; for a new process with zeros at its start."""
         began, last = (each.value("lumigrad_start_time_seconds") for each in (page, self._last))
         before, now = self._last, time.monotonic()
         if began != last:

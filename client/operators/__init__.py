@@ -1,1 +1,1 @@
-"""What the operators of PyTorch and of JAX share: everything but the graph and the types of arrays."""
+"""The common part of the operators of PyTorch and JAX: all but the graph and the types of arrays."""

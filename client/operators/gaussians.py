@@ -50,7 +50,7 @@ class ViewMatrices:
         return tuple(cameras)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
-        """The last row of a view matrix, and the fixed entries of K, have the gradient 0."""
+        """Returns the gradients of the matrices; those of the last row of a view, and of K's fixed entries, are 0."""
         count = len(found.camera_intrinsics)
         view, intrinsics = np.zeros((count, 4, 4), np.float32), np.zeros((count, 3, 3), np.float32)
         view[:, :3, :3], view[:, :3, 3] = found.camera_rotation, found.camera_translation
@@ -124,7 +124,7 @@ class GaussianCall(RemoteCall):
 
     Attributes:
         client: the client to use.
-        settings: how to blend; background and transforms are inputs.
+        settings: the engine's settings; background and transforms are inputs.
         cameras: makes the cameras from their matrices.
         outputs: the outputs to transfer.
         batch: the leading sizes of the scene's inputs, one scene for each index; empty: a single scene.
@@ -204,7 +204,7 @@ def _dense(found: Gradients, name: str, scene: Gaussians) -> Array:
 
 
 def used_coefficients(sh_degree: int, stored: int) -> int:
-    """How many of the `stored` coefficients of colors a degree uses; the others are not transferred."""
+    """Returns how many of the `stored` coefficients of colors a degree uses; the others are not transferred."""
     used = (sh_degree + 1) ** 2
     if not 0 <= sh_degree <= 4 or stored < used:
         raise InvalidArgument.of(
@@ -216,7 +216,7 @@ def used_coefficients(sh_degree: int, stored: int) -> int:
 
 
 def travelling(wanted: Iterable[str]) -> tuple[str, ...]:
-    """The outputs to transfer, from which the wanted outputs can be computed."""
+    """Returns the outputs to transfer, from which the wanted outputs can be computed."""
     return tuple(dict.fromkeys(source for name in wanted for source in _SOURCES.get(name, (name,))))
 
 

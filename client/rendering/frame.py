@@ -65,7 +65,7 @@ class Frame(Result):
     instead of a sequence.
 
     Attributes:
-        timings: how long the call took.
+        timings: the timings of the call.
         request: the request that was rendered.
         files: all JPEG or PNG files, by the output's name, one for each camera.
         encoded: JPEG or PNG files by the output's name: one per camera, or a single file for a single camera.
@@ -114,7 +114,7 @@ class Frame(Result):
         release: bool = False,
         timeout_s: float | None = None,
     ) -> Gradients:
-        """Gradients of a loss from its gradients with respect to the outputs, of which at least one must be given.
+        """Computes gradients of a loss from its gradients with respect to the outputs, at least one of them.
 
         Uses the forward state that the worker kept; if there is none, the worker renders the frame again.
 
@@ -151,7 +151,7 @@ class Frame(Result):
             return self.differentiated(request, call, release)
 
     def differentiated(self, request: BackwardRequest, call: Call, release: bool) -> Gradients:
-        """As `backward`, for a given request and a call that has already begun."""
+        """Does the same as `backward`, for a given request and a call that has already begun."""
         render = self.request
         form = render_pb2.GradientFormat(dtype=WIRE_FORMATS[request.wire_format], sparse=request.sparse)
 

@@ -40,7 +40,7 @@ class Settings:
 
     @classmethod
     def of(cls: type[S], arguments: Mapping[str, Any], **instead: Any) -> S:
-        """The settings among a function's arguments, e.g. `locals()`; those of `instead` replace some of them."""
+        """Returns the settings among a function's arguments, e.g. `locals()`; `instead` replaces some of them."""
         given = {**arguments, **instead}
         return cls(**{name: given[name] for name in cls.names() if name in given})
 
@@ -90,7 +90,7 @@ def enclosing_depth(spheres: Spheres, cameras: Sequence[Camera], min_depth: floa
     low, high = (corner.tolist() for corner in spheres.bounds)
     farthest = max(_farthest(low, high, camera.model.eye.tolist()) for camera in cameras)
     if not math.isfinite(farthest):
-        raise InvalidArgument.of("max_depth", "cannot be chosen for positions that are not finite; pass it")
+        raise InvalidArgument.of("max_depth", "has no default for positions that are not finite; pass it")
     return max(smallest, 1.001 * farthest)
 
 
@@ -123,7 +123,7 @@ class GaussianSettings(Settings):
     Attributes:
         semantics: "exact": gsplat's image formation with true derivatives; "gsplat": its own gradients; "inria_depth":
             Inria's image formation with the gradients of its depth fork; "inria_exact": with true derivatives.
-        sh_degree: degree of the spherical harmonics in use, at most that stored; None: all that is stored.
+        sh_degree: degree of the spherical harmonics in use, at most the stored one; None: the stored one.
         antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
         background: D values, or D for each camera; empty: 0.
         transforms: places slices of the Gaussians in the world.
@@ -132,9 +132,9 @@ class GaussianSettings(Settings):
         near: least depth shown, scene units; 0.01.
         far: largest depth shown; 1e10.
         radius_clip: Gaussians with radii of at most this many pixels are not shown; 0.
-        alpha_min: shares of a pixel below it are skipped; 1/255.
-        alpha_max: larger shares are cut to it; 0.99.
-        transmittance_min: a pixel is complete once what remains of the light falls to this; 1e-4.
+        alpha_min: contributions with a smaller alpha are skipped; 1/255.
+        alpha_max: larger alphas are clamped to it; 0.99.
+        transmittance_min: blending of a pixel stops when its transmittance falls to this; 1e-4.
         pixel_center: where the centre of the first pixel is, pixels: 0.5 or 0; 0.5.
         scale_modifier: factor on all scales; 1.
     """
@@ -181,7 +181,7 @@ Reduction = Literal["sum", "max"]
 class DistanceSettings(Settings):
     """The settings of one query; the worker checks their ranges.
 
-    With d = radius + activation distance - distance of the centre, the cost of a place near an obstacle is 0 for
+    With d = radius + activation distance - distance of the centre, the cost of a sphere near an obstacle is 0 for
     d <= 0, d^2 / (2 a) up to d = a, the activation distance, and d - a / 2 from there on; metres.
 
     Attributes:
@@ -192,7 +192,7 @@ class DistanceSettings(Settings):
         sweep: also compute costs along the path to the time steps before and after, half of the way to each.
         samples: maximum number of samples on each half of a sweep; in exact a power of two up to 256; None: 32.
         speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
-        time_step_s: between time steps, seconds; needed with speed_metric.
+        time_step_s: time between time steps, seconds; needed with speed_metric.
         reduction: "sum" or "max" of the costs of samples and obstacles.
         weight: factor on costs and their gradients.
     """
@@ -233,9 +233,9 @@ def settings_of(
     """The settings of one rendering.
 
     Args:
-        scene: decides which engine renders.
-        cameras: all of the rendering.
-        arguments: by name, settings of both engines among them; None: not given.
+        scene: the scene, which determines the engine.
+        cameras: all cameras of the rendering.
+        arguments: a function's arguments by name, with the settings of both engines; None means not given.
 
     Raises:
         InvalidArgument: a setting was given that belongs to the other engine.

@@ -50,15 +50,15 @@ def mesh_distance(
     outputs: Sequence[str] = DISTANCE_OUTPUTS,
     spread: bool = False,
 ) -> MeshDistances:
-    """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
+    """Computes distances and collision costs of spheres near meshes, boxes and grids on a worker, differentiably.
 
     In exact semantics gradients are true derivatives: of costs and distances with respect to spheres (of a sweep also
     to the time steps before and after), poses and weight. In curobo they are cuRobo's: of costs with respect to
-    centres. Tensors of any float type and device are taken; they travel as float32.
+    centres. Tensors of any float type and device are accepted; they are transferred as float32.
 
     Args:
         spheres: [B, H, S, 4], [H, S, 4] or [S, 4]: trajectories, time steps, spheres; centre x y z and radius in the
-            world, metres. A negative radius switches a sphere off. With 3 instead of 4: points, of radius 0.
+            world, metres. A negative radius disables a sphere. With 3 instead of 4: points, of radius 0.
         world: a handle from `Client.put`, which needs no upload; a World or a list of obstacles, whose meshes are
             stored when they are first needed; or a Mesh, which is treated as a world that contains only this mesh.
         activation_distance: clearance of a sphere's surface below which it has a cost, metres, >= 0.
@@ -73,7 +73,7 @@ def mesh_distance(
         environments: [B] the environment of each trajectory, or one for all; None: 0.
         samples: maximum number of samples on each half of a sweep, a power of two up to 256; None: 32.
         speed_metric: multiply the costs of time steps between the first and the last by the speed there, in m/s.
-        time_step_s: between time steps, seconds; needed with speed_metric.
+        time_step_s: time between time steps, seconds; needed with speed_metric.
         reduction: "sum" or "max" of the costs of samples and obstacles.
         outputs: the outputs to compute, "cost" and "distance"; leave out those that you do not use.
         spread: divide the trajectories among several workers; if there is only one, divide its spheres.

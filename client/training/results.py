@@ -30,7 +30,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class DensityReport:
-    """How many Gaussians density control touched in a step, and whether it cut their opacities."""
+    """How many Gaussians density control changed in a step, and whether it reset their opacities."""
 
     cloned: int
     split: int
@@ -70,12 +70,12 @@ class StepResult:
     Attributes:
         number: the number of the step, from 0.
         views: the views that were rendered.
-        loss: the weighted sum; NaN for a step with the client's own loss.
-        terms: unweighted, and "psnr" in dB.
+        loss: the weighted sum of the terms; NaN for a step with the client's own loss.
+        terms: the unweighted terms of the loss, and "psnr" in dB.
         count: the number of primitives after the step.
         visible: the number of primitives with gradients in the step.
-        statistics: by tensor of the scene.
-        density: what density control did; None: it was not due.
+        statistics: statistics of the gradients, by tensor of the scene.
+        density: the changes by density control; None: it was not due.
         discarded: whether the gradients were discarded because their primitives had changed meanwhile.
         images: the pictures, if requested.
         timings: how long the step took on the worker.

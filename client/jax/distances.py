@@ -96,7 +96,7 @@ def mesh_distance(
     reduction: Reduction = "sum",
     outputs: Sequence[str] = DISTANCE_OUTPUTS,
 ) -> MeshDistances:
-    """Distances and collision costs of spheres near meshes, boxes and grids, from a worker, differentiably.
+    """Computes distances and collision costs of spheres near meshes, boxes and grids on a worker, differentiably.
 
     The JAX version of `lumigrad.client.torch.mesh_distance`, which describes the arguments: spheres [B, H, S, 4],
     [H, S, 4] or [S, 4], centre x y z and radius, metres, or points with 3 instead of 4; poses [I, 7] of all obstacles,

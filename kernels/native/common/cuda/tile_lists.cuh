@@ -80,7 +80,7 @@ __global__ void list_tiles_kernel(Reach reach, TileLists lists, unsigned items_p
 
 // Counts the pairs of the items that `sort_by_depth` has sorted. Returns the counts, by rank, for `list_tiles`.
 template <class Reach>
-DeviceBuffer<unsigned> count_tiles(const Reach& reach, TileLists& lists, TileBuffers& buffers, PairCount& told,
+DeviceBuffer<unsigned> count_tiles(const Reach& reach, TileLists& lists, TileBuffers& buffers, PairCount& pair_count,
                                    cudaStream_t stream) {
   const std::size_t n = buffers.order.size();
   DeviceBuffer<unsigned> counts(n, stream);
@@ -90,7 +90,7 @@ DeviceBuffer<unsigned> count_tiles(const Reach& reach, TileLists& lists, TileBuf
   check(cudaMemsetAsync(pairs, 0, sizeof(*pairs), stream), "clearing a count");
   launch(count_tiles_kernel<Reach>, blocks_for(n, kListThreads), kListThreads, 0, stream, reach, lists,
          static_cast<unsigned>(n), counts.data(), pairs);
-  check(cudaMemcpyAsync(told.place(), pairs, sizeof(*pairs), cudaMemcpyDeviceToHost, stream), "copying a count");
+  check(cudaMemcpyAsync(pair_count.place(), pairs, sizeof(*pairs), cudaMemcpyDeviceToHost, stream), "copying a count");
   return counts;
 }
 

@@ -228,7 +228,7 @@ void blend_backward(const View* views, int view, const Settings& settings, const
   const int channels = data.features.colors;
   double* backgrounds = w.sums.ensure<double>(static_cast<std::size_t>(channels + 8) * bands.count);
   const UpstreamSource source{views[view], view, settings, up, data.features};
-  const bool wants_background = gradients.background != nullptr;
+  const bool needs_background = gradients.background != nullptr;
   const Differentiation d{data,
                           rows,
                           bands,
@@ -242,11 +242,11 @@ void blend_backward(const View* views, int view, const Settings& settings, const
     for (int c = 0; c < channels; ++c) background[c] = 0.0;
     for (int tile = bands.first[band] * data.tiles_x; tile < bands.first[band + 1] * data.tiles_x; ++tile) {
       run(d, band, tile, blocks, block_floats, blocks + static_cast<std::size_t>(kBlocks) * block_floats,
-          wants_background ? background : nullptr);
+          needs_background ? background : nullptr);
     }
   });
   merge_bands(bands, rows, data, scene.count);
-  if (wants_background) {
+  if (needs_background) {
     for (int c = 0; c < channels; ++c) {
       double sum = 0.0;
       for (int band = 0; band < bands.count; ++band)

@@ -43,15 +43,15 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   blend_backward(call, records, pass, upstream, rows, stream);
   if (gradients.background != nullptr) cuda_background_backward(call, upstream, gradients.background, stream);
   timer.mark("blend_backward");
-  const bool wants_blocks =
+  const bool needs_blocks =
       gradients.poses != nullptr || gradients.intrinsics != nullptr || gradients.projection != nullptr;
-  const std::size_t blocks = wants_blocks ? static_cast<std::size_t>(count) * call.blocks * block_sum::kFields : 0;
+  const std::size_t blocks = needs_blocks ? static_cast<std::size_t>(count) * call.blocks * block_sum::kFields : 0;
   DeviceBuffer<double> block_sums(blocks, stream);
-  double* to_blocks = wants_blocks ? block_sums.data() : nullptr;
-  if (wants_blocks) check(cudaMemsetAsync(to_blocks, 0, block_sums.bytes(), stream), "clearing sums");
+  double* to_blocks = needs_blocks ? block_sums.data() : nullptr;
+  if (needs_blocks) check(cudaMemsetAsync(to_blocks, 0, block_sums.bytes(), stream), "clearing sums");
   cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
   if (pass.features.colors > 0) cuda_colors_backward(call, records, rows, gradients, to_blocks, stream);
-  if (wants_blocks) cuda_sum_blocks(call, to_blocks, gradients, stream);
+  if (needs_blocks) cuda_sum_blocks(call, to_blocks, gradients, stream);
   timer.mark("project_backward");
   return timer;
 }

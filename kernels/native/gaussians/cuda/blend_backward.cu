@@ -83,14 +83,14 @@ struct PixelRound {
   float gradient[kFeatures];
   PixelBackward<float> state, whole;
 
-  __device__ PixelRound(const PixelUpstream& up, int first, bool wants_whole) {
+  __device__ PixelRound(const PixelUpstream& up, int first, bool needs_whole) {
     float behind = first == 0 ? up.transmittance_only : 0.0f, rest = 0.0f;
 #pragma unroll
     for (int c = 0; c < kFeatures; ++c) {
       gradient[c] = up.gradient(first + c);
       behind += up.toward_background(first + c);
     }
-    for (int f = kFeatures; wants_whole && f < up.features.total(); ++f) rest += up.toward_background(f);
+    for (int f = kFeatures; needs_whole && f < up.features.total(); ++f) rest += up.toward_background(f);
     state = {up.transmittance, up.transmittance * behind};
     whole = {up.transmittance, up.transmittance * (behind + rest)};
   }
@@ -112,7 +112,7 @@ struct Tile {
   int last;   // The pixel visits the positions in the list below this one.
   int first;  // The round's first feature.
 
-  __device__ bool wants_whole() const { return kFeatures > kInlineFeatures && rows.wants_abs && first == 0; }
+  __device__ bool needs_whole() const { return kFeatures > kInlineFeatures && rows.needs_abs && first == 0; }
 };
 
 // The gradient of the exponent, all features taken into account.
@@ -149,8 +149,8 @@ __device__ inline bool visit(const Tile<kFeatures>& tile, int i, PixelRound<kFea
   geometry[kDxDx] = geometry[kDx] * dx;
   geometry[kDxDy] = geometry[kDx] * dy;
   geometry[kDyDy] = geometry[kDy] * dy;
-  if (!tile.rows.wants_abs || tile.first > 0) return true;
-  const float v_sigma = tile.wants_whole() ? whole_gradient(tile, i, full, toward, fork, pixel) : v.v_sigma;
+  if (!tile.rows.needs_abs || tile.first > 0) return true;
+  const float v_sigma = tile.needs_whole() ? whole_gradient(tile, i, full, toward, fork, pixel) : v.v_sigma;
   const auto slope = exponent_slope(e, dx, dy);
   geometry[kAbsX] = abs(v_sigma * slope.x);
   geometry[kAbsY] = abs(v_sigma * slope.y);
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kTilePixels)
   if (tile.list.length == 0) return;
   const int total = kFeatures <= kInlineFeatures ? 1 : records.features.total();
   for (; tile.first < total; tile.first += kFeatures) {
-    PixelRound<kFeatures> pixel(up, tile.first, tile.wants_whole());
+    PixelRound<kFeatures> pixel(up, tile.first, tile.needs_whole());
     for (int position = (tile.list.length - 1) / kTilePixels * kTilePixels; position >= 0; position -= kTilePixels) {
       const int count = batch.fetch(lists, tile.list, records, position);
       for (int begin = (count - 1) / kWarp * kWarp; count > 0 && begin >= 0; begin -= kWarp) {

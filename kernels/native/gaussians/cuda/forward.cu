@@ -90,13 +90,13 @@ void cuda_bin(const CudaCall& call, const CudaRecords& records, CudaPass& pass, 
   const auto tiles = static_cast<std::size_t>(call.views) * pass.lists.tiles_x * pass.lists.tiles_y;
   const GaussianReach reach{records, log2_positive(call.settings.alpha_min), call.settings.pixel_center};
   std::optional<std::size_t> room = pairs.expected(items, tiles);
-  PairCount& told = pairs.count(items, tiles);
-  DeviceBuffer<unsigned> counts = count_tiles(reach, pass.lists, pass.tiles, told, stream);
+  PairCount& pair_count = pairs.count(items, tiles);
+  DeviceBuffer<unsigned> counts = count_tiles(reach, pass.lists, pass.tiles, pair_count, stream);
   // Without lists, every tile would go through all Gaussians: that is slow, and there would be no row for each pair,
   // which deterministic sums need.
   if (!room || call.settings.deterministic) {
     check(cudaStreamSynchronize(stream), "counting pairs of tiles and Gaussians");
-    const std::size_t counted = told.read().value_or(0);
+    const std::size_t counted = pair_count.read().value_or(0);
     if (counted > pairs.limit() && call.settings.deterministic) {
       throw DeviceMemoryError(std::to_string(counted) +
                               " pairs of tiles and Gaussians, each with a row of gradients, are" + " more than the " +

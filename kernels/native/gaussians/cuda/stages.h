@@ -20,7 +20,7 @@ void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists
 // Sums over the pixels of each item, see math/record.h: passed to kernels by value.
 struct CudaRows {
   int width;       // Floats of a row: gradient_row::kFeatures and the features.
-  bool wants_abs;  // Whether kAbsX and kAbsY are summed.
+  bool needs_abs;  // Whether kAbsX and kAbsY are summed.
   float* rows;     // [V, N, width]
   float*
       pair_rows;  // [pairs, width] if sums are deterministic: tiles write to it instead of adding to `rows`; else null

@@ -81,7 +81,7 @@ inline constexpr float kFar = 1e18f;
 Array<float> fit_dipoles(const Leaves& leaves, int64_t faces);
 
 // The owner of a vertex that no face uses, and of one that several chunks use; other owners are numbers of chunks.
-inline constexpr uint8_t kNobody = 255, kEverybody = 254;
+inline constexpr uint8_t kUnused = 255, kShared = 254;
 
 // Runs of leaves that are fitted together. They depend only on the number of leaves, so that sums do not depend on the
 // number of threads.

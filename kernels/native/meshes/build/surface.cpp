@@ -23,7 +23,7 @@ Bounds bounds_of(const double* vertices, const Topology& topology) {
   for_parts(parts, [&](int p) {
     Bounds b = none;
     for (int64_t v = count * p / parts; v < count * (p + 1) / parts; ++v) {
-      if (topology.owners[v] == kNobody) continue;
+      if (topology.owners[v] == kUnused) continue;
       const double* at = vertices + 3ll * topology.sources[v];
       for (int k = 0; k < 3; ++k) {
         b.low[k] = std::min(b.low[k], at[k]);
@@ -45,7 +45,7 @@ Bounds bounds_of(const double* vertices, const Topology& topology) {
 
 void assign_owners(Topology& topology) {
   topology.owners = Array<uint8_t>(static_cast<std::size_t>(topology.distinct));
-  std::fill(topology.owners.begin(), topology.owners.end(), kNobody);
+  std::fill(topology.owners.begin(), topology.owners.end(), kUnused);
   const Chunks chunks(shape_of(topology.faces()).leaves);
   for_parts(chunks.count, [&](int chunk) {
     const auto mine = static_cast<uint8_t>(chunk);
@@ -53,9 +53,9 @@ void assign_owners(Topology& topology) {
     for (int64_t i = 3ll * kWide * chunks.begin(chunk); i < 3 * end; ++i) {
       std::atomic_ref<uint8_t> owner(topology.owners[topology.corners[i]]);
       uint8_t now = owner.load(std::memory_order_relaxed);
-      if (now == mine || now == kEverybody) continue;
-      if (now == kNobody && owner.compare_exchange_strong(now, mine, std::memory_order_relaxed)) continue;
-      owner.store(kEverybody, std::memory_order_relaxed);
+      if (now == mine || now == kShared) continue;
+      if (now == kUnused && owner.compare_exchange_strong(now, mine, std::memory_order_relaxed)) continue;
+      owner.store(kShared, std::memory_order_relaxed);
     }
   });
 }

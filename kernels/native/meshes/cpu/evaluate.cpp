@@ -94,7 +94,7 @@ inline int step(Chunk& chunk, const Obstacle& obstacle, Toward toward, Walker<Wa
   for (int k = 0; k < count; ++k) {
     Walker<Walk>& walker = walkers[k];
     add_probe(chunk, walker.row, obstacle, k, walker.walk.fraction(), toward);
-    if (walker.walk.told(chunk.rows[walker.row], settings, p.seen[k], toward)) walkers[left++] = walker;
+    if (walker.walk.advance(chunk.rows[walker.row], settings, p.seen[k], toward)) walkers[left++] = walker;
   }
   return left;
 }
@@ -197,8 +197,8 @@ void evaluate(const World& world, const Spheres& spheres, const Settings& settin
     static thread_local Chunk chunk;
     chunk.settings = &settings;
     chunk.out = &out;
-    chunk.costs = wants_costs(out);
-    chunk.closest = wants_closest(out);
+    chunk.costs = needs_costs(out);
+    chunk.closest = needs_closest(out);
     chunk.moments = moments == nullptr ? nullptr : moments + c * values;
     const int64_t begin = int64_t{c} * kChunk;
     evaluate_rows(world, spheres, order, begin, begin + kChunk < order.count ? begin + kChunk : order.count, chunk);

@@ -73,14 +73,14 @@ inline void probe_mesh(const Obstacle& mesh, Mode mode, Probes& p) {
   const int count = choose_near(mesh, mode, p);
   find_closest(tree, {p.near_x, p.near_y, p.near_z, count}, p.nearest, p.recent, p.waiting);
   find_insides(mesh, p, count);
-  const bool told = mesh.sign == Sign::rays || mesh.sign == Sign::winding;
+  const bool has_insides = mesh.sign == Sign::rays || mesh.sign == Sign::winding;
   for (int k = 0; k < count; ++k) {
     if (k + kAhead < count) fetch_features(tree, p.nearest[k + kAhead].slot);
     const Nearest& nearest = p.nearest[k];
     if (nearest.slot < 0) continue;
     const int i = p.near[k];
     const Foothold foothold = foothold_at(tree, nearest.slot, nearest.foot, nearest.rest, p.at(i));
-    const float sign = sign_of(mesh, foothold.side, told && p.inside[k] != 0);
+    const float sign = sign_of(mesh, foothold.side, has_insides && p.inside[k] != 0);
     Sight& seen = p.seen[i];
     seen.slot = nearest.slot;
     if (mode == Mode::exact) {

@@ -106,7 +106,7 @@ class Row {
       row_.field = field_floor(row_.own.radius, call_.settings.reach, begin, end);
     }
     for (const Obstacle* o = begin; o != end; ++o) see(*o);
-    if (wants_moments() && row_.winner.obstacle >= 0) {
+    if (has_moments() && row_.winner.obstacle >= 0) {
       moments_.add(row_.winner.gradient, row_.winner.place);
       store_moments(row_.winner.obstacle);
     }
@@ -120,7 +120,7 @@ class Row {
   __device__ bool on() const { return row_.own.on(); }
 
  private:
-  __device__ bool wants_moments() const { return kMode == Mode::exact && call_.out.moments != nullptr; }
+  __device__ bool has_moments() const { return kMode == Mode::exact && call_.out.moments != nullptr; }
 
   __device__ void store_moments(int obstacle) {
     moments_.store(call_.out.moments + int64_t{kMomentDoubles} * obstacle, call_.out.upstream[number_]);
@@ -129,7 +129,7 @@ class Row {
   __device__ void add(const Obstacle& o, const Sight& sight, Vec<float> place, float fraction, Toward toward) {
     Vec<float> gradient;
     const bool counts = add_sample(row_, call_.settings, o, sight, place, fraction, toward, gradient);
-    if (counts && wants_moments() && !call_.settings.maximum) moments_.add(gradient, place);
+    if (counts && has_moments() && !call_.settings.maximum) moments_.add(gradient, place);
   }
 
   __device__ void see(const Obstacle& o) {
@@ -146,7 +146,7 @@ class Row {
       sweep(o, sight, reach, Toward::before);
       sweep(o, sight, reach, Toward::after);
     }
-    if (wants_moments() && !call_.settings.maximum) store_moments(o.index);
+    if (has_moments() && !call_.settings.maximum) store_moments(o.index);
   }
 
   __device__ void sweep(const Obstacle& o, const Sight& first, float looked, Toward toward) {
@@ -172,7 +172,7 @@ class Row {
       sight = look<kMode>(o, lanes_, place, walk.reach(row_, settings), hint);
       if (sight.slot >= 0) hint = sight.slot;
       add(o, sight, place, fraction, toward);
-    } while (walk.told(row_, settings, sight, toward));
+    } while (walk.advance(row_, settings, sight, toward));
   }
 
   const Call& call_;
@@ -221,7 +221,7 @@ DeviceTimer cuda_evaluate(const World& world, const Spheres& spheres, const Sett
   workspace.staging.copy(begin.data(), world.begin, begin.bytes(), stream);
   const int64_t rows = int64_t{spheres.batches} * spheres.horizon * spheres.count;
   const Call call = {on_device.data(),     begin.data(),          rows, spheres, settings, outputs,
-                     wants_costs(outputs), wants_closest(outputs)};
+                     needs_costs(outputs), needs_closest(outputs)};
   launch(kernel_of(settings), blocks_for(static_cast<std::size_t>(rows), kRowsOfBlock), kThreads, 0, stream, call);
   timer.mark("query");
   return timer;

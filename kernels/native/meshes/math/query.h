@@ -161,12 +161,12 @@ LG_INLINE void store_row(const QueryRow& row, const Settings& settings, const Ou
   if (out.beyond != nullptr) out.beyond[i] = row.own.on() && c.obstacle < 0 && settings.reach < INFINITY;
 }
 
-LG_INLINE bool wants_costs(const Outputs& out) {
+LG_INLINE bool needs_costs(const Outputs& out) {
   return out.cost != nullptr || out.jacobian != nullptr || out.exhausted != nullptr || out.moments != nullptr;
 }
 
-// Whether the closest obstacle is wanted.
-LG_INLINE bool wants_closest(const Outputs& out) {
+// Whether the outputs depend on the closest obstacle.
+LG_INLINE bool needs_closest(const Outputs& out) {
   return out.distance != nullptr || out.normal != nullptr || out.closest != nullptr || out.face != nullptr ||
          out.obstacle != nullptr || out.beyond != nullptr;
 }

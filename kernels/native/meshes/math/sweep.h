@@ -49,8 +49,8 @@ struct HalvingWalk {
     const int units = depth < 0 ? 1 << halvings : position + (1 << (halvings - depth - 1));
     return 0.5f * static_cast<float>(units) / static_cast<float>(1 << halvings);
   }
-  // The clearance at that sample. True: there is another.
-  LG_INLINE bool told(float clearance) {
+  // Takes the clearance at that sample; returns whether there is another.
+  LG_INLINE bool advance(float clearance) {
     right[++depth] = clearance;
     touched |= clearance < 0.0f;
     while (true) {
@@ -99,7 +99,7 @@ struct CuroboMarch {
     return steps > 0 && travelled < half;
   }
   LG_INLINE float fraction() const { return travelled / (2.0f * half); }
-  LG_INLINE bool told(Seen seen, float inflated, float cap, bool forward) {
+  LG_INLINE bool advance(Seen seen, float inflated, float cap, bool forward) {
     if (!seen.found) {
       travelled += cap;
     } else if (seen.depth > kTouch * inflated) {
@@ -124,17 +124,17 @@ struct CuroboCuboidMarch {
     return steps > 0 && distance < (forward ? length : length - 2.0f * inflated) && travelled < 0.5f * length;
   }
   LG_INLINE float fraction() const { return travelled / length; }
-  LG_INLINE bool told(float distance, float inflated) {
+  LG_INLINE bool advance(float distance, float inflated) {
     travelled += max(distance, inflated);
     return --steps > 0 && travelled < 0.5f * length;
   }
 };
 
 // The walkers above behind one interface:
-//   start(...)     whether there is a first sample, given the centre's result, which was searched within `looked`
-//   fraction()     its position on the way to the neighbour in time
-//   reach(...)     its search radius
-//   told(...)      whether there is another sample, given the result of this one
+//   start(...)     returns whether there is a first sample, given the result of the centre, searched within `looked`
+//   fraction()     returns the position of the sample on the way to the neighbour in time
+//   reach(...)     returns the search radius of the sample
+//   advance(...)   takes the result of the sample; returns whether there is another
 
 LG_INLINE float half_toward(const QueryRow& row, Toward toward) {
   return toward == Toward::before ? row.half_before : row.half_after;
@@ -149,8 +149,8 @@ struct ExactWalk {
   }
   LG_INLINE float fraction() const { return walk.fraction(); }
   LG_INLINE float reach(const QueryRow& row, const Settings&) const { return row.inflated + walk.half; }
-  LG_INLINE bool told(QueryRow& row, const Settings& settings, const Sight& sight, Toward) {
-    const bool more = walk.told(clearance_of(sight.found, sight.at.value, reach(row, settings), row.inflated));
+  LG_INLINE bool advance(QueryRow& row, const Settings& settings, const Sight& sight, Toward) {
+    const bool more = walk.advance(clearance_of(sight.found, sight.at.value, reach(row, settings), row.inflated));
     row.exhausted |= !more && walk.exhausted;
     return more;
   }
@@ -168,8 +168,8 @@ struct CuroboWalk {
   LG_INLINE float reach(const QueryRow& row, const Settings& settings) const {
     return search_radius_curobo(row.inflated, settings.reach);
   }
-  LG_INLINE bool told(QueryRow& row, const Settings& settings, const Sight& sight, Toward toward) {
-    return march.told(seen(row, sight), row.inflated, reach(row, settings), toward == Toward::after);
+  LG_INLINE bool advance(QueryRow& row, const Settings& settings, const Sight& sight, Toward toward) {
+    return march.advance(seen(row, sight), row.inflated, reach(row, settings), toward == Toward::after);
   }
   static LG_INLINE Seen seen(const QueryRow& row, const Sight& sight) {
     return {row.inflated - sight.at.value, sight.found};
@@ -187,8 +187,8 @@ struct CuroboCuboidWalk {
   }
   LG_INLINE float fraction() const { return march.fraction(); }
   LG_INLINE float reach(const QueryRow&, const Settings&) const { return INFINITY; }
-  LG_INLINE bool told(QueryRow& row, const Settings&, const Sight& sight, Toward) {
-    return march.told(abs(sight.at.value), row.inflated);
+  LG_INLINE bool advance(QueryRow& row, const Settings&, const Sight& sight, Toward) {
+    return march.advance(abs(sight.at.value), row.inflated);
   }
 };
 

@@ -49,7 +49,7 @@ def collect_until_full(
     assembler: PayloadAssembler,
     on_message: Callable[[M], None] = lambda message: None,
 ) -> memoryview:
-    """As `collect`, for a stream that goes on after the payload, with the next header or its end."""
+    """Like `collect`, for a stream that continues after the payload, with the next header or its end."""
     assembler.add(first.data)
     while not assembler.is_full and (frame := next(rest, None)) is not None:
         if frame.message is not None:

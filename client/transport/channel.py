@@ -45,7 +45,7 @@ Tls = bool | File
 Certificate = tuple[File, File]
 
 
-# "interactive" for people who wait, "batch" for what may wait.
+# "interactive" for calls that a person waits for, "batch" for calls that may wait.
 Priority = Literal["interactive", "normal", "batch"]
 _KEY = "lumigrad-priority"
 

@@ -70,7 +70,7 @@ _PROBE_SECONDS = 1.0
 _FLUSH_SECONDS = 1.0
 # The time for scenes that have not been written to the spool.
 _SPOOL_SECONDS = 5.0
-# The time for those who call in a loop to be refused.
+# Callers that repeat calls in a loop get this time to be refused.
 _REFUSING_SECONDS = 0.25
 
 

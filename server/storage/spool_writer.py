@@ -67,7 +67,8 @@ class SpoolWriter:
         self._waiting: set[Writing] = set()
         # By owner, the seconds that its writes took; the owner with the least is next.
         self._seconds: dict[str, float] = {}
-        # Those of the owner that was served last. Nobody begins with less, so that nobody waits for others to catch up.
+        # The seconds of the owner that was served last. New owners begin with no less, so that others need not wait for
+        # them to catch up.
         self._floor = 0.0
         self._is_busy = False
         self._is_hurried = False

@@ -42,8 +42,8 @@ def answer_to(error: BaseException, request_id: str) -> Answer:
     return Answer(StatusCode.INTERNAL, f"internal error, request id {request_id}", "internal")
 
 
-def _says(code: StatusCode, reason: str, text: str, retry_seconds: float | None = None) -> Callable[[Any], Answer]:
-    """A function that formats a status; `text` may have attributes of the exception in braces.
+def _formatted(code: StatusCode, reason: str, text: str, retry_seconds: float | None = None) -> Callable[[Any], Answer]:
+    """Return a function that formats a status; `text` may have attributes of the exception in braces.
 
     The detail is the message with the exception's name, if there is one, with the exception's attributes as fields.
     """
@@ -118,28 +118,30 @@ _TABLE: Mapping[type, Callable[[Any], Answer]] = {
     ArgumentError: _kernel_argument,
     errors.BusyError: _busy,
     errors.DeviceMemoryError: _device_memory,
-    MemoryError: _says(_EXHAUSTED, "busy", _NO_MEMORY, _MEMORY_SECONDS),
-    errors.SceneNotFoundError: _says(
+    MemoryError: _formatted(_EXHAUSTED, "busy", _NO_MEMORY, _MEMORY_SECONDS),
+    errors.SceneNotFoundError: _formatted(
         StatusCode.NOT_FOUND, "scene_not_found", "no such scene on this worker; put it again"
     ),
-    errors.VersionMismatchError: _says(
+    errors.VersionMismatchError: _formatted(
         _PRECONDITION, "version_mismatch", "the scene has version {actual}, not {expected}"
     ),
-    errors.ContextLostError: _says(_PRECONDITION, "context_lost", _CONTEXT_LOST),
-    errors.LaneLostError: _says(_PRECONDITION, "lane_lost", _LANE_LOST),
-    errors.NoLaneError: _says(_PRECONDITION, "no_lane", "this worker has no shared memory to offer (--lane-mib 0)"),
-    errors.TrainingHeldError: _says(_PRECONDITION, "training_held", _TRAINING_HELD),
-    errors.TrainingLostError: _says(_PRECONDITION, "training_lost", _TRAINING_LOST),
-    errors.StepMismatchError: _says(
+    errors.ContextLostError: _formatted(_PRECONDITION, "context_lost", _CONTEXT_LOST),
+    errors.LaneLostError: _formatted(_PRECONDITION, "lane_lost", _LANE_LOST),
+    errors.NoLaneError: _formatted(
+        _PRECONDITION, "no_lane", "this worker has no shared memory to offer (--lane-mib 0)"
+    ),
+    errors.TrainingHeldError: _formatted(_PRECONDITION, "training_held", _TRAINING_HELD),
+    errors.TrainingLostError: _formatted(_PRECONDITION, "training_lost", _TRAINING_LOST),
+    errors.StepMismatchError: _formatted(
         _PRECONDITION, "step_mismatch", "the next step has number {expected}, not {actual}"
     ),
-    errors.UnauthenticatedError: _says(StatusCode.UNAUTHENTICATED, "unauthenticated", "{why}"),
+    errors.UnauthenticatedError: _formatted(StatusCode.UNAUTHENTICATED, "unauthenticated", "{why}"),
     # The retry time distinguishes this from the loss of a worker during the call.
-    errors.StoppingError: _says(StatusCode.UNAVAILABLE, "stopping", _STOPPING, _STOPPING_SECONDS),
-    errors.DeadlineError: _says(
+    errors.StoppingError: _formatted(StatusCode.UNAVAILABLE, "stopping", _STOPPING, _STOPPING_SECONDS),
+    errors.DeadlineError: _formatted(
         StatusCode.DEADLINE_EXCEEDED, "deadline", "the deadline passed before the work was done"
     ),
-    errors.DeadlineTooNearError: _says(StatusCode.DEADLINE_EXCEEDED, "deadline", _TOO_NEAR),
+    errors.DeadlineTooNearError: _formatted(StatusCode.DEADLINE_EXCEEDED, "deadline", _TOO_NEAR),
     errors.CancelledError: _cancelled,
     # Raised by grpc from the request stream, or into the reply stream, of a call that has ended.
     RpcError: _gone,

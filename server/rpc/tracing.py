@@ -22,7 +22,7 @@ def tracer_of(config: Config, device: str, metrics: Metrics) -> SpanTracer | Non
 
     If packages are missing, the option raises a ConfigError; the variables, which other programs use too, only log.
     """
-    if not _is_wanted(config):
+    if not _is_enabled(config):
         return None
     try:
         from lumigrad.server.rpc.spans import SpanTracer
@@ -35,7 +35,7 @@ def tracer_of(config: Config, device: str, metrics: Metrics) -> SpanTracer | Non
         return None
 
 
-def _is_wanted(config: Config) -> bool:
+def _is_enabled(config: Config) -> bool:
     environment = os.environ
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False

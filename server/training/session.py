@@ -180,7 +180,8 @@ class Session:
         every = self._state.plan.message.snapshot_every
         return every > 0 and self._state.step % every == 0 and not self._pending
 
-    def _has_written_snapshot(self, request: Request) -> bool:
+    def _write_due_snapshot(self, request: Request) -> bool:
+        """Write a snapshot; return whether it was written."""
         try:
             return snapshots.write(self._training, self._runtime, request.part) > 0
         except (BusyError, DeviceMemoryError) as error:
@@ -266,7 +267,7 @@ class Session:
         self._state.recent_replies.append(reply)
         # Marks the scene as used, so that others are evicted first.
         self._runtime.scenes.touch(self._state.scene_id)
-        reply.snapshotted = reply.snapshotted and self._has_written_snapshot(request)
+        reply.snapshotted = reply.snapshotted and self._write_due_snapshot(request)
         return framed(training_pb2.TrainReply(done=reply), request)
 
 

@@ -240,17 +240,27 @@ def test_a_call_that_was_cancelled_on_its_way_is_repeated(scripted):
 
 def test_a_call_that_the_worker_ends_is_not_repeated(scripted):
     servicer, target = scripted
+    begun, received = threading.Event(), threading.Event()
 
     def behavior(context: Any) -> worker_pb2.InfoReply:
-        # As a worker does with a call that took too long.
-        context.send_initial_metadata((("request", "1"),))
-        context.cancel()
+        if not begun.is_set():
+            # As a worker does with a call that took too long.
+            context.send_initial_metadata((("request", "1"),))
+            begun.set()
+            assert received.wait(20)
+            context.cancel()
         return worker_pb2.InfoReply()
 
     servicer.behavior = behavior
-    with Client(target, timeout_s=20) as client, pytest.raises(lumigrad.Cancelled):
+    with Client(target, timeout_s=20) as client, ThreadPoolExecutor(1) as threads:
+        call = threads.submit(client.info)
+        assert begun.wait(20)
+        # What is sent later on the same connection arrives later: the metadata is there when this reply is.
         client.info()
-    assert len(servicer.calls) == 1
+        received.set()
+        with pytest.raises(lumigrad.Cancelled):
+            call.result(20)
+    assert len(servicer.calls) == 2
 
 
 def test_a_call_under_way_when_the_client_is_closed_is_not_repeated(scripted):

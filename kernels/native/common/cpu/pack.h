@@ -29,6 +29,15 @@ LG_INLINE Pack lanes_0_to_15() {
   return Pack::load(kRamp);
 }
 
+// The first kCount floats from p, then zeros.
+template <int kCount>
+LG_INLINE Pack load_first(const float* p) {
+  if constexpr (kCount == kLanes) return load_unaligned(p);
+  alignas(64) float values[kLanes] = {};
+  memcpy(values, p, sizeof(float) * kCount);
+  return Pack::load(values);
+}
+
 template <class Body>
 LG_INLINE void each_lane(MaskPack mask, const Body& body) {
   for (unsigned rest = to_bits(mask); rest != 0; rest &= rest - 1) body(__builtin_ctz(rest));

@@ -83,7 +83,7 @@ inline void scatter_columns(const float* columns, int count, float* const rows[k
   }
 }
 
-// Three packs to and from 16 triples.
+// Packs to and from 16 pairs, triples and quadruples; what is read, and the pairs, may be unaligned.
 #if defined(LUMIGRAD_ISA_avx512)
 LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
   // Lanes 0 to 15 of a, then of b; where c goes is filled in second.
@@ -101,7 +101,7 @@ LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
   _mm512_store_ps(to + 32, high);
 }
 LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
-  const __m512 low = _mm512_load_ps(from), mid = _mm512_load_ps(from + 16), high = _mm512_load_ps(from + 32);
+  const __m512 low = _mm512_loadu_ps(from), mid = _mm512_loadu_ps(from + 16), high = _mm512_loadu_ps(from + 32);
   // Triples 0 to 10 lie in the first two packs, the others in the last two.
   const __m512i a0 = _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0);
   const __m512i a1 = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 7, 10, 13);
@@ -112,6 +112,25 @@ LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
   a.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, a0, mid), 0xf800, a1, high);
   b.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, b0, mid), 0xf800, b1, high);
   c.v = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(low, c0, mid), 0xfc00, c1, high);
+}
+LG_INLINE void deinterleave_4(const float* from, Pack& a, Pack& b, Pack& c, Pack& d) {
+  const __m512i ab = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+  const __m512i cd = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+  const __m512 r0 = _mm512_loadu_ps(from), r1 = _mm512_loadu_ps(from + 16);
+  const __m512 r2 = _mm512_loadu_ps(from + 32), r3 = _mm512_loadu_ps(from + 48);
+  // Halves of two packs: those of the first eight quadruples, and of the last.
+  const __m512 ab0 = _mm512_permutex2var_ps(r0, ab, r1), ab1 = _mm512_permutex2var_ps(r2, ab, r3);
+  const __m512 cd0 = _mm512_permutex2var_ps(r0, cd, r1), cd1 = _mm512_permutex2var_ps(r2, cd, r3);
+  a.v = _mm512_shuffle_f32x4(ab0, ab1, 0x44);
+  b.v = _mm512_shuffle_f32x4(ab0, ab1, 0xee);
+  c.v = _mm512_shuffle_f32x4(cd0, cd1, 0x44);
+  d.v = _mm512_shuffle_f32x4(cd0, cd1, 0xee);
+}
+LG_INLINE void interleave_2(Pack a, Pack b, float* to) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  _mm512_storeu_ps(to, _mm512_permutex2var_ps(a.v, low, b.v));
+  _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(a.v, high, b.v));
 }
 #else
 LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
@@ -131,6 +150,24 @@ LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
   a = Pack::load(lanes[0]);
   b = Pack::load(lanes[1]);
   c = Pack::load(lanes[2]);
+}
+LG_INLINE void deinterleave_4(const float* from, Pack& a, Pack& b, Pack& c, Pack& d) {
+  alignas(64) float lanes[4][kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 4; ++k) lanes[k][i] = from[4 * i + k];
+  }
+  a = Pack::load(lanes[0]);
+  b = Pack::load(lanes[1]);
+  c = Pack::load(lanes[2]);
+  d = Pack::load(lanes[3]);
+}
+LG_INLINE void interleave_2(Pack a, Pack b, float* to) {
+  alignas(64) float lanes[2][kLanes];
+  a.store(lanes[0]);
+  b.store(lanes[1]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 2; ++k) to[2 * i + k] = lanes[k][i];
+  }
 }
 #endif
 

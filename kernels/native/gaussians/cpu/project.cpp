@@ -20,6 +20,19 @@ LG_INLINE void store_lanes(Pack value, float* to, int64_t stride, int used) {
   for (int i = 0; i < used; ++i) to[i * stride] = lanes[i];
 }
 
+// The first `used` pairs (a lane i, b lane i) of 32 bits each; memory beyond them stays as it is.
+template <class Pair>
+LG_INLINE void store_pairs(Pack a, Pack b, int used, Pair* to) {
+  static_assert(sizeof(Pair) == 2 * sizeof(float));
+  if (used == kLanes) {
+    interleave_2(a, b, reinterpret_cast<float*>(to));
+  } else {
+    float both[2 * kLanes];
+    interleave_2(a, b, both);
+    memcpy(to, both, sizeof(Pair) * used);
+  }
+}
+
 LG_INLINE void store_whole(Pack value, int32_t* to, int64_t stride, int used) {
   alignas(64) int lanes[kLanes];
   truncate(value).store(lanes);
@@ -48,54 +61,75 @@ void store_outputs(const Target& t, int64_t first, int used, const Projected<Pac
   if (out.projected_opacities != nullptr) store_lanes(seen(g.opacity), out.projected_opacities + row, 1, used);
 }
 
-void store_rectangles(const Projected<Pack>& g, PixelRectangle* to, int used) {
-  alignas(64) int x0[kLanes], x1[kLanes], y0[kLanes], y1[kLanes];
-  truncate(zero_unless(g.visible, g.left)).store(x0);
-  truncate(zero_unless(g.visible, g.right)).store(x1);
-  truncate(zero_unless(g.visible, g.top)).store(y0);
-  truncate(zero_unless(g.visible, g.bottom)).store(y1);
-  const unsigned visible = to_bits(g.visible);
-  for (int i = 0; i < used; ++i) {
-    const bool empty = x1[i] <= x0[i] || y1[i] <= y0[i];
-    to[i] = empty ? ((visible >> i & 1u) != 0 ? kNoPixels : kCulled)
-                  : PixelRectangle{static_cast<uint16_t>(x0[i]), static_cast<uint16_t>(x1[i]),
-                                   static_cast<uint16_t>(y0[i]), static_cast<uint16_t>(y1[i])};
-  }
+// Returns the Gaussians that reach pixels.
+LG_INLINE unsigned store_rectangles(const Projected<Pack>& g, PixelRectangle* to, int used) {
+  const auto whole = [&](Pack value) { return truncate(zero_unless(g.visible, value)); };
+  const IntPack x0 = whole(g.left), x1 = whole(g.right), y0 = whole(g.top), y1 = whole(g.bottom), none = IntPack(0);
+  const MaskPack drawn = g.visible & (x1 > x0) & (y1 > y0);
+  const IntPack unseen = select(g.visible, IntPack(kNoPixels.y1 << 16), IntPack(kCulled.y1 << 16));
+  const IntPack x = select(drawn, x0 | (x1 << 16), none), y = select(drawn, y0 | (y1 << 16), unseen);
+  store_pairs(from_bits(x), from_bits(y), used, to);
+  return to_bits(drawn);
 }
 
 template <int kDegree>
-LG_INLINE Pack evaluate(const Triple<Pack>& d, const float* columns, int step) {
+LG_INLINE Pack evaluate(const Triple<Pack>& d, const float* columns) {
   Pack sum = Pack(0.5f);
-  each_harmonic<kDegree>(
-      d, [&](int k, Pack value, const Triple<Pack>&) { sum = fma(value, column(columns, k * step), sum); });
+  each_harmonic<kDegree>(d, [&](int k, Pack value, const Triple<Pack>&) { sum = fma(value, column(columns, k), sum); });
   return max(sum, Pack(0.0f));
 }
 
-// Colours of sixteen Gaussians into columns of `to`, channel by channel.
-void load_colors(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, unsigned mask, float* to) {
+template <int kDegree>
+LG_INLINE void evaluate_few(const Triple<Pack>& d, const Rows& rows, float* to) {
+  constexpr int kCount = (kDegree + 1) * (kDegree + 1);
+  Pack basis[kCount], sums[kFewChannels] = {Pack(0.5f), Pack(0.5f), Pack(0.5f)};
+  each_harmonic<kDegree>(d, [&](int k, Pack value, const Triple<Pack>&) { basis[k] = value; });
+  each_column<kCount * kFewChannels>(rows, [&](auto f, Pack column) {
+    Pack& sum = sums[f % kFewChannels];
+    sum = fma(basis[f / kFewChannels], column, sum);
+  });
+  for (int c = 0; c < kFewChannels; ++c) max(sums[c], Pack(0.0f)).store(to + c * kLanes);
+}
+
+void evaluate_harmonics(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, unsigned mask,
+                        float* to) {
   const Scene& scene = t.scene;
-  const int channels = scene.channels;
-  if (scene.sh == nullptr) {
-    const int64_t row =
-        scene.colors_per_view ? static_cast<int64_t>(t.view) * scene.count + (first % scene.count) : first;
-    const Rows rows(scene.colors, row, channels, mask);
-    for (int c = 0; c < channels; ++c) {
-      for (int i = 0; i < kLanes; ++i) to[c * kLanes + i] = rows.at[i][c];
-    }
-    return;
-  }
+  const int channels = scene.channels, degree = t.settings.sh_degree;
   const Rows rows(scene.sh, first, static_cast<int64_t>(scene.coefficients) * channels, mask);
   const Direction<Pack> direction = direction_to(pose, mean);
-  const int degree = t.settings.sh_degree, active = (degree + 1) * (degree + 1);
+  if (channels == kFewChannels) {
+    with_constant<kMaxDegree>(degree,
+                              [&](auto constant) { evaluate_few<decltype(constant)::value>(direction.d, rows, to); });
+    return;
+  }
   Coefficients coefficients;
   for (int c = 0; c < channels; ++c) {
-    const bool few = channels == kFewChannels;
-    if (c == 0 || !few) coefficients.load(rows, active, channels, c);
-    const float* columns = coefficients.columns + (few ? c * kLanes : 0);
+    coefficients.load(rows, (degree + 1) * (degree + 1), channels, c);
     with_constant<kMaxDegree>(degree, [&](auto constant) {
-      evaluate<decltype(constant)::value>(direction.d, columns, few ? channels : 1).store(to + c * kLanes);
+      evaluate<decltype(constant)::value>(direction.d, coefficients.columns).store(to + c * kLanes);
     });
   }
+}
+
+// Colours of sixteen Gaussians into columns of `to`, channel by channel.
+LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, unsigned mask,
+                           float* to) {
+  const Scene& scene = t.scene;
+  if (scene.sh != nullptr) return evaluate_harmonics(t, pose, first, mean, mask, to);
+  const int channels = scene.channels;
+  const int64_t row =
+      scene.colors_per_view ? static_cast<int64_t>(t.view) * scene.count + (first % scene.count) : first;
+  const Rows rows(scene.colors, row, channels, mask);
+  for (int c = 0; c < channels; ++c) {
+    for (int i = 0; i < kLanes; ++i) to[c * kLanes + i] = rows.at[i][c];
+  }
+}
+
+// The next chunk's harmonics come while this one is projected.
+LG_INLINE void prefetch_harmonics(const Scene& scene, int64_t first) {
+  const int64_t width = static_cast<int64_t>(scene.coefficients) * scene.channels;
+  if (scene.sh == nullptr || first + kLanes > static_cast<int64_t>(scene.count) * scene.scenes) return;
+  for (int64_t f = 0; f < kLanes * width; f += 16) __builtin_prefetch(scene.sh + first * width + f);
 }
 
 void store_records(const Target& t, int64_t local, const Projected<Pack>& g, unsigned mask, const float* features) {
@@ -111,7 +145,10 @@ void store_records(const Target& t, int64_t local, const Projected<Pack>& g, uns
   fields[record::kHalfHeight] = g.half_height;
   const int total = t.data.features.total();
   if (t.data.more_features == nullptr) {
-    for (int f = 0; f < total; ++f) fields[record::kFeatures + f] = column(features, f);
+#pragma GCC unroll 8
+    for (int f = 0; f < kInlineFeatures; ++f) {
+      if (f < total) fields[record::kFeatures + f] = column(features, f);
+    }
   } else {
     each_lane(mask_from_bits(mask), [&](int i) {
       float* to = t.data.more_features + (local + i) * total;
@@ -124,25 +161,29 @@ void store_records(const Target& t, int64_t local, const Projected<Pack>& g, uns
   }
 }
 
-// Keys that sort as the floats do, negative ones included.
-LG_INLINE uint32_t sortable(float depth) {
-  const uint32_t b = static_cast<uint32_t>(bits(depth));
-  return b ^ ((b >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+// (key << 32 | number) of the Gaussians in `mask`; keys sort as the depths do, negative ones included.
+LG_INLINE int store_keys(Pack depth, int64_t local, unsigned mask, int used, uint64_t* to) {
+  const IntPack b = bits(depth);
+  const IntPack key = select(IntPack(0) > b, IntPack(-1) - b, b | IntPack(INT32_MIN));
+  const IntPack number = truncate(lanes_0_to_15()) + IntPack(static_cast<int>(local));
+  alignas(64) int keys[2 * kLanes] = {}, numbers[2 * kLanes] = {};
+  const int count = store_set(mask_from_bits(mask), key, keys);
+  store_set(mask_from_bits(mask), number, numbers);
+  // Whole packs may be written where there are as many Gaussians left.
+  store_pairs(from_bits(IntPack::load(numbers)), from_bits(IntPack::load(keys)), used == kLanes ? kLanes : count, to);
+  return count;
 }
 
 template <Lens kLens, bool kCovariance>
 int project_chunk(const Target& t, const Pose& pose, int64_t local, int used, float* features, uint64_t* pairs) {
   const View& view = t.views[t.view];
   const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
+  prefetch_harmonics(t.scene, first + kLanes);
   const Gaussian<Pack> gaussian = load_gaussians<kCovariance>(t.scene, first, used);
   Projected<Pack> g = project<kLens, kCovariance>(view, pose, t.settings, gaussian);
   g.visible = g.visible & mask_from_bits((1u << used) - 1u);
   store_outputs(t, local, used, g);
-  store_rectangles(g, t.data.rectangles + local, used);
-  unsigned mask = to_bits(g.visible);
-  for (int i = 0; i < used; ++i) {
-    if (!has_pixels(t.data.rectangles[local + i])) mask &= ~(1u << i);
-  }
+  const unsigned mask = store_rectangles(g, t.data.rectangles + local, used);
   if (mask == 0) return 0;
   const Features& wanted = t.data.features;
   if (wanted.colors > 0) load_colors(t, pose, first, gaussian.mean, mask, features);
@@ -150,14 +191,7 @@ int project_chunk(const Target& t, const Pose& pose, int64_t local, int used, fl
   if (wanted.depth) g.depth.store(features + next++ * kLanes);
   if (wanted.inverse_depth) (Pack(1.0f) / g.depth).store(features + next * kLanes);
   store_records(t, local, g, mask, features);
-  alignas(64) float depth[kLanes];
-  g.depth.store(depth);
-  int count = 0;
-  for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
-    const int i = __builtin_ctz(rest);
-    pairs[count++] = static_cast<uint64_t>(sortable(depth[i])) << 32 | static_cast<uint32_t>(local + i);
-  }
-  return count;
+  return store_keys(g.depth, local, mask, used, pairs);
 }
 
 }  // namespace

@@ -56,53 +56,89 @@ struct Sight {
   }
 };
 
-template <int kDegree>
-LG_INLINE Triple<Pack> harmonics_backward(const Triple<Pack>& d, const float* columns, int step, Pack v,
-                                          float* gradients) {
+// Columns of features of the Gaussians in `mask`, as they were drawn; 0 elsewhere.
+LG_INLINE void load_features(const Sight& s, int count, float* columns) {
+  if (s.data().more_features == nullptr) {
+    Pack fields[kRecordFloats];
+    for (int i = 0; i < kLanes; ++i) {
+      const bool drawn = (s.mask >> i & 1u) != 0;
+      fields[i] = drawn ? Pack::load(s.data().records + (s.local + i) * kRecordFloats) : Pack(0.0f);
+    }
+    transpose_16(fields);
+    for (int c = 0; c < count; ++c) fields[record::kFeatures + c].store(columns + c * kLanes);
+    return;
+  }
+  memset(columns, 0, sizeof(float) * kLanes * static_cast<std::size_t>(count));
+  each_lane(mask_from_bits(s.mask), [&](int i) {
+    const float* features = s.data().features_of(static_cast<uint32_t>(s.local + i));
+    for (int c = 0; c < count; ++c) columns[c * kLanes + i] = features[c];
+  });
+}
+
+// The gradient of the direction, given along[k], the sum over the channels of coefficient k times the colour's
+// gradient; value(k, harmonic) is called for each harmonic.
+template <int kDegree, class Along, class Value>
+LG_INLINE Triple<Pack> harmonics_backward(const Triple<Pack>& d, const Along& along, const Value& value) {
   Triple<Pack> to = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
-  each_harmonic<kDegree>(d, [&](int k, Pack value, const Triple<Pack>& slope) {
-    const Pack along = column(columns, k * step) * v;
-    to.x = fma(slope.x, along, to.x);
-    to.y = fma(slope.y, along, to.y);
-    to.z = fma(slope.z, along, to.z);
-    if (gradients != nullptr) fma(value, v, column(gradients, k * step)).store(gradients + k * step * kLanes);
+  each_harmonic<kDegree>(d, [&](int k, Pack harmonic, const Triple<Pack>& slope) {
+    const Pack here = along(k);
+    to.x = fma(slope.x, here, to.x);
+    to.y = fma(slope.y, here, to.y);
+    to.z = fma(slope.z, here, to.z);
+    value(k, harmonic);
   });
   return to;
 }
 
+template <int kDegree>
+LG_INLINE Triple<Pack> few_colors_backward(const Triple<Pack>& d, const Rows& rows, const Pack* v, float* gradients) {
+  constexpr int kCount = (kDegree + 1) * (kDegree + 1);
+  Pack along[kCount];
+  each_column<kCount * kFewChannels>(rows, [&](auto f, Pack column) {
+    Pack& sum = along[f / kFewChannels];
+    sum = f % kFewChannels == 0 ? column * v[0] : fma(column, v[f % kFewChannels], sum);
+  });
+  const auto add = [&](int k, Pack harmonic) {
+    if (gradients == nullptr) return;
+    for (int c = 0; c < kFewChannels; ++c) {
+      float* to = gradients + (k * kFewChannels + c) * kLanes;
+      fma(harmonic, v[c], Pack::load(to)).store(to);
+    }
+  };
+  return harmonics_backward<kDegree>(d, [&](int k) { return along[k]; }, add);
+}
+
 // Colours from harmonics: adds to their gradients, returns that of the direction.
-Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& d, MaskPack mask, float* gradients) {
+Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& direction, MaskPack mask, float* gradients) {
   const Scene& scene = s.task.scene;
   const int channels = scene.channels, degree = s.task.settings.sh_degree, active = (degree + 1) * (degree + 1);
-  const bool few = channels == kFewChannels;
   const Rows rows(scene.sh, s.first, static_cast<int64_t>(scene.coefficients) * channels, s.mask);
-  Coefficients coefficients;
+  // Gaussians that are not drawn may have no direction.
+  const Triple<Pack> d = {zero_unless(mask, direction.x), zero_unless(mask, direction.y),
+                          zero_unless(mask, direction.z)};
+  // A colour that was clamped at 0 has no gradient.
+  const auto gradient = [&](int c, Pack shown) { return zero_unless(mask & (shown > Pack(0.0f)), s.feature(c)); };
   Triple<Pack> to = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
+  if (channels == kFewChannels) {
+    alignas(64) float shown[kFewChannels * kLanes];
+    load_features(s, kFewChannels, shown);
+    Pack v[kFewChannels];
+    for (int c = 0; c < kFewChannels; ++c) v[c] = gradient(c, column(shown, c));
+    with_constant<kMaxDegree>(
+        degree, [&](auto constant) { to = few_colors_backward<decltype(constant)::value>(d, rows, v, gradients); });
+    return to;
+  }
+  Coefficients coefficients;
   for (int c = 0; c < channels; ++c) {
-    if (c == 0 || !few) coefficients.load(rows, active, channels, c);
+    coefficients.load(rows, active, channels, c);
     alignas(64) float shown[kLanes] = {};
-    for (unsigned rest = s.mask; rest != 0; rest &= rest - 1) {
-      const int i = __builtin_ctz(rest);
-      shown[i] = s.data().features_of(static_cast<uint32_t>(s.local + i))[c];
-    }
-    // A colour that was clamped at 0 has no gradient.
-    const Pack v = zero_unless(mask & (Pack::load(shown) > Pack(0.0f)), s.feature(c));
-    const float* columns = coefficients.columns + (few ? c * kLanes : 0);
+    each_lane(mask, [&](int i) { shown[i] = s.data().features_of(static_cast<uint32_t>(s.local + i))[c]; });
+    const Pack v = gradient(c, Pack::load(shown));
     with_constant<kMaxDegree>(degree, [&](auto constant) {
-      constexpr int kDegree = decltype(constant)::value;
-      // With several channels the gradients lie as the coefficients do; one channel's are put there one by one.
-      if (few) {
-        to = to + harmonics_backward<kDegree>(d, columns, channels, v,
-                                              gradients != nullptr ? gradients + c * kLanes : nullptr);
-      } else {
-        alignas(64) float own[kMaxCoefficients * kLanes] = {};
-        to = to + harmonics_backward<kDegree>(d, columns, 1, v, own);
-        if (gradients == nullptr) return;
-        for (int k = 0; k < active; ++k) {
-          float* at = gradients + (k * channels + c) * kLanes;
-          (Pack::load(at) + column(own, k)).store(at);
-        }
-      }
+      const auto along = [&](int k) { return column(coefficients.columns, k) * v; };
+      to = to + harmonics_backward<decltype(constant)::value>(d, along, [&](int k, Pack harmonic) {
+             if (gradients != nullptr) add_column(gradients, k * channels + c, mask, harmonic * v);
+           });
     });
   }
   return to;
@@ -141,9 +177,8 @@ void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, co
     pixel.depth = fma(-s.feature(next), inverse * inverse, pixel.depth);
   }
   if (t.up.d_means2d != nullptr) {
-    alignas(64) float c[2 * kLanes];
-    load_columns(t.up.d_means2d, static_cast<int64_t>(s.view) * t.scene.count + s.local, used, 2, c);
-    pixel.extra = {column(c, 0), column(c, 1)};
+    const RowPacks<2> extra(t.up.d_means2d, static_cast<int64_t>(s.view) * t.scene.count + s.local, used);
+    pixel.extra = {extra.at[0], extra.at[1]};
   }
   Triple<Pack> v_h;
   const GaussianGradient<Pack> g =

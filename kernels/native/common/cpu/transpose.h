@@ -35,6 +35,90 @@ LG_INLINE void transpose_16(Pack r[kLanes]) {
     r[12 + k].v = _mm512_shuffle_f32x4(low13, high13, 0xdd);
   }
 }
+// rows[i][k] += sums[k] lane i for k = 0..7, row by row: the same row may occur several times.
+LG_INLINE void add_to_rows_of_8(const Pack sums[8], float* const rows[kLanes]) {
+  __m512d q[2][4];
+  // Quarter j of q[h][k] holds columns 4 h to 4 h + 3 of row 4 j + k.
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    const Pack* s = sums + 4 * h;
+    const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(s[0].v, s[1].v));
+    const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(s[0].v, s[1].v));
+    const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(s[2].v, s[3].v));
+    const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(s[2].v, s[3].v));
+    q[h][0] = _mm512_unpacklo_pd(low01, low23);
+    q[h][1] = _mm512_unpackhi_pd(low01, low23);
+    q[h][2] = _mm512_unpacklo_pd(high01, high23);
+    q[h][3] = _mm512_unpackhi_pd(high01, high23);
+  }
+  const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  const auto add = [](float* row, __m256d values) {
+    _mm256_storeu_ps(row, _mm256_add_ps(_mm256_loadu_ps(row), _mm256_castpd_ps(values)));
+  };
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const __m512d low = _mm512_permutex2var_pd(q[0][k], first, q[1][k]);
+    const __m512d high = _mm512_permutex2var_pd(q[0][k], last, q[1][k]);
+    add(rows[k], _mm512_castpd512_pd256(low));
+    add(rows[4 + k], _mm512_extractf64x4_pd(low, 1));
+    add(rows[8 + k], _mm512_castpd512_pd256(high));
+    add(rows[12 + k], _mm512_extractf64x4_pd(high, 1));
+  }
+}
+#elif defined(LUMIGRAD_ISA_avx2)
+// In place: r[i] lane j <-> r[j] lane i.
+LG_INLINE void transpose_8(__m256 r[8]) {
+  __m256d a[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[2 * i] = _mm256_castps_pd(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]));
+    a[2 * i + 1] = _mm256_castps_pd(_mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    const __m256 upper[2] = {_mm256_castpd_ps(_mm256_unpacklo_pd(a[h], a[2 + h])),
+                             _mm256_castpd_ps(_mm256_unpackhi_pd(a[h], a[2 + h]))};
+    const __m256 lower[2] = {_mm256_castpd_ps(_mm256_unpacklo_pd(a[4 + h], a[6 + h])),
+                             _mm256_castpd_ps(_mm256_unpackhi_pd(a[4 + h], a[6 + h]))};
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; ++k) {
+      r[2 * h + k] = _mm256_permute2f128_ps(upper[k], lower[k], 0x20);
+      r[4 + 2 * h + k] = _mm256_permute2f128_ps(upper[k], lower[k], 0x31);
+    }
+  }
+}
+LG_INLINE void transpose_16(Pack r[kLanes]) {
+  __m256 quarters[2][2][8];  // By half of the rows and half of the columns.
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    quarters[0][0][i] = r[i].a;
+    quarters[0][1][i] = r[i].b;
+    quarters[1][0][i] = r[8 + i].a;
+    quarters[1][1][i] = r[8 + i].b;
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    transpose_8(quarters[0][half]);
+    transpose_8(quarters[1][half]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) r[8 * half + i] = {quarters[0][half][i], quarters[1][half][i]};
+  }
+}
+LG_INLINE void add_to_rows_of_8(const Pack sums[8], float* const rows[kLanes]) {
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    __m256 r[8];
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) r[k] = half == 0 ? sums[k].a : sums[k].b;
+    transpose_8(r);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      float* row = rows[8 * half + i];
+      _mm256_storeu_ps(row, _mm256_add_ps(_mm256_loadu_ps(row), r[i]));
+    }
+  }
+}
 #else
 LG_INLINE void transpose_16(Pack r[kLanes]) {
   alignas(64) float in[kLanes][kLanes], out[kLanes][kLanes];
@@ -43,6 +127,13 @@ LG_INLINE void transpose_16(Pack r[kLanes]) {
     for (int j = 0; j < kLanes; ++j) out[j][i] = in[i][j];
   }
   for (int i = 0; i < kLanes; ++i) r[i] = Pack::load(out[i]);
+}
+LG_INLINE void add_to_rows_of_8(const Pack sums[8], float* const rows[kLanes]) {
+  alignas(64) float columns[8][kLanes];
+  for (int k = 0; k < 8; ++k) sums[k].store(columns[k]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 8; ++k) rows[i][k] += columns[k][i];
+  }
 }
 #endif
 

@@ -2,6 +2,7 @@
 // spheres: the sums of a sphere over the tile stay in registers. A sphere's row of sums belongs to the one band that
 // contains it; only the few that overlap several bands get a row per band. It uses no atomics and is deterministic.
 #include "common/threads.h"
+#include "spheres/cpu/backward_compat.h"
 #include "spheres/cpu/finish.h"
 #include "spheres/cpu/pixels.h"
 
@@ -124,7 +125,7 @@ LG_INLINE void add_pairs(const PairArguments& a, const TilePixels& pixels, float
     const auto toward = [&](Pack weight, Pack inverse_rest) {
       return upstream_weight<kChannels>(a, pixels, block, record, id, pixel.denominator, weight, inverse_rest);
     };
-    const bool wide = a.prepared.area[id] > 0.0f;
+    const MaskPack wide = Pack(a.prepared.area[id]) > Pack(0.0f);
     const PairGradient<Pack> pair = compat_pair<Pack, kOrthogonal>(record, ray, a.compat, pixel, toward, wide);
     share = pair.share;
     opacity = pair.opacity;
@@ -264,6 +265,7 @@ BackwardBand choose(int channels, int track, bool plain) {
 
 void backward(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
               const Gradients& gradients, uint64_t before, Workspace& workspace) {
+  if (!settings.exact) return backward_compat(camera, settings, scene, up, gradients, before, workspace);
   StageClock clock(workspace.milliseconds);
   // In compat only tracked spheres contribute: usually a fraction of all.
   if (!settings.exact) count_tracked(camera, settings, scene.count, up.info, gradients.touched, workspace);

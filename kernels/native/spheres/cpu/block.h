@@ -8,6 +8,9 @@ LG_BEGIN_ENGINE(spheres)
 
 inline constexpr float kNoDepth = 3.4e38f;
 
+LG_INLINE IntPack load_int(const float* p) { return bits(Pack::load(p)); }
+LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
+
 // `kCount` packs, or a number given at run time if kCount is 0, stored at `home` between uses.
 template <int kCount>
 struct Packs {

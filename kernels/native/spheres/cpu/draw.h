@@ -20,9 +20,6 @@ LG_INLINE Pack channel(const float* record, const Scene& scene, uint32_t id, int
   return Pack(scene.colors[static_cast<int64_t>(id) * scene.channels + c]);
 }
 
-LG_INLINE IntPack load_int(const float* p) { return bits(Pack::load(p)); }
-LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
-
 // ---- compat ----
 
 // Fills `events` and `checks`; returns how many. Candidates are counted per pixel: after the 65th its early stop is

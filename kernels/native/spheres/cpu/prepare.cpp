@@ -148,7 +148,29 @@ void bin(const uint64_t* pairs, const Segments& segments, Prepared& prepared, Wo
   prepared.entries = lists.entries;
 }
 
+SetupTarget set_up(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
+                   Workspace& w, Segments& segments) {
+  w.prepared = 0;
+  const std::size_t n = static_cast<std::size_t>(scene.count);
+  const SetupTarget to{w.records.ensure<float>(n * kRecordFloats), w.rectangles.ensure<PixelRectangle>(n),
+                       w.area.ensure<float>(n), w.pairs.ensure<uint64_t>(n)};
+  if (settings.exact) {
+    camera.orthogonal ? setup<true, true>(camera, settings, scene, only, to, segments)
+                      : setup<true, false>(camera, settings, scene, only, to, segments);
+  } else {
+    camera.orthogonal ? setup<false, true>(camera, settings, scene, only, to, segments)
+                      : setup<false, false>(camera, settings, scene, only, to, segments);
+  }
+  return to;
+}
+
 }  // namespace
+
+void set_up_only(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
+                 Workspace& w) {
+  Segments segments;
+  set_up(camera, settings, scene, only, w, segments);
+}
 
 Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& w) {
   const std::size_t n = static_cast<std::size_t>(scene.count);
@@ -166,21 +188,8 @@ Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& w)
 
 Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only, Workspace& w,
                  StageClock& clock) {
-  w.prepared = 0;
-  const std::size_t n = static_cast<std::size_t>(scene.count);
-  SetupTarget to;
-  to.records = w.records.ensure<float>(n * kRecordFloats);
-  to.rectangles = w.rectangles.ensure<PixelRectangle>(n);
-  to.area = w.area.ensure<float>(n);
-  to.pairs = w.pairs.ensure<uint64_t>(n);
   Segments segments;
-  if (settings.exact) {
-    camera.orthogonal ? setup<true, true>(camera, settings, scene, only, to, segments)
-                      : setup<true, false>(camera, settings, scene, only, to, segments);
-  } else {
-    camera.orthogonal ? setup<false, true>(camera, settings, scene, only, to, segments)
-                      : setup<false, false>(camera, settings, scene, only, to, segments);
-  }
+  const SetupTarget to = set_up(camera, settings, scene, only, w, segments);
   clock.stage(kSetupStage);
   const uint64_t* pairs =
       only != nullptr ? to.pairs : sort_by_key(to.pairs, scene.count, segments, w.pairs_swap, w.histogram);

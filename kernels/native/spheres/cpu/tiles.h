@@ -23,6 +23,10 @@ struct Prepared {
 // The result of `prepare` in the workspace.
 Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& workspace);
 
+// Only the records and areas of a view's visible spheres, and of these only where `only` is not 0.
+void set_up_only(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
+                 Workspace& workspace);
+
 // With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.
 Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
                  Workspace& workspace, StageClock& clock);

@@ -3,6 +3,8 @@
 
 #include "spheres/math/setup.h"
 
+// The functions take a record, one sphere for all pixels of a pack, as an array of floats; or one for each of them, as
+// an array of packs.
 LG_BEGIN_ENGINE(spheres)
 
 // Spec 1.1: 2^p with the mantissa replaced by a straight line.
@@ -60,8 +62,8 @@ struct CompatOffset {
   F square;  // cw^2
 };
 
-template <class F, bool kOrthogonal>
-LG_INLINE CompatOffset<F> compat_offset(const float* rec, const CompatRay<F>& ray) {
+template <class F, bool kOrthogonal, class Record>
+LG_INLINE CompatOffset<F> compat_offset(const Record& rec, const CompatRay<F>& ray) {
   using namespace compat_record;
   if constexpr (kOrthogonal) {
     const F x = F(rec[kX]) - ray.x, y = F(rec[kY]) - ray.y;
@@ -74,8 +76,8 @@ LG_INLINE CompatOffset<F> compat_offset(const float* rec, const CompatRay<F>& ra
 }
 
 // Orthogonal only: the pixel that the centre falls into.
-template <class F>
-LG_INLINE auto compat_centre_pixel(const float* rec, const CompatRay<F>& ray) {
+template <class F, class Record>
+LG_INLINE auto compat_centre_pixel(const Record& rec, const CompatRay<F>& ray) {
   using namespace compat_record;
   return (abs(F(rec[kExtraX]) - ray.z) < F(0.5f + kFeps)) & (abs(F(rec[kExtraY]) - ray.w) < F(0.5f + kFeps));
 }
@@ -101,8 +103,8 @@ struct CompatGeometry {
   F exponent;  // e
 };
 
-template <class F, bool kOrthogonal>
-LG_INLINE CompatGeometry<F> compat_geometry(const float* rec, const CompatRay<F>& ray, const CompatView& view) {
+template <class F, bool kOrthogonal, class Record>
+LG_INLINE CompatGeometry<F> compat_geometry(const Record& rec, const CompatRay<F>& ray, const CompatView& view) {
   using namespace compat_record;
   CompatGeometry<F> g;
   const F r = F(rec[kR]), zero = F(0.0f);
@@ -160,10 +162,10 @@ LG_INLINE F compat_channel(F upstream, F color, F image, F denominator, F weight
   return upstream * (color - (image * denominator - color * weight) * inverse_rest);
 }
 
-// `toward(weight, inverse_rest)` is the sum of compat_channel over the channels.
-template <class F, bool kOrthogonal, class Toward>
-LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray, const CompatView& view,
-                                      const CompatPixel<F>& pixel, const Toward& toward, bool wide) {
+// `toward(weight, inverse_rest)` is the sum of compat_channel over the channels; `wide` as in SetupResult.
+template <class F, bool kOrthogonal, class Record, class Toward, class Mask>
+LG_INLINE PairGradient<F> compat_pair(const Record& rec, const CompatRay<F>& ray, const CompatView& view,
+                                      const CompatPixel<F>& pixel, const Toward& toward, Mask wide) {
   using namespace compat_record;
   PairGradient<F> out;
   const CompatGeometry<F> g = compat_geometry<F, kOrthogonal>(rec, ray, view);
@@ -177,7 +179,7 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
   // (1 - nd) / gamma is the exponent without the opacity's factor; recomputed, for the opacity may be 0.
   const F bare = (one - (g.depth - F(view.z_min)) * F(view.inverse_range)) / F(view.gamma);
   out.opacity = dw * e_w * g.closeness * (one + a * bare);
-  const F keep = wide ? dw : zero;
+  const F keep = select(wide, dw, zero);
   const F d_depth = keep * (zero - g.closeness * e_w * a * a) * F(1.0f / (view.gamma * view.range));
   const F d_closeness = keep * e_w * a;
   const F half = max(g.half_chord, feps);
@@ -190,7 +192,7 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
     const F radial = d_depth * inverse_half - inverse_chord;
     out.x = rd.x * radial;
     out.y = rd.y * radial;
-    out.z = rec[kZ] > 0.0f ? d_depth : zero - d_depth;
+    out.z = select(F(rec[kZ]) > zero, d_depth, zero - d_depth);
     out.ray_x = zero - (out.x * ray.x + out.y * ray.y);
     out.ray_y = out.ray_z = zero;
   } else {
@@ -198,7 +200,7 @@ LG_INLINE PairGradient<F> compat_pair(const float* rec, const CompatRay<F>& ray,
     // A ray through the centre has no direction to move away in: the limit of the mean over directions is 0.
     const F per_chord = select(cr > zero, d_closeness * quick_inverse(max(cr, F(1e-37f))), zero);
     const F m = (ray.x * rd.x + ray.y * rd.y) + ray.z * rd.z;
-    const F t = F(rec[kT]), inverse_t = F(1.0f / rec[kT]);
+    const F t = F(rec[kT]), inverse_t = F(rec[kInverseT]);
     const F along = g.along;
     const F d_un = d_depth * inverse_half;
     const F ux = F(rec[kX]) - ray.x * along, uy = F(rec[kY]) - ray.y * along, uz = F(rec[kZ]) - ray.z * along;

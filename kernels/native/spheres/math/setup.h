@@ -12,7 +12,8 @@ inline constexpr float kFeps = 1e-6f;
 // A record is 16 floats; these are its fields. Colours are there only for 3 channels.
 namespace compat_record {
 enum { kX, kY, kZ, kT, kR, kInverseR, kMaxSquare, kTinyReach, kNear, kOpacity, kExtraX, kExtraY, kColor };
-}
+enum { kInverseT = 15 };
+}  // namespace compat_record
 namespace exact_record {
 enum { kXHigh, kXLow, kYHigh, kYLow, kMaxSquare, kQz, kT, kR, kHigh, kLow, kScaleLow, kOpacity, kColor, kScale = 15 };
 }
@@ -128,7 +129,7 @@ LG_INLINE SetupResult compat_setup(const Camera& c, bool orthogonal, float px, f
   out.record[kTinyReach] = tiny_reach;
   out.record[kNear] = near;
   out.record[kOpacity] = opacity;
-  out.record[kRecordFloats - 1] = 0.0f;
+  out.record[kInverseT] = 1.0f / t;
   return out;
 }
 

@@ -159,14 +159,10 @@ inline void scatter_columns(const float* columns, int count, float* const rows[k
     Pack r[kLanes];
     for (int i = 0; i < kLanes; ++i) r[i] = Pack::load(columns + (first + i) * kLanes);
     transpose_16(r);
-    alignas(64) float out[kLanes][kLanes];
-    for (int i = 0; i < kLanes; ++i) r[i].store(out[i]);
-    for (int i = 0; i < used; ++i) {
-      if (streaming) {
-        stream(Pack::load(out[i]), rows[i] + first);
-      } else {
-        store_unaligned(Pack::load(out[i]), rows[i] + first);
-      }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i < used && streaming) stream(r[i], rows[i] + first);
+      if (i < used && !streaming) store_unaligned(r[i], rows[i] + first);
     }
   }
   for (; first < count; ++first) {
@@ -174,7 +170,7 @@ inline void scatter_columns(const float* columns, int count, float* const rows[k
   }
 }
 
-// Packs to and from 16 pairs, triples and quadruples; what is read, and the pairs, may be unaligned.
+// Packs to and from 16 pairs, triples and quadruples, which may be unaligned.
 #if defined(LUMIGRAD_ISA_avx512)
 LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
   // Lanes 0 to 15 of a, then of b; where c goes is filled in second.
@@ -187,9 +183,9 @@ LG_INLINE void interleave_3(Pack a, Pack b, Pack c, float* to) {
   const __m512 low = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab0, b.v), 0x4924, c0, c.v);
   const __m512 mid = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab1, b.v), 0x2492, c1, c.v);
   const __m512 high = _mm512_mask_permutexvar_ps(_mm512_permutex2var_ps(a.v, ab2, b.v), 0x9249, c2, c.v);
-  _mm512_store_ps(to, low);
-  _mm512_store_ps(to + 16, mid);
-  _mm512_store_ps(to + 32, high);
+  _mm512_storeu_ps(to, low);
+  _mm512_storeu_ps(to + 16, mid);
+  _mm512_storeu_ps(to + 32, high);
 }
 LG_INLINE void deinterleave_3(const float* from, Pack& a, Pack& b, Pack& c) {
   const __m512 low = _mm512_loadu_ps(from), mid = _mm512_loadu_ps(from + 16), high = _mm512_loadu_ps(from + 32);
@@ -216,6 +212,22 @@ LG_INLINE void deinterleave_4(const float* from, Pack& a, Pack& b, Pack& c, Pack
   b.v = _mm512_shuffle_f32x4(ab0, ab1, 0xee);
   c.v = _mm512_shuffle_f32x4(cd0, cd1, 0x44);
   d.v = _mm512_shuffle_f32x4(cd0, cd1, 0xee);
+}
+LG_INLINE void interleave_4(Pack a, Pack b, Pack c, Pack d, float* to) {
+  // Four quadruples of lanes 0 to 3, 4 to 7, 8 to 11 and 12 to 15 in turn.
+  const __m512d ab0 = _mm512_castps_pd(_mm512_unpacklo_ps(a.v, b.v)),
+                ab1 = _mm512_castps_pd(_mm512_unpackhi_ps(a.v, b.v));
+  const __m512d cd0 = _mm512_castps_pd(_mm512_unpacklo_ps(c.v, d.v)),
+                cd1 = _mm512_castps_pd(_mm512_unpackhi_ps(c.v, d.v));
+  const __m512 q0 = _mm512_castpd_ps(_mm512_unpacklo_pd(ab0, cd0)), q1 = _mm512_castpd_ps(_mm512_unpackhi_pd(ab0, cd0));
+  const __m512 q2 = _mm512_castpd_ps(_mm512_unpacklo_pd(ab1, cd1)), q3 = _mm512_castpd_ps(_mm512_unpackhi_pd(ab1, cd1));
+  // Quarter j of q[k] is quadruple 4 j + k.
+  const __m512 low01 = _mm512_shuffle_f32x4(q0, q1, 0x44), low23 = _mm512_shuffle_f32x4(q2, q3, 0x44);
+  const __m512 high01 = _mm512_shuffle_f32x4(q0, q1, 0xee), high23 = _mm512_shuffle_f32x4(q2, q3, 0xee);
+  _mm512_storeu_ps(to, _mm512_shuffle_f32x4(low01, low23, 0x88));
+  _mm512_storeu_ps(to + 16, _mm512_shuffle_f32x4(low01, low23, 0xdd));
+  _mm512_storeu_ps(to + 32, _mm512_shuffle_f32x4(high01, high23, 0x88));
+  _mm512_storeu_ps(to + 48, _mm512_shuffle_f32x4(high01, high23, 0xdd));
 }
 LG_INLINE void interleave_2(Pack a, Pack b, float* to) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -251,6 +263,16 @@ LG_INLINE void deinterleave_4(const float* from, Pack& a, Pack& b, Pack& c, Pack
   b = Pack::load(lanes[1]);
   c = Pack::load(lanes[2]);
   d = Pack::load(lanes[3]);
+}
+LG_INLINE void interleave_4(Pack a, Pack b, Pack c, Pack d, float* to) {
+  alignas(64) float lanes[4][kLanes];
+  a.store(lanes[0]);
+  b.store(lanes[1]);
+  c.store(lanes[2]);
+  d.store(lanes[3]);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int k = 0; k < 4; ++k) to[4 * i + k] = lanes[k][i];
+  }
 }
 LG_INLINE void interleave_2(Pack a, Pack b, float* to) {
   alignas(64) float lanes[2][kLanes];

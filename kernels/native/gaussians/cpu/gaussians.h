@@ -91,6 +91,13 @@ LG_INLINE void each_column(const Rows& rows, const Visit& visit) {
   if constexpr (kFirst + kHere < kCount) each_column<kCount, kFirst + kHere>(rows, visit);
 }
 
+// Requests the harmonics of sixteen Gaussians, so that they come while those before are computed.
+LG_INLINE void prefetch_harmonics(const Scene& scene, int64_t first) {
+  const int64_t width = static_cast<int64_t>(scene.coefficients) * scene.channels;
+  if (scene.sh == nullptr || first + kLanes > static_cast<int64_t>(scene.count) * scene.scenes) return;
+  for (int64_t f = 0; f < kLanes * width; f += 16) __builtin_prefetch(scene.sh + first * width + f);
+}
+
 inline constexpr int kFewChannels = 3;
 
 // Coefficients of one channel of spherical harmonics: column k is coefficient k.

@@ -33,14 +33,22 @@ LG_INLINE void add_triple(float* columns, MaskPack mask, const Triple<Pack>& v) 
 // Columns, or zeros where there are none, into rows [first, first + used) of an array that may not be wanted.
 inline void write_rows(float* array, const float* columns, int64_t first, int used, int width) {
   if (array == nullptr) return;
+  float* to = array + first * width;
+  const auto c = [&](int f) { return column(columns, f); };
   if (columns == nullptr) {
-    std::memset(array + first * width, 0, sizeof(float) * static_cast<std::size_t>(used) * width);
-    return;
+    std::memset(to, 0, sizeof(float) * static_cast<std::size_t>(used) * width);
+  } else if (width == 1 && used == kLanes) {
+    store_unaligned(c(0), to);
+  } else if (width == 3 && used == kLanes) {
+    interleave_3(c(0), c(1), c(2), to);
+  } else if (width == 4 && used == kLanes) {
+    interleave_4(c(0), c(1), c(2), c(3), to);
+  } else {
+    float* rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) rows[i] = to + (i < used ? i : 0) * width;
+    const bool streaming = width % kLanes == 0 && reinterpret_cast<uintptr_t>(array) % 64 == 0;
+    scatter_columns(columns, width, rows, used, streaming);
   }
-  float* rows[kLanes];
-  for (int i = 0; i < kLanes; ++i) rows[i] = array + (first + (i < used ? i : 0)) * width;
-  const bool streaming = width % kLanes == 0 && reinterpret_cast<uintptr_t>(array) % 64 == 0;
-  scatter_columns(columns, width, rows, used, streaming);
 }
 
 inline void write_columns(const Gradients& to, const Columns* c, bool harmonics, int width, int64_t first, int used) {

@@ -125,13 +125,6 @@ LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, con
   }
 }
 
-// The next chunk's harmonics come while this one is projected.
-LG_INLINE void prefetch_harmonics(const Scene& scene, int64_t first) {
-  const int64_t width = static_cast<int64_t>(scene.coefficients) * scene.channels;
-  if (scene.sh == nullptr || first + kLanes > static_cast<int64_t>(scene.count) * scene.scenes) return;
-  for (int64_t f = 0; f < kLanes * width; f += 16) __builtin_prefetch(scene.sh + first * width + f);
-}
-
 void store_records(const Target& t, int64_t local, const Projected<Pack>& g, unsigned mask, const float* features) {
   Pack fields[kRecordFloats];
   for (int f = 0; f < kRecordFloats; ++f) fields[f] = Pack(0.0f);

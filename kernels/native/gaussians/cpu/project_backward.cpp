@@ -259,6 +259,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
       continue;
     }
     if (any_view == 0) {
+      prefetch_harmonics(scene, first + kLanes);
       gaussian = load_gaussians<kCovariance>(scene, first, used);
       columns.clear();
     }

@@ -38,9 +38,6 @@ def _run(argv: Sequence[str], options: dict[str, str]) -> int:
     if unknown:
         chosen.refuse_unknown(unknown)
     options |= chosen.options
-    if entry.module.startswith("lumigrad.client"):
-        # gRPC's own log messages repeat the errors of clients.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     command = commands[arguments.command]
     assert command is not None
     try:

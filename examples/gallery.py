@@ -159,7 +159,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(PICTURES)
     if unknown:
-        parser.error(f"expected names out of {', '.join(PICTURES)}, got {', '.join(sorted(unknown))}")
+        parser.error(f"expected one of {', '.join(PICTURES)}, got {', '.join(sorted(unknown))}")
     arguments.output.mkdir(parents=True, exist_ok=True)
     with worker(arguments.output / "worker.log") as target, Client(target) as client:
         for name in arguments.names or PICTURES:

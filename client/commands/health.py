@@ -8,6 +8,7 @@ import sys
 import grpc
 
 from lumigrad.client.commands.options import add_connection, option, tls_of
+from lumigrad.client.errors import LumigradError
 from lumigrad.client.shell import exits
 from lumigrad.client.shell.catalog import Command
 from lumigrad.client.transport.addresses import Address, Targets
@@ -43,13 +44,20 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             status = _asked(address, credentials, arguments)
         except grpc.RpcError as error:
-            print(f"lumigrad: error: no health from {address.target}: {error.code().name}", file=sys.stderr)
-            codes.append(exits.exit_code(exception_of(error, address.target, arguments.timeout)))
+            problem = _problem(error, address.target, arguments)
+            print(f"lumigrad: error: {exits.error_message(problem, {})}", file=sys.stderr)
+            codes.append(exits.exit_code(problem))
         else:
             name = _STATUS.get(status, str(status))
             print(name if targets.is_lone else f"{address.target} {name}")
             codes.append(exits.OK if status == _SERVING else exits.NOT_SO)
     return next((code for code in codes if code != exits.OK), exits.OK)
+
+
+def _problem(error: grpc.RpcError, target: str, arguments: argparse.Namespace) -> LumigradError:
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        return LumigradError(f"the worker at {target} has no service {arguments.service}; omit --service")
+    return exception_of(error, target, arguments.timeout)
 
 
 def _asked(address: Address, credentials: grpc.ChannelCredentials | None, arguments: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from lumigrad.client.transport.channel import TOKEN_VARIABLE
 
 DEBUG_VARIABLE = "LUMIGRAD_DEBUG"
 # Arguments of the client whose options have other names.
-_CALLED = {"tls": "tls_ca", "timeout_s": "timeout"}
+_CALLED = {"tls": "tls_ca", "timeout_s": "timeout", "cameras": "size"}
 # Arguments that come from the environment; a token from a file is checked where the file is read.
 _VARIABLES = {"token": TOKEN_VARIABLE}
 # This argument's name is left out, because the rest of the message names the file.
@@ -53,13 +53,13 @@ def error_message(error: BaseException, options: Mapping[str, str]) -> str:
 
 
 def option_of(field: str, options: Mapping[str, str]) -> str | None:
-    """The option for a path in a request: --sh-degree for "spec.gaussians.sh_degree"; None if there is none."""
+    """The option for an argument: --sh-degree for "sh_degree"; None if there is none."""
     name = field.rpartition(".")[2]
     return _VARIABLES.get(name) or options.get(_CALLED.get(name, name))
 
 
 def _named(field: str, options: Mapping[str, str]) -> str:
-    return "" if field == _FILE else f"{option_of(field, options) or field.removeprefix('spec.')}: "
+    return "" if field == _FILE else f"{option_of(field, options) or field}: "
 
 
 def _of_system(error: OSError) -> str:

@@ -56,8 +56,14 @@ _HUNG_UP = ("Socket closed", "onnection reset", "connection attempt timed out be
 _PROBE_S = 1.0
 _RESET = "RST_STREAM"
 
-# The path of a tensor in a message, without which its name is the name of the caller's argument.
-_TO_TENSOR = re.compile(r"^(?:\w+\.)*scene\.(?:spheres|gaussians|mesh)\.")
+# Paths in requests that are not those of the caller's arguments, and what takes their place. In distance queries
+# `spec.spheres` is a tensor.
+_TO_ARGUMENTS = (
+    (re.compile(r"^(?:\w+\.)*scene\.(?:spheres|gaussians|mesh)\."), ""),
+    (re.compile(r"^(?:start\.)?spec\.(?:(?:spheres|gaussians|settings|optimizer)\.(?!shape|dtype|region))?"), ""),
+    (re.compile(r"^start\.views\[(\d+)\]\.camera"), r"cameras[\1]"),
+    (re.compile(r"^formats\[\d+\]\.format$"), "image_format"),
+)
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -103,11 +109,18 @@ def _was_begun(call: Any) -> bool:
 def _invalid_argument(text: str, metadata: _Metadata, target: str) -> LumigradError:
     request = details.find(metadata, error_details_pb2.BadRequest)
     violations = tuple(
-        Violation(_TO_TENSOR.sub("", violation.field), violation.description)
+        Violation(_argument_of(violation.field), violation.description)
         for violation in (request.field_violations if request else ())
     )
     message = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
     return InvalidArgument(message or text, violations=violations)
+
+
+def _argument_of(field: str) -> str:
+    """The argument that a path in a request was filled from: "gamma" for "spec.spheres.gamma"."""
+    for path, replacement in _TO_ARGUMENTS:
+        field = path.sub(replacement, field)
+    return field
 
 
 def _resource_exhausted(text: str, metadata: _Metadata, target: str) -> LumigradError:

@@ -273,4 +273,4 @@ class SceneChanges:
         for name in given:
             if known and name not in known:
                 plural = _PLURALS.get(kind, kind)
-                raise InvalidArgument.of(name, f"expected names out of {listed}, which {plural} have, got {name}")
+                raise InvalidArgument.of(name, f"expected one of {listed}, which {plural} have, got {name}")

@@ -48,7 +48,7 @@ class Wanted:
         """Check a request; without names: the plan's default."""
         known = plan.gradient_sizes
         for name in names:
-            require(name in known, "spec.wanted", f"names out of {', '.join(known)}", name)
+            require(name in known, "spec.wanted", f"one of {', '.join(known)}", name)
         limit = "DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16"
         require(message.dtype in TORCH_DTYPES, "spec.format.dtype", limit, dtypes.name(message.dtype))
         return Wanted(tuple(dict.fromkeys(names)) or plan.default_wanted, message)

@@ -82,7 +82,8 @@ def check_cameras(cameras: Sequence[camera_pb2.Camera], limits: Limits, field: s
         same = camera.width == width and camera.height == height
         require(same, where, f"the size of the first camera, {_size(cameras[0])}", _size(camera))
     pixels = len(cameras) * width * height
-    require(pixels <= limits.pixels, field, f"at most {limits.pixels} pixels in all", pixels)
+    limit = f"at most {limits.pixels} pixels in all (the worker's --max-pixels)"
+    require(pixels <= limits.pixels, field, limit, pixels)
 
 
 def fill_of(cameras: Sequence[camera_pb2.Camera], limits: Limits) -> float:
@@ -180,7 +181,7 @@ def checked_outputs(
 ) -> tuple[str, ...]:
     """The requested outputs, each once; `default` if there are none. `among` follows the known names in error texts."""
     for name in spec.outputs:
-        require(name in known, f"{field}.outputs", f"names out of {', '.join(known)}{among}", name)
+        require(name in known, f"{field}.outputs", f"one of {', '.join(known)}{among}", name)
     return tuple(dict.fromkeys(spec.outputs)) or (default,)
 
 

@@ -57,7 +57,7 @@ class Optimizer:
     def of(message: training_pb2.Optimizer, known: Collection[str], field: str) -> Optimizer:
         """Check an optimiser message; `known` are the names of all parameters."""
         for name in message.rates:
-            require(name in known, f"{field}.rates", f"names out of {', '.join(known)}", name)
+            require(name in known, f"{field}.rates", f"one of {', '.join(known)}", name)
         require(bool(message.rates), f"{field}.rates", f"at least one of {', '.join(known)}", "none")
         rates = {
             name: Rate.of(message.rates[name], f"{field}.rates[{name}]") for name in known if name in message.rates

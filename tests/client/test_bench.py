@@ -55,7 +55,7 @@ def test_a_scene_of_ones_own(worker_process: WorkerProcess, client: Client, scen
 def test_a_call_that_fails_leaves_nothing_behind(worker_process: WorkerProcess, client: Client):
     before = {handle.scene_id for handle in client.list()}
     done = lumigrad("bench", "--size", "20000x20000", "--count", "51", "--target", worker_process.target)
-    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "expected at most" in done.stderr
     assert {handle.scene_id for handle in client.list()} == before
 

@@ -166,7 +166,7 @@ def test_a_full_worker_has_a_status_of_its_own():
 
 
 def test_an_argument_is_wrong_usage_only_where_it_is_an_option():
-    refusal = InvalidArgument.of("spec.gaussians.sh_degree", "expected at most 0")
+    refusal = InvalidArgument.of("sh_degree", "expected at most 0")
     assert exits.exit_code(refusal, {"sh_degree": "--sh-degree"}) == exits.USAGE
     assert exits.exit_code(refusal, {"steps": "--steps"}) == exits.FAILED
 

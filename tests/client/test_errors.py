@@ -71,8 +71,8 @@ def test_invalid_argument_lists_the_violations(scripted):
     servicer.fail(grpc.StatusCode.INVALID_ARGUMENT, "bad", details.bad_request("spec.gamma", "a value in [0, 1]", 7))
     error = info_error(target)
     assert type(error) is lumigrad.InvalidArgument
-    assert str(error) == "spec.gamma: expected a value in [0, 1], got 7"
-    assert error.violations == (Violation("spec.gamma", "expected a value in [0, 1], got 7"),)
+    assert str(error) == "gamma: expected a value in [0, 1], got 7"
+    assert error.violations == (Violation("gamma", "expected a value in [0, 1], got 7"),)
 
 
 def test_resource_exhausted_says_when_to_come_back(scripted):
@@ -282,6 +282,25 @@ def test_a_call_under_way_when_the_client_is_closed_is_not_repeated(scripted):
             call.result(20)
         released.set()
     assert len(servicer.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "argument"),
+    [
+        ("spec.outputs", "outputs"),
+        ("spec.scene.gaussians.means", "means"),
+        ("spec.gaussians.sh_degree", "sh_degree"),
+        ("spec.settings.max_distance", "max_distance"),
+        ("spec.spheres.dtype", "spheres.dtype"),
+        ("formats[0].format", "image_format"),
+        ("start.spec.optimizer.rates", "rates"),
+        ("start.views[3].camera", "cameras[3]"),
+    ],
+)
+def test_invalid_arguments_have_the_names_of_the_callers(scripted, field, argument):
+    servicer, target = scripted
+    servicer.fail(grpc.StatusCode.INVALID_ARGUMENT, "bad", details.bad_request(field, "another", 7))
+    assert info_error(target).violations == (Violation(argument, "expected another, got 7"),)
 
 
 def test_repetitions_end_with_the_time_for_them(scripted):

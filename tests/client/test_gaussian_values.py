@@ -216,7 +216,7 @@ def test_a_single_background_number_needs_the_number_of_channels():
     ("tensors", "text"),
     [
         ({}, "tensors: expected at least one of means, quats, .* sh and colors, got none"),
-        ({"radii": [1]}, "radii: expected names out of means, quats, .* which gaussians have, got radii"),
+        ({"radii": [1]}, "radii: expected one of means, quats, .* which gaussians have, got radii"),
         ({"means": ["a"]}, "means: expected numbers, got dtype <U1"),
     ],
 )

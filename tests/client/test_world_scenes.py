@@ -158,12 +158,12 @@ def test_meshes_that_others_deform_are_not_taken_for_those_that_were_meant(clien
     ("kind", "changes", "text"),
     [
         ("world", {}, "^tensors: expected at least one of poses and enabled, got none"),
-        ("world", {"vertices": BOX.vertices}, "^vertices: expected names out of poses and enabled, which worlds have"),
+        ("world", {"vertices": BOX.vertices}, "^vertices: expected one of poses and enabled, which worlds have"),
         ("world", {"poses": {"chair": ASIDE}}, "^name: expected one of mesh, box, got 'chair'"),
         ("world", {"poses": {"mesh": (0, 0)}}, r"^pose: expected \[7\] x y z qw qx qy qz"),
         ("mesh", {}, "^tensors: expected at least one of vertices, got none"),
-        ("mesh", {"faces": BOX.faces}, "^faces: expected names out of vertices, which meshes have, got faces"),
-        ("mesh", {"poses": {"mesh": ASIDE}}, "^poses: expected names out of vertices, which meshes have, got poses"),
+        ("mesh", {"faces": BOX.faces}, "^faces: expected one of vertices, which meshes have, got faces"),
+        ("mesh", {"poses": {"mesh": ASIDE}}, "^poses: expected one of vertices, which meshes have, got poses"),
         ("mesh", {"vertices": BOX.vertices[:4]}, "^faces: expected indices of the 4 vertices"),
     ],
 )

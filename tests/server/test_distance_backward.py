@@ -103,7 +103,7 @@ def test_curobo_has_gradients_of_costs_with_respect_to_spheres_and_weight(
         "weight",
     }
     error = failure(lambda: distances.backward(cost, context_id=context_id, wanted=WANTED))
-    assert violation(error) == ("spec.wanted", "expected names out of spheres, weight, got poses")
+    assert violation(error) == ("spec.wanted", "expected one of spheres, weight, got poses")
     error = failure(lambda: distances.backward(gradients, context_id=context_id))
     assert violation(error) == ("spec.output_gradients[1].name", "expected one of cost, each once, got distance")
 

@@ -74,7 +74,7 @@ def test_distances_to_each_obstacle_have_an_axis_of_their_own(client: RawClient,
     error = failure(lambda: distances.query(scene_id, spheres, outputs=["cost"], per_obstacle=True))
     assert violation(error) == (
         "spec.outputs",
-        "expected names out of distance, normal, closest, face, obstacle, beyond with per_obstacle, got cost",
+        "expected one of distance, normal, closest, face, obstacle, beyond with per_obstacle, got cost",
     )
 
 

@@ -126,7 +126,7 @@ SPECS: list[tuple[Any, Arrays, str, str]] = [
         gaussian_spec(inria_camera(), transforms=[gaussians_pb2.SliceTransform(end=4, matrix=MATRIX)]), CLOUD,
         "spec.gaussians.transforms", "expected none with Inria's cameras, got 1",
     ),
-    (gaussian_spec(small(), outputs=["hits"]), CLOUD, "spec.outputs", "expected names out of color, alpha, transmitt"),
+    (gaussian_spec(small(), outputs=["hits"]), CLOUD, "spec.outputs", "expected one of color, alpha, transmitt"),
 ]  # fmt: skip
 
 
@@ -152,9 +152,9 @@ BACKWARDS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         {"means2d": np.ones((1, 19, 2), np.float32)}, {},
         "spec.output_gradients[0].tensor.shape", "expected [1, 20, 2], got [1, 19, 2]",
     ),
-    ({"color": COLOR}, {"wanted": ["colors"]}, "spec.wanted", f"expected names out of {NAMES}, got colors"),
-    ({"color": COLOR}, {"wanted": ["covariances"]}, "spec.wanted", f"expected names out of {NAMES}, got covariances"),
-    ({"color": COLOR}, {"wanted": ["near"]}, "spec.wanted", f"expected names out of {NAMES}, got near"),
+    ({"color": COLOR}, {"wanted": ["colors"]}, "spec.wanted", f"expected one of {NAMES}, got colors"),
+    ({"color": COLOR}, {"wanted": ["covariances"]}, "spec.wanted", f"expected one of {NAMES}, got covariances"),
+    ({"color": COLOR}, {"wanted": ["near"]}, "spec.wanted", f"expected one of {NAMES}, got near"),
 ]  # fmt: skip
 
 

@@ -81,11 +81,11 @@ def pulsar(*parameters: float) -> Callable[[Any], None]:
 SPECS: list[tuple[Any, str, str]] = [
     (spec_of(*[opencv_camera(8, 8)] * 4), "spec.cameras", "expected at most 3 cameras, got at least 4"),
     (changed(lambda s: s.ClearField("cameras")), "spec.cameras", "expected 1 to 3 cameras, got 0"),
-    (spec_of(opencv_camera(101, 100)), "spec.cameras", "expected at most 10000 pixels in all, got 10100"),
-    (spec_of(*[opencv_camera(60, 60)] * 3), "spec.cameras", "expected at most 10000 pixels in all, got 10800"),
+    (spec_of(opencv_camera(101, 100)), "spec.cameras", "expected at most 10000 pixels in all"),
+    (spec_of(*[opencv_camera(60, 60)] * 3), "spec.cameras", "expected at most 10000 pixels in all (the worker's"),
     (
         spec_of(opencv_camera((1 << 32) - 1, (1 << 32) - 1)),
-        "spec.cameras", f"expected at most 10000 pixels in all, got {((1 << 32) - 1) ** 2}",
+        "spec.cameras", f"expected at most 10000 pixels in all (the worker's --max-pixels), got {((1 << 32) - 1) ** 2}",
     ),
     (spec_of(opencv_camera(0, 10)), "spec.cameras[0]", "expected width and height >= 1, got 0x10"),
     (
@@ -133,7 +133,7 @@ SPECS: list[tuple[Any, str, str]] = [
         "spec.spheres.background[1]", "expected a finite value, got nan",
     ),
     (changed(lambda s: s.ClearField("spheres")), "spec.spheres", "expected settings of the spheres, got none"),
-    (spec_of(opencv_camera(32, 32), outputs=["colour"]), "spec.outputs", "expected names out of color, alpha"),
+    (spec_of(opencv_camera(32, 32), outputs=["colour"]), "spec.outputs", "expected one of color, alpha"),
     (
         spec_of(opencv_camera(60, 60), outputs=["weights", "sphere_ids"], n_track=128),
         "spec.outputs", f"expected at most {1 << 20} bytes of reply, got {60 * 60 * 128 * 4 * 2}",
@@ -207,7 +207,7 @@ BACKWARDS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         "spec.output_gradients[0].tensor.dtype",
         "expected DTYPE_FLOAT32, DTYPE",
     ),
-    ({"color": GRADIENT}, {"wanted": ["normals"]}, "spec.wanted", "expected names out of positions, colors"),
+    ({"color": GRADIENT}, {"wanted": ["normals"]}, "spec.wanted", "expected one of positions, colors"),
     ({"color": GRADIENT}, {"format": {"dtype": dtypes.INT32}}, "spec.format.dtype", "expected DTYPE_FLOAT32, DTYPE"),
 ]
 

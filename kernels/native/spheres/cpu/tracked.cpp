@@ -57,18 +57,13 @@ void divide(const TrackedIds& ids, int threads, TrackedBands& bands) {
   bands.first[bands.count] = rows;
 }
 
-// In how many pixels of the rows of blocks [begin, end) each sphere is tracked. Block by block, since the pixels of a
-// block name about the same spheres.
+// In how many pixels of the rows of blocks [begin, end) each sphere is tracked.
 void count_band(const TrackedIds& ids, int begin, int end, int32_t* counts) {
   __builtin_memset(counts, 0, sizeof(int32_t) * ids.spheres);
   const int bottom = end * kBlockSize < ids.height ? end * kBlockSize : ids.height;
-  for (int top = begin * kBlockSize; top < bottom; top += kBlockSize) {
-    for (int64_t left = 0; left < ids.width; left += kBlockSize) {
-      for (int64_t y = top; y < top + kBlockSize && y < bottom; ++y) {
-        for (int64_t x = left; x < left + kBlockSize && x < ids.width; ++x) {
-          ids.each(x, y, [counts](uint32_t id) { ++counts[id]; });
-        }
-      }
+  for (int64_t y = begin * kBlockSize; y < bottom; ++y) {
+    for (int64_t x = 0; x < ids.width; ++x) {
+      ids.each(x, y, [counts](uint32_t id) { ++counts[id]; });
     }
   }
 }

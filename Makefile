@@ -21,8 +21,11 @@ $(VENV)/.dependencies: pyproject.toml
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) $(PROTOS)
-	@echo "Compiling the kernels: some minutes, once."
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-build-isolation $(BUILD_FLAGS) -e ".[dev]"
+	@echo "Compiling the kernels: some minutes, once; all output goes to build/setup.log."
+	@mkdir -p build
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash -c 'set -o pipefail; \
+	  $(BIN)/pip install --verbose --no-build-isolation $(BUILD_FLAGS) -e ".[dev]" 2>&1 | tee build/setup.log | \
+	  { grep --line-buffered -oE "^ *\[[0-9]*0/[0-9]+\]" || true; }' || { tail -50 build/setup.log; exit 1; }
 	touch $@
 
 # The CUDA kernels compiled for the host, which the tests run where there is no GPU.

@@ -32,3 +32,5 @@ def worker(log_path: Path) -> Iterator[str]:
             yield line.split()[2]
         finally:
             process.terminate()
+            # Popen does not wait after Ctrl-C.
+            process.wait()

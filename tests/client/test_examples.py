@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +69,21 @@ def test_the_demo_converges_and_leaves_its_pictures(tmp_path: Path):
     assert PICTURES | {"fit.ply", "arm.urdf", "worker.log"} == {path.name for path in (tmp_path / "out").iterdir()}
     for name in PICTURES:
         assert np.asarray(Image.open(tmp_path / "out" / name).convert("L")).std() > 5, name
+
+
+@pytest.mark.slow
+def test_control_c_ends_the_demo_and_its_worker(tmp_path: Path):
+    command = [sys.executable, "-u", EXAMPLES / "demo.py", "--output", tmp_path]
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    address = demo.stdout.readline().split()[2].rstrip(":")
+    # A terminal interrupts all processes in its foreground.
+    os.killpg(demo.pid, signal.SIGINT)
+    _, said = demo.communicate(timeout=100)
+    assert demo.returncode == 130
+    assert said.rstrip().endswith("stopped") and "Traceback" not in said
+    host, port = address.split(":")
+    with pytest.raises(OSError), socket.create_connection((host, int(port)), timeout=5):
+        pass
 
 
 @pytest.mark.slow

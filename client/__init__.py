@@ -1,5 +1,6 @@
 """The user's side: `Client` and its value types. Autograd operators are in `lumigrad.client.torch`."""
 
+import lumigrad.client.base.grpc_log  # noqa: F401, before what else imports gRPC
 from lumigrad.client.base.extras import MissingPackage
 from lumigrad.client.base.timings import Gradients, Timings
 from lumigrad.client.client import Client

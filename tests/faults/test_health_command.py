@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -55,7 +57,28 @@ def test_a_worker_with_tls_is_asked_with_tls(tmp_path: Path) -> None:
         target = ("--target", f"localhost:{process.port}", "--timeout", "30")
         # Health is open to callers without a token.
         assert health(*target, "--tls-ca", str(authority.certificate)) == (0, "SERVING", "")
-        assert health(*target, "--timeout", "2")[0] == 4
+        code, _, said = health(*target, "--timeout", "2")
+        assert code == 4 and "if it asks for TLS, use --tls or --tls-ca FILE" in said
+
+
+def test_an_error_is_one_line_without_the_log_of_grpc() -> None:
+    # A process of its own, because gRPC reads its variable when it is imported; other tests set it.
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    with worker("--device", "cpu") as process:
+        for command in ("health", "info"):
+            line = [LUMIGRAD, command, "--tls", "--target", process.target, "--timeout", "30"]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1), done.stderr
+            assert done.stderr.startswith(f"lumigrad: error: no connection to the worker at {process.target} (")
+
+
+def test_the_client_does_not_pass_its_log_level_of_grpc_on() -> None:
+    code = "import os, lumigrad.client; print(os.environ.get('GRPC_VERBOSITY'))"
+    for level in (None, "INFO"):
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+        environment |= {} if level is None else {"GRPC_VERBOSITY": level}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+        assert done.stdout.strip() == str(level)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ LG_BEGIN
 
 LG_INLINE float select(bool mask, float a, float b) { return mask ? a : b; }
 LG_INLINE int select(bool mask, int a, int b) { return mask ? a : b; }
+LG_INLINE float zero_unless(bool mask, float a) { return mask ? a : 0.0f; }
 LG_INLINE float sqrt(float a) {
 #if defined(__CUDA_ARCH__)
   return __fsqrt_rn(a);

@@ -132,7 +132,7 @@ LG_INLINE void shape_exact(const Batch& batch, const ExactRay<Pack>& ray, const 
     select(reached, g.closeness, Pack(0.0f)).store(shape);
     g.low.store(shape + kLanes);
     if constexpr (kDepth) {
-      (kOrthogonal ? Pack(record[exact_record::kQz]) - g.half_chord : exact_depth(record, g)).store(shape + 2 * kLanes);
+      exact_depth(record, g).store(shape + 2 * kLanes);
     }
   }
 }
@@ -174,7 +174,7 @@ LG_INLINE void draw_exact(const Batch& batch, const float* shapes, const Camera&
       color.set(c, fma(weight, value, color.get(c) * scale));
     }
     if (arguments.counted) {
-      max_near = select(hit, Pack(exact_near<kOrthogonal>(record)), max_near);
+      max_near = select(hit, Pack(exact_near(record)), max_near);
       hits = select(hit, hits + IntPack(1), hits);
     }
     if (kTrack > 0 || arguments.track > 0) {
@@ -183,8 +183,8 @@ LG_INLINE void draw_exact(const Batch& batch, const float* shapes, const Camera&
     MaskPack ends = mask_from_bits(0);
     if (limited) ends = hits > IntPack(static_cast<int>(arguments.settings->max_hits) - 1);
     if (i % kStopInterval == kStopInterval - 1) {
-      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, exact_near<kOrthogonal>(record),
-                                         length - place - 1, high, low, denominator);
+      ends = ends | exact_may_stop<Pack>(camera, *arguments.settings, exact_near(record), length - place - 1, high, low,
+                                         denominator);
     }
     ends = ends & active;
     if (any(ends)) {

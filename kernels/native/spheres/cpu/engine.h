@@ -14,7 +14,7 @@ enum Stage { kSetupStage, kSortStage, kBinStage, kBlendStage, kFinishStage };
 struct Workspace {
   Buffer records, rectangles, area, pairs, pairs_swap, histogram;
   Buffer tile_counts, tile_starts, tile_entries;
-  Buffer scratch, rows, crossing, crossing_rows, camera_parts, weights;
+  Buffer scratch, rows, crossing, crossing_rows, camera_parts;
   Buffer places, members, tracked;  // Compat.
   double milliseconds[kMaxStages] = {};
   // Names the view that the buffers were last prepared for, unique in the process; 0: none.
@@ -23,8 +23,8 @@ struct Workspace {
   std::size_t bytes() const {
     return records.bytes() + rectangles.bytes() + area.bytes() + pairs.bytes() + pairs_swap.bytes() +
            histogram.bytes() + tile_counts.bytes() + tile_starts.bytes() + tile_entries.bytes() + scratch.bytes() +
-           rows.bytes() + crossing.bytes() + crossing_rows.bytes() + camera_parts.bytes() + weights.bytes() +
-           places.bytes() + members.bytes() + tracked.bytes();
+           rows.bytes() + crossing.bytes() + crossing_rows.bytes() + camera_parts.bytes() + places.bytes() +
+           members.bytes() + tracked.bytes();
   }
 };
 

@@ -1,11 +1,11 @@
-// Rows of sums per sphere, and their conversion to gradient arrays and camera sums.
+// Exact: rows of sums per sphere, and their conversion to gradient arrays and camera sums.
 #pragma once
 
 #include "spheres/cpu/draw.h"
 
 LG_BEGIN_ENGINE(spheres)
 
-// A row: dL/d centre (3), radius, opacity, then K colours.
+// A row: an ExactRow, then K colours.
 inline constexpr int kRowFields = 8;  // With 3 channels.
 inline constexpr int kMaxBands = 256;
 
@@ -24,21 +24,15 @@ struct Rows {
   int width;                // Floats per row.
   float* rows;              // [N, width]
   int32_t* touched;         // [N]
-  bool count_touched;       // Exact: counted while summing; in compat it is counted before.
   const int32_t* crossing;  // [N] number among the spheres that reach into several bands; -1
   int crossings;
-  float* crossing_rows;         // [bands, crossings, width + 8]; `touched` behind the row
-  const float* camera_weights;  // [N] compat: the factor of a sphere's camera terms.
-  double contributors;          // Compat: the divisor of their sum.
+  float* crossing_rows;  // [bands, crossings, width + 8]; `touched` behind the row
 };
 
 Bands make_bands(const Prepared& prepared, int threads, std::size_t scratch_floats, Workspace& workspace);
-// Compat: in how many pixels each sphere was tracked.
-void count_tracked(const Camera& camera, const Settings& settings, int64_t n, const float* info, int32_t* touched,
-                   Workspace& workspace);
-Rows make_rows(const Settings& settings, const Scene& scene, const Gradients& gradients, const Prepared& prepared,
-               Bands& bands, Workspace& workspace);
-void finish(const Camera& camera, const Settings& settings, const Scene& scene, const Gradients& gradients,
+Rows make_rows(const Scene& scene, const Gradients& gradients, const Prepared& prepared, Bands& bands,
+               Workspace& workspace);
+void finish(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& gradients,
             const Bands& bands, const Rows& rows);
 
 LG_INLINE void add_row(const Pack sums[kRowFields], float* row) { add_sums_of_8(sums, row); }
@@ -55,11 +49,11 @@ struct BandRows {
 
   LG_INLINE float* row(const Rows& rows, const PixelRectangle& r, uint32_t id, int touched) {
     if (r.y0 >= top && r.y1 <= bottom) {
-      if (rows.count_touched) rows.touched[id] += touched;
+      rows.touched[id] += touched;
       return rows.rows + static_cast<std::size_t>(id) * rows.width;
     }
     float* row = crossing_rows + static_cast<std::size_t>(rows.crossing[id]) * (rows.width + 8);
-    if (rows.count_touched) reinterpret_cast<int32_t*>(row + rows.width)[0] += touched;
+    reinterpret_cast<int32_t*>(row + rows.width)[0] += touched;
     return row;
   }
 };

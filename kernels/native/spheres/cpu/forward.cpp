@@ -96,7 +96,7 @@ DrawTile choose(int channels, int track) {
 void forward(const Camera& camera, const Settings& settings, const Scene& scene, const Outputs& outputs,
              Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
-  const Prepared prepared = prepare(camera, settings, scene, nullptr, workspace, clock);
+  const Prepared prepared = prepare(camera, settings, scene, workspace, clock);
   const bool counted = outputs.info != nullptr || outputs.hits != nullptr || settings.max_hits <= 0x7fffffffu;
   const DrawArguments arguments{&scene, &settings, scene.channels, settings.n_track, counted};
   const DrawTile draw = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, settings.n_track)

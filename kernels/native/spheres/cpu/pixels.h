@@ -1,4 +1,4 @@
-// The inputs of the backward pass for the pixels of a tile, block by block.
+// The inputs of the backward passes: the pixels of a block, and for exact those of a tile, block by block.
 #pragma once
 
 #include "common/cpu/transpose.h"
@@ -7,7 +7,7 @@
 
 LG_BEGIN_ENGINE(spheres)
 
-// Packs of a block, in order; then K upstream gradients (exact: over D), K colours and T tracked ids.
+// Packs of a block, in order; then K upstream gradients over D, and K colours.
 enum PixelField {
   kRay0,
   kRay1,
@@ -17,12 +17,10 @@ enum PixelField {
   kRay5,
   kPixelMaximum,
   kPixelLow,
-  kPixelDenominator,
-  kInverse,
-  kInverseSquare,
-  kUpstreamImage,  // Exact: sum of G * I and the alpha's share, over D and negative
-  kLast,           // int; exact: entries of the tile's list that the pixel visited
-  kClosest,        // int; exact: the sphere that gave the depth
+  kInverse,        // 1 / D
+  kUpstreamImage,  // Sum of G * I and the alpha's share, over D and negative
+  kLast,           // int: entries of the tile's list that the pixel visited
+  kClosest,        // int: the sphere that gave the depth
   kUpstreamDepth,
   kSum0,
   kSum1,
@@ -30,7 +28,7 @@ enum PixelField {
   kPixelFields
 };
 
-inline int pixel_floats(int channels, int track) { return (kPixelFields + 2 * channels + track) * kLanes; }
+inline int pixel_floats(int channels) { return (kPixelFields + 2 * channels) * kLanes; }
 
 // The inputs of the pixels of one tile, in separate packs.
 struct TilePixels {
@@ -39,7 +37,6 @@ struct TilePixels {
   LG_INLINE float* block(int b) const { return blocks + static_cast<std::size_t>(b) * floats; }
   LG_INLINE float* upstream(float* block) const { return block + kPixelFields * kLanes; }
   LG_INLINE float* image(float* block) const { return block + (kPixelFields + channels) * kLanes; }
-  LG_INLINE float* ids(float* block) const { return block + (kPixelFields + 2 * channels) * kLanes; }
 };
 
 // The part of the film that a block covers.
@@ -104,41 +101,29 @@ LG_INLINE void load_channels(const FilmBlock& film, const float* image, int chan
 }
 
 // The block is all zero before.
-template <bool kExact>
 LG_INLINE void load_pixels(const Upstream& up, const TilePixels& pixels, float* block, const FilmBlock& film) {
-  const int channels = pixels.channels, track = pixels.track;
+  const int channels = pixels.channels;
   const MaskPack on_film = film.mask();
   const auto put = [&](int field, Pack value) { value.store(block + field * kLanes); };
   if (up.d_color != nullptr) load_channels(film, up.d_color, channels, pixels.upstream(block));
   load_channels(film, up.color, channels, pixels.image(block));
-  if constexpr (kExact) {
-    Pack image = 0.0f, high, low, denominator;
-    for (int c = 0; c < channels; ++c) {
-      image = image + Pack::load(pixels.upstream(block) + c * kLanes) * Pack::load(pixels.image(block) + c * kLanes);
-    }
-    film.read(up.blend, high, low, denominator);
-    put(kUpstreamImage, image);
-    put(kPixelMaximum, high);
-    put(kPixelLow, low);
-    put(kPixelDenominator, denominator);
-    put(kInverse, zero_unless(on_film, Pack(1.0f) / denominator));
-    put(kLast, film.read(up.stop));
-    if (up.d_depth != nullptr) {
-      film.read_slot(up.ids, track, 0, block + kClosest * kLanes);
-      put(kUpstreamDepth, film.read(up.d_depth));
-    }
-  } else {
-    const int64_t count = 3 + 2 * track;
-    film.read_slot(up.info, count, 0, block + kPixelMaximum * kLanes);
-    film.read_slot(up.info, count, 1, block + kPixelDenominator * kLanes);
-    const Pack denominator = Pack::load(block + kPixelDenominator * kLanes);
-    put(kInverse, zero_unless(on_film, Pack(1.0f) / max(denominator, Pack(kFeps))));
-    put(kInverseSquare, zero_unless(on_film, Pack(1.0f) / max(denominator * denominator, Pack(kFeps))));
-    for (int t = 0; t < track; ++t) film.read_slot(up.info, count, 3 + 2 * t, pixels.ids(block) + t * kLanes);
+  Pack image = 0.0f, high, low, denominator;
+  for (int c = 0; c < channels; ++c) {
+    image = image + Pack::load(pixels.upstream(block) + c * kLanes) * Pack::load(pixels.image(block) + c * kLanes);
+  }
+  film.read(up.blend, high, low, denominator);
+  put(kUpstreamImage, image);
+  put(kPixelMaximum, high);
+  put(kPixelLow, low);
+  put(kInverse, zero_unless(on_film, Pack(1.0f) / denominator));
+  put(kLast, film.read(up.stop));
+  if (up.d_depth != nullptr) {
+    film.read_slot(up.ids, pixels.track, 0, block + kClosest * kLanes);
+    put(kUpstreamDepth, film.read(up.d_depth));
   }
 }
 
-// Exact: the sums of the background over the pixels of a thread.
+// The sums of the background over the pixels of a thread.
 struct BackgroundSums {
   double* color;      // [K] dL/d background
   double exponent;    // Sum of dL/de0 (e0 - M)
@@ -170,44 +155,30 @@ inline void add_background(const ExactView& view, const Scene& scene, const Upst
   sums.exponent_m += static_cast<double>(sum(d_exponent * (high + low)));
 }
 
-template <bool kExact, bool kOrthogonal>
-LG_INLINE auto load_ray(const float* block) {
+LG_INLINE ExactRay<Pack> load_ray(const float* block) {
   const auto get = [&](int i) { return Pack::load(block + i * kLanes); };
-  if constexpr (kExact) {
-    return ExactRay<Pack>{get(0), get(1), get(2), get(3), get(4), get(5)};
-  } else {
-    return CompatRay<Pack>{get(0), get(1), get(2), get(3), get(4)};
-  }
+  return {get(0), get(1), get(2), get(3), get(4), get(5)};
 }
 
-template <bool kExact, bool kOrthogonal>
-void load_tile(const Camera& camera, const Settings& settings, const Scene& scene, const Upstream& up,
+template <bool kOrthogonal>
+void load_tile(const Camera& camera, const ExactView& view, const Scene& scene, const Upstream& up,
                const TilePixels& pixels, int left, int top, BackgroundSums& sums) {
   const auto put = [](float* block, int field, Pack value) { value.store(block + field * kLanes); };
-  const ExactView view = exact_view(camera, settings);
   for (int b = 0; b < kBlocks; ++b) {
     float* block = pixels.block(b);
     const int x0 = left + b % kBlocksX * 4, y0 = top + b / kBlocksX * 4;
     __builtin_memset(block, 0, sizeof(float) * pixels.floats);
     const Pack px = lane_x() + Pack(static_cast<float>(x0)), py = lane_y() + Pack(static_cast<float>(y0));
-    if constexpr (kExact) {
-      const ExactRay<Pack> ray = exact_ray<Pack, kOrthogonal>(view, px, py);
-      const Pack parts[6] = {ray.x, ray.y, ray.u, ray.v, ray.inverse_square, ray.inverse_length};
-      for (int i = 0; i < 6; ++i) put(block, i, parts[i]);
-      store_lanes(block + kClosest * kLanes, -1);
-    } else {
-      const CompatRay<Pack> ray = compat_ray<Pack, kOrthogonal>(camera, px + Pack(static_cast<float>(camera.border_x)),
-                                                                py + Pack(static_cast<float>(camera.border_y)));
-      const Pack parts[5] = {ray.x, ray.y, ray.z, ray.w, ray.inverse_length};
-      for (int i = 0; i < 5; ++i) put(block, i, parts[i]);
-      for (int t = 0; t < pixels.track; ++t) store_lanes(pixels.ids(block) + t * kLanes, -1);
-    }
+    const ExactRay<Pack> ray = exact_ray<Pack, kOrthogonal>(view, px, py);
+    const Pack parts[6] = {ray.x, ray.y, ray.u, ray.v, ray.inverse_square, ray.inverse_length};
+    for (int i = 0; i < 6; ++i) put(block, i, parts[i]);
+    store_lanes(block + kClosest * kLanes, -1);
     const int columns = camera.width - x0 < 4 ? camera.width - x0 : 4;
     const int rows = camera.height - y0 < 4 ? camera.height - y0 : 4;
     if (columns <= 0 || rows <= 0) continue;
     const FilmBlock film{columns, rows, static_cast<int64_t>(y0) * camera.width + x0, camera.width};
-    load_pixels<kExact>(up, pixels, block, film);
-    if constexpr (kExact) add_background(view, scene, up, pixels, block, film, sums);
+    load_pixels(up, pixels, block, film);
+    add_background(view, scene, up, pixels, block, film, sums);
   }
 }
 

@@ -186,17 +186,15 @@ Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& w)
   return prepared;
 }
 
-Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only, Workspace& w,
-                 StageClock& clock) {
+Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, Workspace& w, StageClock& clock) {
   Segments segments;
-  const SetupTarget to = set_up(camera, settings, scene, only, w, segments);
+  const SetupTarget to = set_up(camera, settings, scene, nullptr, w, segments);
   clock.stage(kSetupStage);
-  const uint64_t* pairs =
-      only != nullptr ? to.pairs : sort_by_key(to.pairs, scene.count, segments, w.pairs_swap, w.histogram);
+  const uint64_t* pairs = sort_by_key(to.pairs, scene.count, segments, w.pairs_swap, w.histogram);
   clock.stage(kSortStage);
   Prepared prepared = prepared_before(camera, scene, w);
   bin(pairs, segments, prepared, w);
-  if (only == nullptr) w.prepared = next_prepared();
+  w.prepared = next_prepared();
   clock.stage(kBinStage);
   return prepared;
 }

@@ -27,9 +27,8 @@ Prepared prepared_before(const Camera& camera, const Scene& scene, Workspace& wo
 void set_up_only(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
                  Workspace& workspace);
 
-// With `only`, spheres for which it is 0 are left out, and the lists are in the order of the spheres' numbers.
-Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, const int32_t* only,
-                 Workspace& workspace, StageClock& clock);
+Prepared prepare(const Camera& camera, const Settings& settings, const Scene& scene, Workspace& workspace,
+                 StageClock& clock);
 
 // One tile's list, a batch at a time.
 struct Batch {
@@ -51,6 +50,13 @@ LG_INLINE uint32_t block_mask(uint32_t columns, uint32_t rows, int bx, int by) {
 struct TileSpan {
   uint32_t columns, rows;  // Bits of the tile's pixel columns and rows.
   int bx0, bx1, by0, by1;  // Blocks.
+  // Bit i: block i.
+  LG_INLINE uint32_t blocks() const {
+    static_assert(kBlocksX == 8 && kBlocks == 32);
+    const uint32_t across = (1u << bx1) - (1u << bx0);
+    const uint64_t down = (uint64_t{1} << (8 * by1)) - (uint64_t{1} << (8 * by0));
+    return (across * 0x01010101u) & static_cast<uint32_t>(down);
+  }
 };
 
 LG_INLINE TileSpan tile_span(const PixelRectangle& r, int tile_x, int tile_y) {

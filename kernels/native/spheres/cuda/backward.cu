@@ -32,8 +32,11 @@ template <bool kExact, bool kOrthogonal>
 __device__ void finish_sphere(const Camera& camera, const Scene& scene, const CudaPrepared& prepared,
                               const CudaRows& from, const Gradients& to, int64_t i, double* sums,
                               double& contributors) {
-  const float* row = from.rows + i * from.width;
+  float* row = from.rows + i * from.width;
   const int touched = from.touched[i];
+  if constexpr (kExact) {
+    if (touched > 0) exact_row<kOrthogonal>(camera, reinterpret_cast<const float*>(prepared.records + 4 * i), row);
+  }
   const float scale = kExact ? 1.0f : (touched > 0 ? 1.0f / static_cast<float>(touched) : 0.0f);
   if (to.positions != nullptr) {
     float world[3];

@@ -69,37 +69,30 @@ __device__ void add_background(const ExactView& view, const Scene& scene, PixelU
   }
 }
 
-// Sums over the pairs of a pixel, for the camera and gamma.
-struct PixelSums {
-  float ray_x = 0.0f, ray_y = 0.0f, spread = 0.0f;
-};
-
 // Adds the gradients of one sphere of the batch. The whole warp must call it.
 template <bool kOrthogonal, int kChannels>
 __device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, const Scene& scene,
                            const PixelUpstream<kChannels>& up, const float* record, unsigned id, bool looked,
-                           const CudaRows& to, PixelSums& sums) {
+                           const CudaRows& to, ExactPixelSums<float>& sums) {
   bool takes_part = looked && exact_hit<float, kOrthogonal>(record, ray, view);
   if (__ballot_sync(kWholeWarp, takes_part) == 0) return;
   float values[kCudaRow] = {};
   float share = 0.0f;
   if (takes_part) {
-    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, true);
+    const ExactOffset<float> offset = exact_offset<float, kOrthogonal>(record, ray, view);
+    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, offset, true);
     takes_part = g.closeness > 0.0f;
     if (takes_part) {
       const float d_depth = up.closest == static_cast<int>(id) ? up.depth : 0.0f;
-      const ExactSums<float> s =
-          exact_sums<float, kOrthogonal>(record, ray, view, g, up.pixel, up.toward(scene, record, id), d_depth);
-      share = s.share;
-      values[0] = s.x;
-      values[1] = s.y;
-      values[2] = s.z;
-      values[3] = s.radius;
-      values[4] = s.opacity;
+      ExactRow<float> pair{};
+      share = exact_add_pair<float, kOrthogonal, false>(record, ray, offset, g, up.pixel, true,
+                                                        up.toward(scene, record, id), d_depth, pair, sums);
+      values[0] = pair.x;
+      values[1] = pair.y;
+      values[2] = pair.depth;
+      values[3] = pair.radius;
+      values[4] = pair.opacity;
       for (int c = 0; c < 3; ++c) values[kRowColor + c] = up.of(c) * share;
-      sums.ray_x += s.ray_x;
-      sums.ray_y += s.ray_y;
-      sums.spread += s.spread;
     }
   }
   const unsigned pixels = __ballot_sync(kWholeWarp, takes_part);
@@ -116,15 +109,15 @@ __device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, co
 
 // Adds the pixels' sums for the camera and gamma.
 template <bool kOrthogonal>
-__device__ void add_view(const Camera& camera, const TilePixel& place, const PixelSums& pixel,
+__device__ void add_view(const Camera& camera, const TilePixel& place, float x, float y, float spread,
                          const float (&background)[2], double* sums) {
-  float values[4] = {pixel.ray_x, pixel.ray_y, 0.0f, 0.0f};
+  float values[4] = {x, y, 0.0f, 0.0f};
   if (!kOrthogonal) {
-    values[2] = pixel.ray_x * (static_cast<float>(place.x) - static_cast<float>(camera.centre_x));
-    values[3] = pixel.ray_y * (static_cast<float>(place.y) - static_cast<float>(camera.centre_y));
+    values[2] = x * (static_cast<float>(place.x) - static_cast<float>(camera.centre_x));
+    values[3] = y * (static_cast<float>(place.y) - static_cast<float>(camera.centre_y));
   }
   add_block(values, sums + (kOrthogonal ? 16 : 12));
-  float rest[4] = {background[0], background[1], pixel.spread, 0.0f};
+  float rest[4] = {background[0], background[1], spread, 0.0f};
   static_assert(kBackgroundMaximum == kBackgroundExponent + 1 && kPairExponent == kBackgroundExponent + 2);
   add_block(rest, sums + kBackgroundExponent);
 }
@@ -140,7 +133,7 @@ __global__ void __launch_bounds__(kTilePixels)
   PixelUpstream<kChannels> up(settings, scene, upstream, index, place.on_film);
   float background[2];
   add_background(view, scene, up, place.on_film, to.sums, background);
-  PixelSums sums;
+  ExactPixelSums<float> sums{};
   const TileList list(prepared.lists);
   for (int position = 0; position < list.length; position += kTilePixels) {
     const int count = batch.fetch(prepared, list, position);
@@ -154,7 +147,9 @@ __global__ void __launch_bounds__(kTilePixels)
     const bool more = count == 0 || static_cast<int>(batch.ranks[count - 1]) < up.stop;
     if (__syncthreads_and(!more)) break;
   }
-  add_view<kOrthogonal>(camera, place, sums, background, to.sums);
+  float ray_x, ray_y;
+  exact_ray_gradient<float, kOrthogonal>(ray, view, sums, ray_x, ray_y);
+  add_view<kOrthogonal>(camera, place, ray_x, ray_y, sums.spread, background, to.sums);
 }
 
 using PairsKernel = void (*)(Camera, Settings, Scene, Upstream, CudaPrepared, CudaRows);

@@ -109,8 +109,8 @@ __device__ void draw_exact_tile(const Camera& camera, const Settings& settings, 
       }
       // All later spheres of the list are behind the last one of this group.
       const int last = ::min(begin + kWarp, count) - 1, remaining = list.length - position - last - 1;
-      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near<kOrthogonal>(batch.record(last)),
-                                                remaining, pixel.maximum, pixel.low, pixel.denominator)) {
+      if (pixel.active && exact_may_stop<float>(camera, settings, exact_near(batch.record(last)), remaining,
+                                                pixel.maximum, pixel.low, pixel.denominator)) {
         pixel.stop = static_cast<int>(batch.ranks[last]) + 1;
         pixel.active = false;
       }

@@ -153,8 +153,8 @@ __device__ inline void draw_exact(CudaPixel<kChannels, kRoom>& pixel, const Scen
   }
   pixel.color.blend(scene, record, id,
                     [&](float old, float value) { return fma(joining.weight, value, old * joining.scale); });
-  const float depth = kOrthogonal ? record[exact_record::kQz] - g.half_chord : exact_depth(record, g);
-  pixel.count_hit(id, depth, exact_near<kOrthogonal>(record));
+  const float depth = exact_depth(record, g);
+  pixel.count_hit(id, depth, exact_near(record));
   if (static_cast<uint32_t>(pixel.hits) < settings.max_hits) return;
   pixel.stop = static_cast<int>(rank) + 1;
   pixel.active = false;

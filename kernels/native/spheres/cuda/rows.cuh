@@ -7,7 +7,7 @@
 
 namespace lumigrad::spheres {
 
-// A row: dL/d centre (3), radius, opacity, then the colours, of which the first 8 columns hold 3.
+// A row: dL/d centre (3), radius, opacity (exact: an ExactRow), then the colours, of which the first 8 columns hold 3.
 inline constexpr int kCudaRow = 8;
 inline constexpr int kRowColor = 5;
 

@@ -76,42 +76,80 @@ struct ExactPixel {
   F upstream;   // Sum of G * I, minus the alpha's upstream times the background's weight
 };
 
-// The contribution of one pair to its sphere's row and its pixel's sums.
+// The sums of a sphere over its pixels, from which its gradients follow once (camera.h, exact_row).
 template <class F>
-struct ExactSums {
-  F x, y, z, radius, opacity;  // The row: dL/d centre in the camera frame, radius, opacity.
-  F share;                     // w / D: dL/d colour = G * share
-  F ray_x, ray_y;
+struct ExactRow {
+  F x, y, depth, radius, opacity;
+};
+
+// The sums of a pixel over its spheres.
+template <class F>
+struct ExactPixelSums {
+  F x, y;    // See exact_ray_gradient.
   F spread;  // dL/de (e - M)
 };
 
-// `d_image_color` is the sum of G * c over the channels; `d_depth_map` the upstream gradient of the depth where this
-// sphere gave it, else 0.
-template <class F, bool kOrthogonal>
-LG_INLINE ExactSums<F> exact_sums(const float* record, const ExactRay<F>& ray, const ExactView& view,
-                                  const ExactGeometry<F>& g, const ExactPixel<F>& pixel, F d_image_color,
-                                  F d_depth_map) {
+// With A = dL/d depth, B = dL/d chord, c the chord, h the half chord and all lengths in radii, the derivatives for the
+// part o of the centre q along the ray d, its distance t and its radius are
+//   dL/do = A (1 - o / h) - B t / c,   dL/dr = -A / h - B c.
+// Of the centre only dL/do d is summed, without the part along q: d is q / qz and the offset in the film, over |v|.
+// Depth is homogeneous in q and r, and the closeness does not change with the scale: that gives the part along q,
+//   q dL/dq + r dL/dr = sum of A depth,
+// and no sum is a small difference. Orthogonal: dL/dq is A along the ray and -offset (A / h + B / c) across it.
+//
+// Adds one pair; returns its share w / D: dL/d colour = G * share. `d_image_color` is the sum of G * c over the
+// channels, `d_depth_map` the upstream gradient of the depth where this sphere gave it, else 0. Where `takes_part` is
+// not set nothing is added, whatever the upstream gradients are. kPlain: d_depth_map is 0, and no row.opacity is asked.
+template <class F, bool kOrthogonal, bool kPlain, class Mask>
+LG_INLINE F exact_add_pair(const float* record, const ExactRay<F>& ray, const ExactOffset<F>& offset,
+                           const ExactGeometry<F>& g, const ExactPixel<F>& pixel, Mask takes_part, F d_image_color,
+                           F d_depth_map, ExactRow<F>& row, ExactPixelSums<F>& sums) {
   using namespace exact_record;
-  ExactSums<F> out;
   const F difference = min((F(record[kHigh]) - pixel.high) + (g.low - pixel.low), F(0.0f));
-  const F bare = exp_negative(difference), full = bare * F(record[kOpacity]);
-  const F weight = g.closeness * full;
-  const F dw = (d_image_color - pixel.upstream) * pixel.inverse;
-  out.share = weight * pixel.inverse;
-  // The derivative of a e^(a b) with b the exponent without the opacity's factor; the record has a b.
-  out.opacity = dw * bare * g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low));
-  const F d_exponent = dw * weight;
-  out.spread = d_exponent * difference;
-  const F d_depth = fnma(d_exponent, g.slope, d_depth_map);
-  const F per_radius = dw * full * F(1.0f / record[kR]);  // -dL/d chord
-  const ExactPair<F> pair = exact_pair<F, kOrthogonal>(record, ray, view, g, d_depth, per_radius);
-  out.x = pair.x;
-  out.y = pair.y;
-  out.z = pair.z;
-  out.radius = fnma(pair.d_half, F(record[kR]), per_radius * g.root);
-  out.ray_x = pair.ray_x;
-  out.ray_y = pair.ray_y;
-  return out;
+  const F bare = zero_unless(takes_part, exp_negative(difference)), full = bare * F(record[kOpacity]);
+  const F dw = zero_unless(takes_part, (d_image_color - pixel.upstream) * pixel.inverse);
+  const F weight = g.closeness * full, d_exponent = dw * weight, d_closeness = dw * full;
+  sums.spread = fma(d_exponent, difference, sums.spread);
+  F d_depth = d_exponent * F(-record[kSlope]);
+  if constexpr (!kPlain) {
+    d_depth = fma(zero_unless(takes_part, d_depth_map), F(exact_radius(record)), d_depth);
+    // The derivative of a e^(a b) with b the exponent without the opacity's factor; the record has a b.
+    row.opacity = fma(dw * bare, g.closeness * (F(1.0f) + (F(record[kHigh]) + g.low)), row.opacity);
+  }
+  // Both inverses from that of their product; not both roots are small.
+  const F inverse_both = quick_inverse_sqrt(g.chord2 * g.half2);
+  const F by_half = d_depth * (g.root * inverse_both), by_chord = d_closeness * (g.half_root * inverse_both);
+  row.radius = fma(d_closeness, g.root, row.radius) - by_half;
+  F pull;
+  if constexpr (kOrthogonal) {
+    pull = by_chord - by_half;
+    row.depth = row.depth + d_depth;
+  } else {
+    const F distance = F(1.0f / record[kRatio]), along = distance - g.sagitta;
+    pull = fma(by_chord, distance, fnma(by_half, along, d_depth)) * ray.inverse_length;
+    row.depth = fma(d_depth, along - g.half_root, row.depth);
+  }
+  row.x = fma(pull, offset.x, row.x);
+  row.y = fma(pull, offset.y, row.y);
+  const F swing = pull * F(kOrthogonal ? record[kScale] : sqrt(record[kScale]));
+  sums.x = fma(swing, offset.x, sums.x);
+  sums.y = fma(swing, offset.y, sums.y);
+  return weight * pixel.inverse;
+}
+
+// dL/du and dL/dv of the ray, in pixels (orthogonal: dL/d log of the pixel size, and 0), from the pixel's sums. What
+// the offsets have along the ray has no effect.
+template <class F, bool kOrthogonal>
+LG_INLINE void exact_ray_gradient(const ExactRay<F>& ray, const ExactView& view, const ExactPixelSums<F>& sums, F& x,
+                                  F& y) {
+  if constexpr (kOrthogonal) {
+    x = -(sums.x * ray.u + sums.y * ray.v) * F(1.0f / view.unit_x);
+    y = F(0.0f);
+  } else {
+    const F twist = ray.u * sums.y - ray.v * sums.x;
+    x = -(fnma(ray.v, twist, sums.x) * ray.inverse_square);
+    y = -(fma(ray.u, twist, sums.y) * ray.inverse_square);
+  }
 }
 
 LG_END

@@ -16,7 +16,6 @@ struct ExactView {
   float centre_x, centre_y;  // Film pixel of the optical axis.
   float background_high, background_low;  // The background's exponent, whole part and rest.
   float inverse_range;
-  float slope;  // 1 / (gamma * range): increase of the exponent per unit of depth.
   double unit64_x, unit64_y, aspect64, centre64_x, centre64_y;
 };
 
@@ -32,7 +31,6 @@ LG_INLINE ExactView exact_view(const Camera& c, const Settings& s) {
           static_cast<float>(high),
           static_cast<float>(exponent - high),
           static_cast<float>(1.0 / range),
-          static_cast<float>(1.0 / (s.gamma64 * range)),
           unit_x,
           unit_y,
           aspect,
@@ -105,18 +103,16 @@ LG_INLINE ExactOutline exact_outline(const float* rec, const ExactView& view, fl
   return {static_cast<float>((1.0 - chord2) / (1.0 + sqrt64(chord2))), static_cast<float>(1.0 - across2)};
 }
 
+// Lengths are in radii.
 template <class F>
 struct ExactGeometry {
-  ExactOffset<F> offset;
-  F root;           // chord / r, with the chord |q - t d|
-  F inverse_chord;  // 1 / chord
-  F closeness;      // 1 - chord / r; 0 where the pixel misses the sphere
-  F along;          // o
-  F half_chord;     // sqrt(r^2 - p^2)
-  F inverse_half_chord;
-  F sagitta;  // t - o
-  F low;      // The exponent's rest; its whole part is the record's.
-  F slope;    // Decrease of the exponent per unit of depth.
+  F chord2;     // chord^2, with the chord |q - t d|
+  F root;       // The chord
+  F closeness;  // 1 - chord; 0 where the pixel misses the sphere
+  F half2;      // r^2 - p^2
+  F half_root;  // The half chord
+  F sagitta;    // t - o
+  F low;        // The exponent's rest; its whole part is the record's.
 };
 
 // The radius of a sphere over its distance, up to which a short series gives exact_excess.
@@ -127,36 +123,34 @@ inline constexpr float kSlender = 0.17f;
 template <class F>
 LG_INLINE F exact_excess(F x, bool slender) {
   if (slender) return x * fma(x, fma(x, F(0.078125f), F(0.125f)), F(0.25f));
-  const F inverse = quick_inverse(F(1.0f) + sqrt(F(1.0f) - x));
+  // Where the pixel misses a near sphere, x may be above 1.
+  const F inverse = quick_inverse(F(1.0f) + sqrt(max(F(1.0f) - x, F(0.0f))));
   return x * inverse * inverse;
 }
 
-// `wanted`: where the result is used.
+// `wanted`: where the result is used; it is finite elsewhere.
 template <class F, bool kOrthogonal, class Mask>
 LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view,
-                                          Mask wanted) {
+                                          const ExactOffset<F>& offset, Mask wanted) {
   using namespace exact_record;
   ExactGeometry<F> g;
-  const F r = F(rec[kR]), one = F(1.0f), tiny = F(1e-30f), inverse_r = F(1.0f / rec[kR]);
-  g.offset = exact_offset<F, kOrthogonal>(rec, ray, view);
-  // (p / r)^2 and (chord / r)^2.
-  const F across2 = g.offset.square * F(rec[kScale]);
-  F chord2 = across2, excess = F(0.0f);
-  if constexpr (kOrthogonal) {
-    g.along = F(rec[kQz]);
-    g.sagitta = F(0.0f);
-  } else {
-    const float ratio = rec[kR] / rec[kT];
-    excess = exact_excess(across2 * F(ratio * ratio), ratio < kSlender);
-    chord2 = fma(across2, excess, across2);
+  const F one = F(1.0f);
+  const F across2 = offset.square * F(rec[kScale]);  // p^2
+  F excess = F(0.0f);
+  g.chord2 = across2;
+  g.sagitta = F(0.0f);
+  if constexpr (!kOrthogonal) {
+    const float ratio = rec[kRatio];
+    const F bent = across2 * F(ratio);
+    excess = exact_excess(bent * F(ratio), ratio < kSlender);
+    g.chord2 = fma(across2, excess, across2);
     // chord^2 = 2 t (t - o)
-    g.sagitta = chord2 * F(0.5f * rec[kR] * ratio);
-    g.along = F(rec[kT]) - g.sagitta;
+    g.sagitta = fma(bent, excess, bent) * F(0.5f);
   }
-  chord2 = max(chord2, tiny);
-  g.root = sqrt(chord2);
+  g.chord2 = max(g.chord2, F(1e-30f));
+  g.root = sqrt(g.chord2);
   g.closeness = max(one - g.root, F(0.0f));
-  F half2 = one - across2;
+  g.half2 = one - across2;
   // At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is
   // not precise enough to decide which sphere a pixel shows.
   const auto outline = wanted & (g.closeness < F(0.5f * kOutline));
@@ -164,80 +158,31 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
     each_lane(outline, [&](int i) {
       const ExactOutline o = exact_outline<kOrthogonal>(rec, view, lane(ray.x, i), lane(ray.y, i), lane(excess, i));
       set_lane(g.closeness, i, max(o.closeness, 0.0f));
-      set_lane(half2, i, o.half2);
+      set_lane(g.half2, i, o.half2);
     });
   }
   // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
   // of the radius is below any effect, and keeps the derivative finite.
-  half2 = max(half2, F(1e-12f));
-  const F half_root = sqrt(half2);
-  g.half_chord = half_root * r;
-  // Both inverses from that of their product; not both roots are small.
-  const F inverse_both = quick_inverse_sqrt(chord2 * half2) * inverse_r;
-  g.inverse_chord = half_root * inverse_both;
-  g.inverse_half_chord = g.root * inverse_both;
-  g.slope = F(rec[kOpacity] * view.slope);
-  g.low = fma(g.sagitta + g.half_chord, g.slope, F(rec[kLow]));
+  g.half2 = max(g.half2, F(1e-12f));
+  g.half_root = sqrt(g.half2);
+  g.low = fma(g.sagitta + g.half_root, F(rec[kSlope]), F(rec[kLow]));
   return g;
 }
 
+template <class F, bool kOrthogonal, class Mask>
+LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view,
+                                          Mask wanted) {
+  return exact_geometry<F, kOrthogonal>(rec, ray, view, exact_offset<F, kOrthogonal>(rec, ray, view), wanted);
+}
+
+LG_INLINE float exact_radius(const float* rec) { return rec[exact_record::kDistance] * rec[exact_record::kRatio]; }
+
 template <class F>
 LG_INLINE F exact_depth(const float* rec, const ExactGeometry<F>& g) {
-  return (F(rec[exact_record::kT]) - g.sagitta) - g.half_chord;
+  return fnma(g.sagitta + g.half_root, F(exact_radius(rec)), F(rec[exact_record::kDistance]));
 }
 
 // Distance at which the sphere begins.
-template <bool kOrthogonal>
-LG_INLINE float exact_near(const float* rec) {
-  return (kOrthogonal ? rec[exact_record::kQz] : rec[exact_record::kT]) - rec[exact_record::kR];
-}
-
-// dL/d(depth) = A and dL/d(chord) = B to the centre q, the radius and the ray:
-//   dq = d (A - B (t-o)^2 / (t c)) + p (A / h + B (2 t - o) / (t c)),   dr = -A r / h,
-//   dv = p (A (1 - o / h) - B t / c) / |v|      with c the chord, h the half chord, v = (u, v, 1) the ray.
-// Orthogonal: d = (0, 0, 1), p = -(offset), dq = d A + p (A / h + B / c) and the film moves against p.
-template <class F>
-struct ExactPair {
-  F x, y, z;
-  F d_half;  // A / h
-  F ray_x, ray_y;
-};
-
-// `away` is -B.
-template <class F, bool kOrthogonal>
-LG_INLINE ExactPair<F> exact_pair(const float* rec, const ExactRay<F>& ray, const ExactView& view,
-                                  const ExactGeometry<F>& g, F d_depth, F away) {
-  using namespace exact_record;
-  ExactPair<F> out;
-  const F depth_half = d_depth * g.inverse_half_chord;
-  const F away_c = away * g.inverse_chord;
-  out.d_half = depth_half;
-  if constexpr (kOrthogonal) {
-    const F radial = (depth_half - away_c) * F(-view.unit_x);
-    out.x = g.offset.x * radial;
-    out.y = g.offset.y * radial;
-    out.z = d_depth;
-    // Film position of a pixel grows with the pixel's size.
-    out.ray_x = -(out.x * ray.u + out.y * ray.v);
-    out.ray_y = F(0.0f);
-  } else {
-    const float inverse_t = 1.0f / rec[kT];
-    // p = -qz (offset - v (v . offset) / |v|^2); its parts through the cross product: (v x offset) x v / |v|^2.
-    const F scale = F(-(rec[kQz] * view.unit_x)) * ray.inverse_square;
-    const F px = fnma(ray.v, g.offset.twist, g.offset.x);
-    const F py = fma(ray.u, g.offset.twist, g.offset.y);
-    const F minus_pz = fma(ray.u, g.offset.x, ray.v * g.offset.y);
-    const F bent = g.sagitta * F(inverse_t);
-    const F across = fnma(away_c, F(1.0f) + bent, depth_half) * scale;
-    const F forward = fma(away_c * g.sagitta, bent, d_depth) * ray.inverse_length;
-    out.x = fma(px, across, ray.u * forward);
-    out.y = fma(py, across, ray.v * forward);
-    out.z = fnma(minus_pz, across, forward);
-    const F swing = fma(away_c, F(rec[kT]), fnma(depth_half, g.along, d_depth)) * (ray.inverse_length * scale);
-    out.ray_x = px * swing;
-    out.ray_y = py * swing;
-  }
-  return out;
-}
+LG_INLINE float exact_near(const float* rec) { return rec[exact_record::kDistance] - exact_radius(rec); }
 
 LG_END

@@ -14,8 +14,25 @@ namespace compat_record {
 enum { kX, kY, kZ, kT, kR, kInverseR, kMaxSquare, kTinyReach, kNear, kOpacity, kExtraX, kExtraY, kColor };
 enum { kInverseT = 15 };
 }  // namespace compat_record
+// kDistance: along z of an orthogonal camera, else from the eye. kRatio: the radius over it. kSlope: decrease of the
+// exponent per radius of depth.
 namespace exact_record {
-enum { kXHigh, kXLow, kYHigh, kYLow, kMaxSquare, kQz, kT, kR, kHigh, kLow, kScaleLow, kOpacity, kColor, kScale = 15 };
+enum {
+  kXHigh,
+  kXLow,
+  kYHigh,
+  kYLow,
+  kMaxSquare,
+  kSlope,
+  kDistance,
+  kRatio,
+  kHigh,
+  kLow,
+  kScaleLow,
+  kOpacity,
+  kColor,
+  kScale = 15
+};
 }
 inline constexpr int kRecordFloats = 16;
 
@@ -216,9 +233,9 @@ LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool ortho
   out.record[kYHigh] = static_cast<float>(y_high);
   out.record[kYLow] = static_cast<float>(y - y_high);
   out.record[kMaxSquare] = static_cast<float>(limit / scale);
-  out.record[kQz] = static_cast<float>(qz);
-  out.record[kT] = static_cast<float>(t);
-  out.record[kR] = radius;
+  out.record[kSlope] = static_cast<float>(slope * r);
+  out.record[kDistance] = static_cast<float>(distance);
+  out.record[kRatio] = static_cast<float>(r / distance);
   out.record[kHigh] = static_cast<float>(high);
   out.record[kLow] = static_cast<float>(exponent - high);
   out.record[kScaleLow] = static_cast<float>(scale - static_cast<double>(scale_high));

@@ -1,0 +1,162 @@
+// Exact backward: the pairs of a tile's spheres and pixels, sphere by sphere.
+#pragma once
+
+#include "spheres/cpu/finish.h"
+#include "spheres/cpu/pixels.h"
+
+LG_BEGIN_ENGINE(spheres)
+
+struct PairArguments {
+  const Camera& camera;
+  const Settings& settings;
+  const Scene& scene;
+  const Upstream& up;
+  const Prepared& prepared;
+  const Rows& rows;
+  ExactView view;
+
+  LG_INLINE void prefetch(uint32_t id) const {
+    __builtin_prefetch(prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+    __builtin_prefetch(prepared.rectangles + id);
+    __builtin_prefetch(rows.rows + static_cast<std::size_t>(id) * rows.width, 1);
+    __builtin_prefetch(rows.touched + id, 1);
+  }
+};
+
+constexpr uint32_t kPrefetch = 12;
+
+// The sum of G * c less that of G * I, over D.
+template <int kChannels>
+LG_INLINE Pack upstream_color(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
+                              uint32_t id) {
+  const int channels = kChannels > 0 ? kChannels : pixels.channels;
+  Pack result = Pack::load(block + kUpstreamImage * kLanes);
+#pragma GCC unroll 4
+  for (int c = 0; c < channels; ++c) {
+    result = fma(Pack::load(pixels.upstream(block) + c * kLanes), channel<kChannels>(record, a.scene, id, c), result);
+  }
+  return result;
+}
+
+struct ExactPairSums {
+  ExactRow<Pack> row;
+  Pack colors[3];
+  LG_INLINE ExactPairSums() {
+    row = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    for (Pack& sum : colors) sum = Pack(0.0f);
+  }
+  LG_INLINE void add_to(float* to) const {
+    const Pack sums[kRowFields] = {row.x, row.y, row.depth, row.radius, row.opacity, colors[0], colors[1], colors[2]};
+    add_row(sums, to);
+  }
+};
+
+// The pairs of one sphere and the pixels `candidates` of a block; returns how many take part. `row` gets colours that
+// `sums` has no room for. kCamera: the sums of the pixels are asked. kPlain: no upstream gradients of depths, and none
+// of opacities are wanted.
+template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
+LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
+                          uint32_t id, MaskPack candidates, ExactPairSums& sums, float* row) {
+  const auto get = [&](int field) { return Pack::load(block + field * kLanes); };
+  const Pack zero = 0.0f;
+  const auto ray = load_ray(block);
+  const ExactOffset<Pack> offset = exact_offset<Pack, kOrthogonal>(record, ray, a.view);
+  MaskPack mask = candidates & (offset.square < Pack(record[exact_record::kMaxSquare]));
+  if (!any(mask)) return 0;
+  const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.view, offset, mask);
+  mask = mask & (g.closeness > zero);
+  // The upstream gradients are already over D.
+  const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};
+  Pack d_depth_map = zero;
+  if (!kPlain && a.up.d_depth != nullptr) {
+    const MaskPack closest = load_int(block + kClosest * kLanes) == IntPack(static_cast<int>(id));
+    d_depth_map = zero_unless(closest, get(kUpstreamDepth));
+  }
+  ExactPixelSums<Pack> own{zero, zero, zero};
+  if constexpr (kCamera) own = {get(kSum0), get(kSum1), get(kSum2)};
+  const Pack share = exact_add_pair<Pack, kOrthogonal, kPlain>(record, ray, offset, g, pixel, mask,
+                                                               upstream_color<kChannels>(a, pixels, block, record, id),
+                                                               d_depth_map, sums.row, own);
+  if constexpr (kCamera) {
+    own.x.store(block + kSum0 * kLanes);
+    own.y.store(block + kSum1 * kLanes);
+    own.spread.store(block + kSum2 * kLanes);
+  }
+  if constexpr (kChannels == 3) {
+#pragma GCC unroll 3
+    for (int c = 0; c < 3; ++c) {
+      sums.colors[c] = fma(Pack::load(pixels.upstream(block) + c * kLanes), share, sums.colors[c]);
+    }
+  } else {
+    for (int c = 0; c < pixels.channels; ++c) {
+      row[5 + c] += sum(Pack::load(pixels.upstream(block) + c * kLanes) * share);
+    }
+  }
+  return __builtin_popcount(to_bits(mask));
+}
+
+// Adds the pairs of one sphere in a tile to its row. `place` is its place in the tile's list.
+template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
+LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, BandRows& band, uint32_t id, int place,
+                            int tile_x, int tile_y) {
+  // A copy: nothing that is written can change it, so what follows from it is computed once for all blocks.
+  alignas(64) float record[kRecordFloats];
+  copy_record(record, a.prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+  const PixelRectangle& rectangle = a.prepared.rectangles[id];
+  const TileSpan span = tile_span(rectangle, tile_x, tile_y);
+  float* row = kChannels == 3 ? nullptr : band.row(a.rows, rectangle, id, 0);
+  ExactPairSums sums;
+  int touched = 0;
+  for (uint32_t rest = span.blocks(); rest != 0; rest &= rest - 1) {
+    const int b = __builtin_ctz(rest);
+    float* block = pixels.block(b);
+    const MaskPack looked = load_int(block + kLast * kLanes) > IntPack(place);
+    const MaskPack inside = mask_from_bits(block_mask(span.columns, span.rows, b % kBlocksX, b / kBlocksX));
+    touched +=
+        exact_pairs<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, block, record, id, looked & inside, sums, row);
+  }
+  if (touched > 0) sums.add_to(band.row(a.rows, rectangle, id, touched));
+}
+
+// The sums that the pixels of a tile kept for the camera.
+template <bool kOrthogonal>
+void add_camera_sums(const PairArguments& a, const TilePixels& pixels, int tile_x, int tile_y, double* camera_sums) {
+  const auto add = [&](int slot, Pack value) { camera_sums[slot] += static_cast<double>(sum(value)); };
+  for (int b = 0; b < kBlocks; ++b) {
+    const float* block = pixels.block(b);
+    const auto get = [&](int field) { return Pack::load(block + field * kLanes); };
+    const ExactRay<Pack> ray = load_ray(block);
+    Pack ray_x, ray_y;
+    exact_ray_gradient<Pack, kOrthogonal>(ray, a.view, {get(kSum0), get(kSum1), get(kSum2)}, ray_x, ray_y);
+    if constexpr (kOrthogonal) {
+      add(16, ray_x);
+    } else {
+      const Pack x = lane_x() + Pack(static_cast<float>(tile_x * kTileWidth + b % kBlocksX * 4));
+      const Pack y = lane_y() + Pack(static_cast<float>(tile_y * kTileHeight + b / kBlocksX * 4));
+      add(12, ray_x);
+      add(13, ray_y);
+      add(14, ray_x * (x - Pack(a.view.centre_x)));
+      add(15, ray_y * (y - Pack(a.view.centre_y)));
+    }
+    add(18, get(kSum2));
+  }
+}
+
+template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
+void backward_tile(const PairArguments& a, const TilePixels& pixels, BandRows& band, BackgroundSums& background,
+                   int tile_x, int tile_y, double* camera_sums) {
+  load_tile<kOrthogonal>(a.camera, a.view, a.scene, a.up, pixels, tile_x * kTileWidth, tile_y * kTileHeight,
+                         background);
+  const int tile = tile_y * a.prepared.tiles_x + tile_x;
+  const uint32_t begin = a.prepared.tile_starts[tile], end = a.prepared.tile_starts[tile + 1];
+  const uint32_t* entries = a.prepared.entries;
+  for (uint32_t e = begin; e < end; ++e) {
+    // The spheres of a tile lie anywhere in memory.
+    if (e + kPrefetch < end) a.prefetch(entries[e + kPrefetch]);
+    exact_sphere<kOrthogonal, kChannels, kPlain, kCamera>(a, pixels, band, entries[e], static_cast<int>(e - begin),
+                                                          tile_x, tile_y);
+  }
+  if constexpr (kCamera) add_camera_sums<kOrthogonal>(a, pixels, tile_x, tile_y, camera_sums);
+}
+
+LG_END

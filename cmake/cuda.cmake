@@ -14,6 +14,10 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 
 set(CMAKE_CUDA_ARCHITECTURES "${LUMIGRAD_CUDA_ARCHITECTURES}")
+if(LUMIGRAD_CUDA_ARCHITECTURES STREQUAL "RELEASE")
+  # Turing, A100, other Ampere, Ada, Hopper, Blackwell; the last also as PTX, which newer GPUs compile for themselves.
+  set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90-real 100-real 120)
+endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
@@ -35,3 +39,4 @@ target_compile_options(lumigrad_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${LUMIGR
 target_link_libraries(lumigrad_cuda PUBLIC CUDA::cudart_static)
 target_sources(_native PRIVATE ${LUMIGRAD_CUDA_BINDINGS})
 target_link_libraries(_native PRIVATE lumigrad_cuda)
+list(JOIN CMAKE_CUDA_ARCHITECTURES "," LUMIGRAD_BUILT_FOR)

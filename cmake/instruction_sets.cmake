@@ -17,7 +17,7 @@ if(LUMIGRAD_SANITIZE)
   list(REMOVE_DUPLICATES LUMIGRAD_ISAS)
 endif()
 
-file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cpu/*.cpp")
+file(GLOB LUMIGRAD_ISA_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/cpu/*.cpp" "${NATIVE}/*/cpu/*/*.cpp")
 # What gains nothing from SIMD: compiled once, also for the CUDA engines.
 file(GLOB LUMIGRAD_BUILD_SOURCES CONFIGURE_DEPENDS "${NATIVE}/*/build/*.cpp")
 add_library(lumigrad_common STATIC "${NATIVE}/common/threads.cpp" "${NATIVE}/common/pool.cpp"

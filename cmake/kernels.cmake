@@ -8,7 +8,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 set(LUMIGRAD_CUDA "AUTO" CACHE STRING "Build the CUDA kernels: AUTO (if nvcc is found), ON or OFF")
-set(LUMIGRAD_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile for")
+set(LUMIGRAD_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures to compile for, or RELEASE: all that wheels have")
 option(LUMIGRAD_EMULATION "Also build the CUDA kernels for the host, to test them without a GPU" OFF)
 option(LUMIGRAD_WERROR "Warnings are errors" OFF)
 set(LUMIGRAD_SANITIZE "" CACHE STRING "Sanitizers for the CPU kernels, e.g. address,undefined")
@@ -38,6 +38,9 @@ if(LUMIGRAD_SANITIZE)
   target_link_options(_native PRIVATE "-fsanitize=${LUMIGRAD_SANITIZE}")
 endif()
 include("${CMAKE_SOURCE_DIR}/cmake/cuda.cmake")
+# So that a GPU without code is told from one that is broken.
+set_source_files_properties("${NATIVE}/common/bind.cpp" PROPERTIES COMPILE_DEFINITIONS
+                            "LUMIGRAD_CUDA_ARCHITECTURES=\"${LUMIGRAD_BUILT_FOR}\"")
 install(TARGETS _native LIBRARY DESTINATION lumigrad/kernels)
 if(LUMIGRAD_EMULATION)
   add_subdirectory("${CMAKE_SOURCE_DIR}/tests/emulation" emulation)

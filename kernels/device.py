@@ -10,9 +10,6 @@ import torch
 
 from lumigrad.kernels import _native
 
-# The lowest of LUMIGRAD_CUDA_ARCHITECTURES in cmake/kernels.cmake. Newer GPUs run its binary code or compile its PTX.
-_LEAST_CAPABILITY = (8, 0)
-
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -39,23 +36,57 @@ class DeviceInfo:
 
 def cuda_built() -> bool:
     """Whether the extension was built with nvcc."""
-    return bool(getattr(_native, "CUDA_BUILT", False))
+    return _native.CUDA_BUILT
 
 
 def cuda_lack(index: int = 0) -> str:
-    """The reason why a CUDA device cannot be used; "" if it can."""
+    """The reason why a CUDA device cannot be used, and what to do; "" if it can.
+
+    Driver, GPU, kernels and torch are asked one after the other, so that the reason is the first of them that fails.
+    """
     if not cuda_built():
         return "this build has no CUDA kernels; install with nvcc present"
-    if not torch.cuda.is_available():
-        return f"torch finds no CUDA device (torch {torch.__version__})"
+    probe = _native.cuda_probe()
+    return _driver_lack(probe) or _gpu_lack(probe, index)
+
+
+def _driver_lack(probe: _native.CudaProbe) -> str:
+    needed = f"CUDA {_version(probe.runtime)}"
+    if probe.driver == 0:
+        return f"there is no NVIDIA driver here; install one for {needed}, or pass the GPUs to the container"
+    if probe.driver // 1000 < probe.runtime // 1000:
+        newest = f"CUDA {_version(probe.driver)}"
+        return f"the NVIDIA driver supports {newest}, and the kernels need {needed}; update the driver"
+    return f"CUDA cannot list the GPUs: {probe.error}" if probe.error else ""
+
+
+def _gpu_lack(probe: _native.CudaProbe, index: int) -> str:
+    if index >= len(probe.gpus):
+        return f"there are {len(probe.gpus)} CUDA devices"
+    gpu = probe.gpus[index]
+    if not _has_code(gpu.capability, _native.CUDA_ARCHITECTURES):
+        has = ".".join(map(str, gpu.capability))
+        return f"{gpu.name} has compute capability {has}; the kernels are compiled for {_native.CUDA_ARCHITECTURES}"
     if index >= torch.cuda.device_count():
-        return f"there are {torch.cuda.device_count()} CUDA devices"
-    capability, least = torch.cuda.get_device_capability(index), _LEAST_CAPABILITY
-    if capability < least:
-        product = torch.cuda.get_device_name(index)
-        has, needs = (".".join(map(str, pair)) for pair in (capability, least))
-        return f"{product} has compute capability {has}, and the kernels need {needs} or more"
+        return f"torch {torch.__version__} does not find {gpu.name}; install a torch for CUDA {probe.driver // 1000}"
     return ""
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _has_code(capability: tuple[int, int], architectures: str) -> bool:
+    """Whether a GPU can run one of the architectures, which are as CMake names them: "80", "90-real", "120-virtual".
+
+    Binary code runs on GPUs of the same major version; PTX is compiled for any newer one.
+    """
+    for name in architectures.split(","):
+        number, _, kind = name.partition("-")
+        built = divmod(int(number), 10)
+        if built <= capability and (kind != "real" or built[0] == capability[0]):
+            return True
+    return False
 
 
 def resolve(name: str) -> torch.device:

@@ -3,9 +3,17 @@
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.backward import GRADIENTS, SCENE_GRADIENTS, Backward, backward
 from lumigrad.kernels.gaussians.camera import MODELS, Camera
-from lumigrad.kernels.gaussians.forward import IMAGES, OUTPUTS, PER_GAUSSIAN, Forward, forward
+from lumigrad.kernels.gaussians.forward import IMAGES, ON_RAYS, OUTPUTS, PER_GAUSSIAN, Forward, forward
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_values
-from lumigrad.kernels.gaussians.settings import SEMANTICS, Settings
+from lumigrad.kernels.gaussians.sensor_lenses import (
+    FisheyeLens,
+    FThetaLens,
+    OrthographicLens,
+    PinholeLens,
+    SensorLens,
+    Windshield,
+)
+from lumigrad.kernels.gaussians.settings import SEMANTICS, Settings, UnscentedTransform
 from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.gaussians.transforms import Transform
 
@@ -13,6 +21,7 @@ __all__ = [
     "GRADIENTS",
     "IMAGES",
     "MODELS",
+    "ON_RAYS",
     "OUTPUTS",
     "PER_GAUSSIAN",
     "SCENE_GRADIENTS",
@@ -20,11 +29,18 @@ __all__ = [
     "ArgumentError",
     "Backward",
     "Camera",
+    "FThetaLens",
+    "FisheyeLens",
     "Forward",
     "Gaussians",
+    "OrthographicLens",
+    "PinholeLens",
+    "SensorLens",
     "Settings",
     "State",
     "Transform",
+    "UnscentedTransform",
+    "Windshield",
     "backward",
     "check_values",
     "forward",

@@ -12,16 +12,17 @@ import torch
 from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import empty
 from lumigrad.kernels.errors import ArgumentError
-from lumigrad.kernels.gaussians import pose_gradient
+from lumigrad.kernels.gaussians import pose_gradient, sensor
 from lumigrad.kernels.gaussians.engine import engine_for
 from lumigrad.kernels.gaussians.inputs import native_shape
+from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.stages import Stages
 
 SCENE_GRADIENTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
-GRADIENTS = (*SCENE_GRADIENTS, "background", "cameras", "transforms", "means2d", "means2d_abs")
+GRADIENTS = (*SCENE_GRADIENTS, "background", "cameras", "transforms", "lenses", "rays", "means2d", "means2d_abs")
 _ON_FILM = ("means2d", "means2d_abs")
-_POSES = ("cameras", "transforms")
+_POSES = ("cameras", "transforms", "lenses")
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,14 @@ class Backward:
             "cameras": "camera_rotation" [C, 3, 3] and "camera_translation" [C, 3] (independent entries of the view
             matrix, with the eye at -R^T t), "camera_intrinsics" [C, 4] (fx, fy, cx, cy) and "camera_pose" [C, 6] (left
             perturbation exp(xi) V; rho x y z, phi x y z) for OpenCV's; "camera_view" [C, 4, 4], "camera_projection"
-            [C, 4, 4] and "camera_position" [C, 3], laid out as given, for Inria's. On the CPU, for "transforms":
-            "transforms" [T, 4, 4], with 12 independent entries and the last row 0.
+            [C, 4, 4] and "camera_position" [C, 3], laid out as given, for Inria's. For sensors "camera_rotation" is the
+            gradient among the rotations, and "camera_rotation_end", "camera_translation_end" and "camera_pose_end" are
+            those of the end of the exposure. On the CPU, for "transforms": "transforms" [T, 4, 4], with 12 independent
+            entries and the last row 0. On the CPU, for "lenses" of sensors: the lens's coefficients by name,
+            "lens_radial" [C, 6] (fisheye: [C, 4]), "lens_tangential" [C, 2], "lens_thin_prism" [C, 4],
+            "lens_angle_to_pixel_distance" [C, 6], "lens_pixel_distance_to_angle" [C, 6], "lens_linear" [C, 3],
+            "windshield_horizontal" and "windshield_vertical" [C, k], along rays with "_inverse" too. "rays" [C, H,
+            W, 6], of those that were given.
         touched: i32 [N] or [S, N]: 1 if a Gaussian contributed to a pixel; 0 if not: its gradients are 0.
         times: Time of each kernel stage.
     """
@@ -64,8 +71,9 @@ def backward(
     Args:
         state: The state of a `forward` with `retain`.
         output_gradients: dL/d output by name: "color" [C, H, W, D]; "alpha" and "transmittance" [C, H, W]; "depth" and
-            "expected_depth", if either was rendered, and "inverse_depth", if it was, all [C, H, W]; "means2d" [C, N,
-            2], added to the gradient of the projected means that follows from the images.
+            "expected_depth", if either was rendered, and "inverse_depth", if it was, all [C, H, W]; the same for
+            "hit_distance" and "expected_hit_distance" [C, H, W], and "normals" [C, H, W, 3]; on the film "means2d" [C,
+            N, 2], added to the gradient of the projected means that follows from the images.
         wanted: Names of the gradients to compute, from `GRADIENTS`; None: those of all tensors of the scene.
         before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
 
@@ -88,6 +96,7 @@ def backward(
     arrays = {
         **state.gaussians.arrays(),
         "background": state.background,
+        "rays": state.rays,
         **state.images,
         **{f"d_{name}": tensor for name, tensor in upstream.items()},
         **{f"to_{name}": tensor for name, tensor in {**native, **sums}.items()},
@@ -105,6 +114,9 @@ def _shape(state: State, name: str) -> tuple[int, ...]:
     views = len(state.cameras)
     if name in _ON_FILM:
         return views, state.gaussians.count, 2
+    if name == "rays":
+        assert state.rays is not None
+        return tuple(state.rays.shape)
     if name == "background":
         return views, state.gaussians.channels
     return tuple(state.gaussians.tensors()[name].shape)
@@ -120,7 +132,11 @@ def _pose_sums(state: State, names: Sequence[str], device: torch.device) -> dict
     shapes: dict[str, tuple[int, ...]] = {}
     if any(name in names for name in _POSES):
         shapes["poses"] = (views, state.slices.count, _native.GAUSSIAN_POSE_FLOATS)
-    if "cameras" in names:
+    if state.cameras[0].is_sensor and shapes:
+        shapes["sensors"] = (views, _native.GAUSSIAN_SENSOR_SUMS)
+        if state.settings.response == "ray":
+            shapes["inverse_windshield"] = (views, _native.GAUSSIAN_INVERSE_WINDSHIELD)
+    elif "cameras" in names:
         shapes.update({"projection": (views, 12)} if state.cameras[0].projected else {"intrinsics": (views, 4)})
     return {name: torch.empty(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
 
@@ -130,7 +146,12 @@ def _poses(state: State, names: Sequence[str], sums: Mapping[str, torch.Tensor])
         return {}
     arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in sums.items()}
     of_poses, found = pose_gradient.PoseSums.of(arrays["poses"]), {}
-    if "cameras" in names:
+    sensors = [camera.source for camera in state.cameras if isinstance(camera.source, SensorSource)]
+    if "lenses" in names:
+        found.update(sensor.lens_gradients(sensors, arrays["sensors"], arrays.get("inverse_windshield")))
+    if "cameras" in names and sensors:
+        found.update(sensor.gradients(sensors, pose_gradient.of_eyes(state.slices, of_poses), arrays["sensors"]))
+    elif "cameras" in names:
         film = arrays["intrinsics" if "intrinsics" in arrays else "projection"]
         found.update(pose_gradient.of_cameras(state.cameras, state.slices, of_poses, film))
     if "transforms" in names:
@@ -147,6 +168,13 @@ def _check_wanted(state: State, names: Sequence[str]) -> None:
             raise ArgumentError("wanted", f"of the scene's tensors {tuple(scene)}", f"{name!r}")
     if "transforms" in names and not state.slices.of_transform:
         raise ArgumentError("wanted", "'transforms' only where there are some", "none were rendered")
+    if "lenses" in names and not state.cameras[0].is_sensor:
+        raise ArgumentError("wanted", "'lenses' only where the cameras are sensors", "other cameras")
+    on_film = [name for name in names if name in _ON_FILM]
+    if on_film and state.settings.response == "ray":
+        raise ArgumentError("wanted", "no gradients of projected means with response 'ray'", f"{on_film[0]!r}")
+    if "rays" in names and state.rays is None:
+        raise ArgumentError("wanted", "'rays' only where rays were given", "none were")
     if "cameras" in names and len({camera.projected for camera in state.cameras}) > 1:
         raise ArgumentError("wanted", "cameras of one kind if 'cameras' is wanted", "OpenCV's and Inria's")
 
@@ -157,8 +185,13 @@ def _check_upstream(state: State, given: Mapping[str, torch.Tensor]) -> dict[str
         "color": (*shape, state.gaussians.channels),
         "alpha": shape,
         "transmittance": shape,
-        "means2d": _shape(state, "means2d"),
     }
+    if state.settings.response != "ray":
+        allowed["means2d"] = _shape(state, "means2d")
+    if "hit_distance" in state.images:
+        allowed.update(hit_distance=shape, expected_hit_distance=shape)
+    if "normals" in state.images:
+        allowed["normals"] = (*shape, 3)
     if "depth" in state.images:
         allowed.update(depth=shape, expected_depth=shape)
     if "inverse_depth" in state.images:

@@ -13,6 +13,8 @@ from lumigrad.kernels.checks import check, check_size, is_number
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians import lens
 from lumigrad.kernels.gaussians.camera_sources import InriaSource, OpenCVSource
+from lumigrad.kernels.gaussians.sensor import SensorSource, rotation_matrix
+from lumigrad.kernels.gaussians.sensor_lenses import SensorLens, Windshield
 
 Array = np.ndarray
 MODELS = ("pinhole", "orthographic", "fisheye")
@@ -23,18 +25,18 @@ _CLIP_COLUMNS = [0, 1, 3]
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """A camera: +z forward, +x right, +y down. Create it with `opencv` or `inria`.
+    """A camera: +z forward, +x right, +y down. Create it with `opencv`, `inria` or `sensor`.
 
     Attributes:
         width, height: Size of the image, pixels.
-        model: The projection, one of `MODELS`.
+        model: The projection, one of `MODELS`; of a sensor the lens decides.
         source: The parameters from which the camera was created.
     """
 
     width: int
     height: int
     model: str
-    source: OpenCVSource | InriaSource
+    source: OpenCVSource | InriaSource | SensorSource
 
     @staticmethod
     def opencv(
@@ -124,6 +126,55 @@ class Camera:
         )
         return Camera(width, height, "pinhole", source)
 
+    @staticmethod
+    def sensor(
+        lens: SensorLens,
+        rotation: Sequence[Sequence[float]] | Array,
+        translation: Sequence[float] | Array,
+        width: int,
+        height: int,
+        *,
+        shutter: str = "global",
+        end_rotation: Sequence[Sequence[float]] | Array | None = None,
+        end_translation: Sequence[float] | Array | None = None,
+        row_time: str = "continuous",
+        windshield: Windshield | None = None,
+    ) -> Camera:
+        """A real camera: Gaussians are projected by sigma points through its lens and its shutter.
+
+        Args:
+            lens: The lens.
+            rotation: R [3, 3], world to camera, orthonormal to 1e-4; the nearest rotation is used.
+            translation: t [3], scene units: x_camera = R x_world + t.
+            width: Width of the image, pixels.
+            height: Height of the image, pixels.
+            shutter: "global", or in which order the rows or columns are exposed: "top_to_bottom", "bottom_to_top",
+                "left_to_right" or "right_to_left". The first is exposed at the pose above, the last one at the end
+                pose; in between the rotation turns evenly and the translation changes linearly.
+            end_rotation: [3, 3] at the end of the exposure, with a rolling shutter.
+            end_translation: [3].
+            row_time: When a point is exposed that falls on a pixel: "continuous", a smooth function of its row or
+                column; "staircase", that of the whole row or column, as in gsplat.
+            windshield: Glass in front of the lens.
+
+        Raises:
+            ArgumentError: A value is out of range.
+        """
+        check_size(width, height)
+        start = _pose("", rotation, translation)
+        for name, value in (("end_rotation", end_rotation), ("end_translation", end_translation)):
+            expected = "none with shutter 'global'" if shutter == "global" else f"a value with shutter {shutter!r}"
+            check((value is None) == (shutter == "global"), name, expected, value)
+        end = start
+        if end_rotation is not None and end_translation is not None:
+            end = _pose("end_", end_rotation, end_translation)
+        return Camera(width, height, "sensor", SensorSource(lens, *start, *end, shutter, row_time, windshield))
+
+    @property
+    def is_sensor(self) -> bool:
+        """Whether this is a sensor."""
+        return isinstance(self.source, SensorSource)
+
     @property
     def projected(self) -> bool:
         """Whether this is Inria's camera, with a separate projection matrix for means."""
@@ -144,7 +195,7 @@ class Camera:
             width=self.width,
             height=self.height,
             scene=scene,
-            model=self.model,
+            model="pinhole" if self.is_sensor else self.model,
             intrinsics=self.intrinsics(pixel_center),
             limits=self.limits(),
             distorted=self.distorted,
@@ -158,6 +209,8 @@ class Camera:
         """Focal lengths and principal point in pixels, the centre of the first pixel at `pixel_center`."""
         if isinstance(self.source, OpenCVSource):
             return self.source.intrinsics
+        if isinstance(self.source, SensorSource):
+            return 1.0, 1.0, 0.0, 0.0
         (tan_x, tan_y), shift = self.source.tan_fov, pixel_center - 0.5
         half_width, half_height = self.width / 2, self.height / 2
         return half_width / tan_x, half_height / tan_y, half_width + shift, half_height + shift
@@ -168,12 +221,20 @@ class Camera:
             tan_x, tan_y = self.source.tan_fov
             wide_x, wide_y = (1 + 2 * _MARGIN) * tan_x, (1 + 2 * _MARGIN) * tan_y
             return -wide_x, wide_x, -wide_y, wide_y
-        if self.model != "pinhole":
+        if self.model != "pinhole" or isinstance(self.source, SensorSource):
             return -math.inf, math.inf, -math.inf, math.inf
         fx, fy, cx, cy = self.source.intrinsics
         margin_x, margin_y = _MARGIN * self.width, _MARGIN * self.height
         min_u, max_u = -(cx + margin_x) / fx, (self.width - cx + margin_x) / fx
         return min_u, max_u, -(cy + margin_y) / fy, (self.height - cy + margin_y) / fy
+
+
+def _pose(
+    prefix: str, rotation: Sequence[Sequence[float]] | Array, translation: Sequence[float] | Array
+) -> tuple[Array, Array]:
+    """A sensor's rotation [3, 3] and translation [3]."""
+    matrix = _array(prefix + "rotation", rotation, (3, 3))
+    return rotation_matrix(prefix + "rotation", matrix), _array(prefix + "translation", translation, (3,))
 
 
 def _array(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Array, shape: tuple[int, ...]) -> Array:

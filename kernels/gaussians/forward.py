@@ -11,20 +11,23 @@ import torch
 
 from lumigrad.kernels import _native
 from lumigrad.kernels.buffers import output_buffer
+from lumigrad.kernels.checks import check, check_tensor
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
 from lumigrad.kernels.gaussians.engine import engine_for
 from lumigrad.kernels.gaussians.inputs import Gaussians, check_background, check_cameras
+from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
 from lumigrad.kernels.gaussians.state import State
 from lumigrad.kernels.gaussians.transforms import Slices, Transform, cut, poses
 from lumigrad.kernels.stages import Stages
 
+ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
 IMAGES = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors")
 PER_GAUSSIAN = ("radii", "means2d", "depths", "conics", "projected_opacities")
 OUTPUTS = (*IMAGES, *PER_GAUSSIAN)
 _INTEGER = ("contributors", "radii")
-_LAST = {"radii": (2,), "means2d": (2,), "conics": (3,)}
+_LAST = {"radii": (2,), "means2d": (2,), "conics": (3,), "normals": (3,)}
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,13 @@ class Forward:
             "color" [C, H, W, D]; "alpha" [C, H, W], 1 - transmittance; "transmittance" [C, H, W], the background's
             weight; "depth" [C, H, W], depths blended like a colour, scene units; "expected_depth" [C, H, W], depth /
             max(alpha, 1e-10); "inverse_depth" [C, H, W], accumulated 1 / depth; "contributors" i32 [C, H, W], Gaussians
-            blended; and per Gaussian, 0 where it was culled: "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels,
-            "depths" [C, N] along the camera's z axis, scene units, "conics" [C, N, 3], the inverse of the blurred
-            covariance (xx, xy, yy), "projected_opacities" [C, N], compensated for the blur if `antialiased`.
+            blended; along rays "hit_distance" [C, H, W], distances from the ray's origin to the largest response,
+            blended, "expected_hit_distance" [C, H, W], the same / max(alpha, 1e-10), and "normals" [C, H, W, 3], the
+            third axes of the Gaussians turned against the ray, blended, world frame; and per Gaussian, 0 where
+            it was culled: "radii" i32 [C, N, 2] pixels, "means2d" [C, N, 2] pixels,
+            "depths" [C, N] along the camera's z axis (of sensors: see `Settings.depth_order`), scene units, "conics"
+            [C, N, 3], the inverse of the blurred covariance (xx, xy, yy), "projected_opacities" [C, N], compensated for
+            the blur if `antialiased`.
         state: For `backward`; None without `retain`.
         times: Time of each kernel stage.
     """
@@ -59,6 +66,7 @@ def forward(
     *,
     background: torch.Tensor | None = None,
     transforms: Sequence[Transform] = (),
+    rays: torch.Tensor | None = None,
     outputs: Sequence[str] = ("color",),
     retain: bool = False,
     into: Mapping[str, torch.Tensor] | None = None,
@@ -72,7 +80,9 @@ def forward(
         settings: How to project and blend.
         background: f32 [D], or per camera [C, D]; None: 0.
         transforms: Rigid motions of disjoint slices of each scene.
-        outputs: Names of the outputs to return, from `OUTPUTS`.
+        rays: f32 [C, H, W, 6]: origins and directions of any length but 0, world frame, in place of those of the
+            pixels, with `Settings.response` "ray"; which Gaussians are visible still follows from the cameras.
+        outputs: Names of the outputs to return, from `OUTPUTS`; with `Settings.response` "ray" also from `ON_RAYS`.
         retain: Keep the state that `backward` needs.
         into: Tensors to write outputs to, by name; the other outputs are allocated.
         before_view: Called before each camera (on CUDA: at least once); an exception that it raises ends the call.
@@ -84,16 +94,19 @@ def forward(
         ArgumentError: An argument is invalid; the message names it.
     """
     check_cameras(gaussians, cameras, settings)
-    unknown = [name for name in outputs if name not in OUTPUTS]
+    allowed = (*OUTPUTS, *ON_RAYS)
+    unknown = [name for name in outputs if name not in allowed]
     if unknown:
-        raise ArgumentError("outputs", f"names of {OUTPUTS}", f"{unknown[0]!r}")
+        raise ArgumentError("outputs", f"names of {allowed}", f"{unknown[0]!r}")
+    _check_rays(gaussians, cameras, settings, rays, outputs)
     backgrounds = check_background(background, gaussians, len(cameras))
     slices = _slices(gaussians, cameras, transforms)
-    native_settings = settings.native(gaussians.degree(settings))
+    native_settings = settings.native(gaussians.degree(settings), cameras[0].width, cameras[0].height)
     views = _views(gaussians, cameras, settings, slices)
     kept_names = _retained(outputs) if retain else ()
     tensors = {name: _allocate(name, gaussians, cameras, into) for name in {*outputs, *kept_names}}
-    arrays = {**gaussians.arrays(), "background": backgrounds, **tensors}
+    given = None if rays is None else rays.detach().contiguous()
+    arrays = {**gaussians.arrays(), "background": backgrounds, "rays": given, **tensors}
     kept, times = engine_for(gaussians.device).forward(views, native_settings, arrays, retain, before_view or _nothing)
     state = None
     if kept is not None:
@@ -104,6 +117,7 @@ def forward(
             slices=slices,
             background=backgrounds,
             background_per_camera=background is not None and background.dim() == 2,
+            rays=given,
             images={name: tensors[name] for name in kept_names},
             views=views,
             native_settings=native_settings,
@@ -114,6 +128,38 @@ def forward(
 
 def _nothing() -> None:
     """The default `before_view`, which does nothing."""
+
+
+def _check_rays(
+    gaussians: Gaussians,
+    cameras: Sequence[Camera],
+    settings: Settings,
+    rays: torch.Tensor | None,
+    outputs: Sequence[str],
+) -> None:
+    """Raises ArgumentError unless what is asked of rays fits."""
+    if settings.response != "ray":
+        for name in ON_RAYS:
+            if name in outputs:
+                raise ArgumentError("outputs", f"{name!r} only with response 'ray'", f"response {settings.response!r}")
+        if rays is not None:
+            raise ArgumentError("rays", "None unless response is 'ray'", f"response {settings.response!r}")
+        return
+    if gaussians.device.type != "cpu":
+        raise ArgumentError("response", "'picture' on CUDA: rays are computed on the CPU so far", "'ray'")
+    if rays is not None:
+        shape = (len(cameras), cameras[0].height, cameras[0].width, 6)
+        check_tensor("rays", rays, shape, gaussians.device, "means")
+        low = float(rays[..., 3:].abs().amax(-1).min())
+        ok = bool(torch.isfinite(rays).all()) and low > 0.0
+        check(ok, "rays", "finite origins, and finite directions other than 0", "others")
+    elif any(_lacks_inverse(camera) for camera in cameras):
+        raise ArgumentError("windshield", "horizontal_inverse and vertical_inverse too, for response 'ray'", "none")
+
+
+def _lacks_inverse(camera: Camera) -> bool:
+    glass = camera.source.windshield if isinstance(camera.source, SensorSource) else None
+    return glass is not None and not (glass.horizontal_inverse and glass.vertical_inverse)
 
 
 def _slices(gaussians: Gaussians, cameras: Sequence[Camera], transforms: Sequence[Transform]) -> Slices:
@@ -127,7 +173,12 @@ def _views(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings, 
     each = len(cameras) // gaussians.scenes
     views = [camera.native(index // each, settings.pixel_center) for index, camera in enumerate(cameras)]
     composed = np.ascontiguousarray(poses(cameras, slices), np.float32)
-    return _native.make_gaussian_views(views, list(slices.begins), composed)
+    sensors = [
+        camera.source.native(camera.width, camera.height)
+        for camera in cameras
+        if isinstance(camera.source, SensorSource)
+    ]
+    return _native.make_gaussian_views(views, list(slices.begins), composed, sensors, slices.flat())
 
 
 def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
@@ -136,6 +187,10 @@ def _retained(outputs: Sequence[str]) -> tuple[str, ...]:
         names.append("depth")
     if "inverse_depth" in outputs:
         names.append("inverse_depth")
+    if "hit_distance" in outputs or "expected_hit_distance" in outputs:
+        names.append("hit_distance")
+    if "normals" in outputs:
+        names.append("normals")
     return tuple(names)
 
 
@@ -145,8 +200,8 @@ def _allocate(
     views = len(cameras)
     shape: tuple[int, ...] = (views, gaussians.count)
     last = _LAST.get(name, ())
-    if name in IMAGES:
+    if name in (*IMAGES, *ON_RAYS):
         shape = (views, cameras[0].height, cameras[0].width)
-        last = (gaussians.channels,) if name == "color" else ()
+        last = (gaussians.channels,) if name == "color" else last
     dtype = torch.int32 if name in _INTEGER else torch.float32
     return output_buffer(name, into, (*shape, *last), dtype, gaussians.device)

@@ -10,6 +10,7 @@ import torch
 from lumigrad.kernels.checks import check_tensor, finite_range
 from lumigrad.kernels.errors import ArgumentError
 from lumigrad.kernels.gaussians.camera import Camera
+from lumigrad.kernels.gaussians.sensor import SensorSource
 from lumigrad.kernels.gaussians.settings import Settings
 
 _COEFFICIENTS = (1, 4, 9, 16, 25)
@@ -190,6 +191,7 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
     if settings.inria and any(camera.model != "pinhole" or camera.distorted for camera in cameras):
         expected = f"pinhole cameras without distortion with semantics '{settings.semantics}'"
         raise ArgumentError("cameras", expected, f"{sorted({camera.model for camera in cameras})}")
+    _check_sensors(gaussians, cameras, settings)
     if gaussians.per_camera:
         colors = gaussians.colors
         assert colors is not None
@@ -197,6 +199,27 @@ def check_cameras(gaussians: Gaussians, cameras: Sequence[Camera], settings: Set
         if colors.shape[-3] != views:
             expected = f"colours for {views} cameras of a scene, shape [.., {views}, {gaussians.count}, D]"
             raise ArgumentError("colors", expected, f"shape {list(colors.shape)}")
+
+
+def _check_sensors(gaussians: Gaussians, cameras: Sequence[Camera], settings: Settings) -> None:
+    sources = [camera.source for camera in cameras if isinstance(camera.source, SensorSource)]
+    if not sources:
+        for name, value in settings.sensor_settings.items():
+            raise ArgumentError(name, "the default unless the cameras are sensors", f"{value}")
+        return
+    if len(sources) < len(cameras):
+        raise ArgumentError("cameras", "either all sensors, or none", f"{len(sources)} of {len(cameras)}")
+    kinds = {type(source.lens).__name__ for source in sources}
+    if len(kinds) > 1:
+        raise ArgumentError("cameras", "sensors with one kind of lens", f"{sorted(kinds)}")
+    if settings.inria:
+        raise ArgumentError("cameras", f"none that are sensors with semantics '{settings.semantics}'", "sensors")
+    for name, expected in (("antialiased", False), ("pixel_center", 0.5)):
+        value = getattr(settings, name)
+        if value != expected:
+            raise ArgumentError(name, f"{expected} with sensors", f"{value}")
+    if gaussians.covariances is not None:
+        raise ArgumentError("covariances", "quats and scales instead, with sensors", "covariances")
 
 
 def check_background(background: torch.Tensor | None, gaussians: Gaussians, views: int) -> torch.Tensor | None:

@@ -40,10 +40,24 @@ def max_radius_squared(distortion: Sequence[float]) -> float:
         distortion: [8] k1 k2 p1 p2 k3 k4 k5 k6.
     """
     k1, k2, _, _, k3, k4, k5, k6 = distortion
-    above, below = Polynomial([1.0, k1, k2, k3]), Polynomial([1.0, k4, k5, k6])
-    s = Polynomial([0.0, 1.0])
-    slope = (above + 2 * s * above.deriv()) * below - 2 * s * above * below.deriv()
+    return first_fold((1.0, k1, k2, k3), (1.0, k4, k5, k6))
+
+
+def first_fold(above: Sequence[float], below: Sequence[float]) -> float:
+    """The smallest s > 0 at which r a(s) / b(s) stops rising with r, the root of s; infinite if it always rises.
+
+    Args:
+        above: Coefficients of a, of ascending powers.
+        below: Coefficients of b.
+    """
+    a, b, s = Polynomial(above), Polynomial(below), Polynomial([0.0, 1.0])
+    slope = (a + 2 * s * a.deriv()) * b - 2 * s * a * b.deriv()
     # The distorted radius is discontinuous at roots of the denominator.
-    roots = np.concatenate([slope.trim(_SMALLEST).roots(), below.trim(_SMALLEST).roots()])
+    return min(smallest_root(slope.coef), smallest_root(b.coef))
+
+
+def smallest_root(coefficients: Sequence[float] | np.ndarray) -> float:
+    """The smallest real root above 0 of a polynomial with these coefficients of ascending powers; infinite without."""
+    roots = Polynomial(coefficients).trim(_SMALLEST).roots()
     real = [float(root.real) for root in roots if abs(root.imag) <= 1e-9 * abs(root) and root.real > 0.0]
     return min(real, default=math.inf)

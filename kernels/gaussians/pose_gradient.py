@@ -54,7 +54,7 @@ def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: 
     d_rotation = np.sum(sums.rotation @ slices.rotations.swapaxes(-1, -2), axis=1)
     d_rotation += np.einsum("vgi,gj->vij", sums.translation, slices.translations)
     d_translation = sums.translation.sum(axis=1)
-    d_eye = np.einsum("gij,vgj->vi", slices.rotations, sums.eye)
+    d_eye = of_eyes(slices, sums)
     if isinstance(cameras[0].source, InriaSource):
         return _inria(d_rotation, d_translation, d_eye, film)
     sources = [camera.source for camera in cameras if isinstance(camera.source, OpenCVSource)]
@@ -69,6 +69,13 @@ def of_cameras(cameras: Sequence[Camera], slices: Slices, sums: PoseSums, film: 
         "camera_intrinsics": film,
         "camera_pose": _pose(rotation, translation, d_rotation, d_translation),
     }
+
+
+def of_eyes(slices: Slices, sums: PoseSums) -> Array:
+    """dL/d eye of the cameras, [V, 3], world frame."""
+    # pose eye = Rg^T (eye - tg).
+    result: Array = np.einsum("gij,vgj->vi", slices.rotations, sums.eye)
+    return result
 
 
 def _inria(d_rotation: Array, d_translation: Array, d_eye: Array, projection: Array) -> dict[str, Array]:
@@ -90,7 +97,8 @@ def _pose(rotation: Array, translation: Array, d_rotation: Array, d_translation:
 
 def of_transforms(cameras: Sequence[Camera], slices: Slices, sums: PoseSums) -> Array:
     """Gradients of the transforms, [T, 4, 4] float64, in the order given: 12 independent entries, the last row 0."""
-    rotation = np.stack([camera.source.rotation for camera in cameras])
+    # Sums of sensors are those of the slices' own poses in the world.
+    rotation = np.stack([np.eye(3) if camera.is_sensor else camera.source.rotation for camera in cameras])
     eye = np.stack([camera.source.eye for camera in cameras])
     from_eye = eye[:, None] - slices.translations
     gradient = np.zeros((slices.count, 4, 4))

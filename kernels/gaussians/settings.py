@@ -9,7 +9,52 @@ from lumigrad.kernels import _native
 from lumigrad.kernels.checks import check, is_number, is_whole
 
 MAX_DEGREE = 4
+DEPTH_ORDERS = ("z", "distance")
+TILE_BOUNDS = ("conservative", "gsplat")
+RESPONSES = ("picture", "ray")
+TILE_SIZES = (4, 8, 16)
+# gsplat's tiles on the film; along rays those of images of at least this many pixels each way, and of others.
+_GSPLAT_TILE, _LARGE_IMAGE, _SMALL_TILE = 16, 1080, 8
 SEMANTICS = ("exact", "gsplat", "inria_depth", "inria_exact")
+
+
+@dataclass(frozen=True)
+class UnscentedTransform:
+    """The sigma points by which sensors project Gaussians.
+
+    Attributes:
+        alpha: Spread of the points: they lie alpha sqrt(3 + kappa) standard deviations from the mean.
+        beta: Added to the centre's weight in the covariance, beside 1 - alpha^2.
+        kappa: See alpha; above -3.
+        margin: A point counts as valid up to this fraction of the image's size outside the image.
+        require_all: Whether Gaussians are culled unless all seven points are valid; else one is enough.
+
+    Raises:
+        ArgumentError: A value is out of range.
+    """
+
+    alpha: float = 0.1
+    beta: float = 2.0
+    kappa: float = 0.0
+    margin: float = 0.1
+    require_all: bool = False
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("alpha", 1e-3, 1e3),
+            ("beta", -1e6, 1e6),
+            ("kappa", -2.999, 1e6),
+            ("margin", 0.0, 1e6),
+        ):
+            value = getattr(self, name)
+            ok = is_number(value) and low <= float(value) <= high
+            check(ok, f"unscented.{name}", f"a value in [{low:g}, {high:g}]", value)
+        check(isinstance(self.require_all, bool), "unscented.require_all", "True or False", self.require_all)
+
+    def native(self) -> _native.GaussianUnscented:
+        """The extension's transform."""
+        numbers = {name: float(getattr(self, name)) for name in ("alpha", "beta", "kappa", "margin")}
+        return _native.make_gaussian_unscented(**numbers, require_all=self.require_all)
 
 
 @dataclass(frozen=True)
@@ -32,6 +77,15 @@ class Settings:
         pixel_center: Coordinate of the centre of pixel (0, 0): 0.5 or 0.
         scale_modifier: Factor of the scales.
         deterministic: Gradients are the same bit for bit in each run, also on CUDA (on the CPU they always are).
+        unscented: For sensors: the sigma points.
+        depth_order: For sensors: Gaussians are sorted, and depths are measured, along "z" or as "distance" from the
+            camera, at the middle of the exposure.
+        tile_bounds: For sensors: which pixels see a Gaussian: "conservative", all in which its alpha reaches
+            `alpha_min`; "gsplat", those of the tiles that gsplat's box around the mean meets, which cuts some of them.
+        tile_size: Of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
+            width or height.
+        response: For sensors: where a Gaussian's alpha comes from: "picture", its ellipse in the image; "ray", its
+            largest response in 3D along the ray of each pixel.
 
     Raises:
         ArgumentError: A value is out of range.
@@ -50,11 +104,22 @@ class Settings:
     pixel_center: float = 0.5
     scale_modifier: float = 1.0
     deterministic: bool = False
+    unscented: UnscentedTransform = UnscentedTransform()
+    depth_order: str = "z"
+    tile_bounds: str = "conservative"
+    tile_size: int | None = None
+    response: str = "picture"
 
     def __post_init__(self) -> None:
         check(self.semantics in SEMANTICS, "semantics", f"one of {SEMANTICS}", self.semantics)
         for name in _NUMBERS:
             check(is_number(getattr(self, name)), name, "a number", getattr(self, name))
+        check(isinstance(self.unscented, UnscentedTransform), "unscented", "an UnscentedTransform", self.unscented)
+        check(self.depth_order in DEPTH_ORDERS, "depth_order", f"one of {DEPTH_ORDERS}", self.depth_order)
+        check(self.tile_bounds in TILE_BOUNDS, "tile_bounds", f"one of {TILE_BOUNDS}", self.tile_bounds)
+        ok = self.tile_size is None or (is_whole(self.tile_size) and self.tile_size in TILE_SIZES)
+        check(ok, "tile_size", f"None or one of {TILE_SIZES}", self.tile_size)
+        check(self.response in RESPONSES, "response", f"one of {RESPONSES}", self.response)
         for name in ("antialiased", "deterministic"):
             check(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         degree = self.sh_degree
@@ -77,14 +142,31 @@ class Settings:
         """Whether images are those of diff-gaussian-rasterization."""
         return self.semantics in ("inria_depth", "inria_exact")
 
-    def native(self, sh_degree: int) -> _native.GaussianSettings:
-        """The extension's settings; `sh_degree` is the degree in use, -1 if colours are given."""
+    @property
+    def sensor_settings(self) -> dict[str, object]:
+        """Those that have an effect with sensors only, and are not the defaults."""
+        names = ("unscented", "depth_order", "tile_bounds", "tile_size", "response")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Settings, name)}
+
+    def _tile(self, width: int, height: int) -> int:
+        if self.tile_size is not None:
+            return self.tile_size
+        return _SMALL_TILE if self.response == "ray" and min(width, height) < _LARGE_IMAGE else _GSPLAT_TILE
+
+    def native(self, sh_degree: int, width: int, height: int) -> _native.GaussianSettings:
+        """The extension's settings for images of a size; `sh_degree` is the one in use, -1 if colours are given."""
         return _native.make_gaussian_settings(
             inria=self.inria,
             fork_gradients=self.semantics == "inria_depth",
             antialiased=self.antialiased,
             sh_degree=sh_degree,
             deterministic=self.deterministic,
+            unscented=self.unscented.native(),
+            distance_order=self.depth_order == "distance",
+            gsplat_bounds=self.tile_bounds == "gsplat",
+            tile_size=self._tile(width, height),
+            rays=self.response == "ray",
+            frozen_projection=self.semantics == "gsplat",
             **{name: float(getattr(self, name)) for name in _NUMBERS},
         )
 

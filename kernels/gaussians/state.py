@@ -26,8 +26,9 @@ class State:
         slices: The slices of the scene, one per transform and between them.
         background: [V, D], or None for 0.
         background_per_camera: Whether the background was given as [V, D], not [D].
-        images: The rendered images that backward needs, by name: "color", "transmittance", and "depth" and
-            "inverse_depth" if they were outputs.
+        rays: [V, H, W, 6] that were given, or None.
+        images: The rendered images that backward needs, by name: "color", "transmittance", and "depth",
+            "inverse_depth", "hit_distance" and "normals" if they were outputs.
         views, native_settings: Arguments of the extension.
         kept: The engine's state.
     """
@@ -38,6 +39,7 @@ class State:
     slices: Slices
     background: torch.Tensor | None
     background_per_camera: bool
+    rays: torch.Tensor | None
     images: Mapping[str, torch.Tensor]
     views: Any
     native_settings: Any
@@ -47,6 +49,5 @@ class State:
     def bytes(self) -> int:
         """Memory in use, the scene included."""
         tensors = [*self.gaussians.tensors().values(), *self.images.values()]
-        if self.background is not None:
-            tensors.append(self.background)
+        tensors += [tensor for tensor in (self.background, self.rays) if tensor is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + self.kept.bytes

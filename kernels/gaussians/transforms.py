@@ -66,6 +66,11 @@ class Slices:
         """G."""
         return len(self.begins) - 1
 
+    def flat(self) -> Array:
+        """[G, 12] rotation, row-major, and translation; float64."""
+        rows = np.concatenate([self.rotations.reshape(-1, 9), self.translations], axis=-1)
+        return np.ascontiguousarray(rows, np.float64)
+
 
 def cut(transforms: Sequence[Transform], count: int) -> Slices:
     """Partitions `count` Gaussians; slices between those of the transforms get the identity.

@@ -195,9 +195,10 @@ def _together(
     spheres, times = inputs["spheres"], Stages()
     assert spheres is not None
     found = {name: _allocate(name, spheres.shape[:3], spheres.device) for name in names}
-    arrays = {**inputs, **found}
+    arrays = {name: tensor for name, tensor in {**inputs, **found}.items() if tensor is not None}
     for part in launches(spheres, world, before_launch):
-        piece = {name: None if tensor is None else tensor[part] for name, tensor in arrays.items()}
+        is_all = part.start == 0 and part.stop >= len(spheres)
+        piece = arrays if is_all else {name: tensor[part] for name, tensor in arrays.items()}
         times.views.append(engine.evaluate(world.placed(engine), settings.native, piece))
     return found, times
 

@@ -10,6 +10,7 @@
 namespace nb = nanobind;
 
 namespace lumigrad {
+void bind_probe(nb::module_& module);
 void bind_spheres(nb::module_& module);
 void bind_gaussians(nb::module_& module);
 void bind_meshes(nb::module_& module);
@@ -41,6 +42,7 @@ NB_MODULE(_native, m) {
   m.def("pool_system_allocations", &lumigrad::pool_system_allocations);
   m.def("pool_bytes", &lumigrad::pool_bytes);
   m.def("pool_trim", &lumigrad::pool_trim);
+  lumigrad::bind_probe(m);
   lumigrad::bind_spheres(m);
   lumigrad::bind_gaussians(m);
   lumigrad::bind_meshes(m);

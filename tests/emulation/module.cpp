@@ -1,6 +1,7 @@
 // The Python module _emulation: the engines for CUDA devices, on the emulation.
 #include <nanobind/nanobind.h>
 
+#include "emulation/approximate.h"
 #include "emulation/runtime.h"
 #include "emulator.h"
 
@@ -20,5 +21,8 @@ NB_MODULE(_emulation, m) {
   lumigrad::bind_cuda_training(m);
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
+  m.def("set_deferred", &lumigrad::emulation::set_deferred);
+  m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
+  m.def("synchronize", [] { cudaDeviceSynchronize(); });
   m.def("fail_allocations", &lumigrad::emulation::fail_allocations);
 }

@@ -1,4 +1,4 @@
-// The runtime's functions: allocation with guards, copies, and events that are clocks.
+// The runtime's functions: allocation with guards, copies, launches and events on streams.
 #include "emulation/runtime.h"
 
 #include <atomic>
@@ -10,14 +10,16 @@
 
 #include "block.h"
 #include "emulator.h"
+#include "streams.h"
 
 struct EmulatedEvent {
-  std::chrono::steady_clock::time_point time;
-  bool recorded = false;
+  // The last one; null if there was none.
+  std::shared_ptr<lumigrad::emulation::Recording> recording;
 };
 
 namespace {
 
+namespace emulation = lumigrad::emulation;
 using lumigrad::emulation::Block;
 
 constexpr std::size_t kAlignment = 256;
@@ -42,14 +44,16 @@ cudaError_t answer(cudaError_t status) {
 
 namespace lumigrad::emulation {
 
-cudaError_t launch_grid(const cudaLaunchConfig_t& config, const std::function<void()>& body) {
+cudaError_t launch_grid(const cudaLaunchConfig_t& config, std::function<void()> body) {
   const dim3 grid = config.gridDim, block = config.blockDim;
   const auto threads = static_cast<unsigned long long>(block.x) * block.y * block.z;
   if (threads == 0 || threads > Block::kMaxThreads || block.z > 64) return answer(cudaErrorInvalidConfiguration);
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return answer(cudaErrorInvalidConfiguration);
   if (grid.x > 0x7FFFFFFF || grid.y > 65535 || grid.z > 65535) return answer(cudaErrorInvalidConfiguration);
   if (config.dynamicSmemBytes > Block::kMaxShared) return answer(cudaErrorInvalidValue);
-  run_grid(grid, block, config.dynamicSmemBytes, body);
+  queue_work(config.stream, [grid, block, shared = config.dynamicSmemBytes, body = std::move(body)] {
+    run_grid(grid, block, shared, body);
+  });
   return cudaSuccess;
 }
 
@@ -117,12 +121,21 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  emulation::run_all_streams();
+  return cudaSuccess;
+}
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  emulation::run_stream(stream);
+  return cudaSuccess;
+}
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
-  return answer(event == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (event == nullptr) return answer(cudaErrorInvalidResourceHandle);
+  // An event that was never recorded is not waited for.
+  if (event->recording) emulation::queue_wait(stream, event->recording);
+  return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** block, std::size_t bytes) {
@@ -145,6 +158,8 @@ cudaError_t cudaMalloc(void** block, std::size_t bytes) {
 
 cudaError_t cudaFree(void* block) {
   if (block == nullptr) return cudaSuccess;
+  // As on a device, which waits for all of its work first.
+  emulation::run_all_streams();
   Header* header = static_cast<Header*>(block) - 1;
   const auto* guard = static_cast<unsigned char*>(block) + header->bytes;
   for (std::size_t i = 0; i < kGuardBytes; ++i) {
@@ -156,12 +171,17 @@ cudaError_t cudaFree(void* block) {
 }
 
 cudaError_t cudaMallocHost(void** block, std::size_t bytes) {
-  *block = std::malloc(bytes);
-  return answer(*block == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+  void* memory = ::operator new(sizeof(Header) + bytes, std::align_val_t{kAlignment}, std::nothrow);
+  if (memory == nullptr) return answer(cudaErrorMemoryAllocation);
+  *block = new (memory) Header{bytes} + 1;
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* block) {
-  std::free(block);
+  if (block == nullptr) return cudaSuccess;
+  Header* header = static_cast<Header*>(block) - 1;
+  emulation::check_unused(block, header->bytes);
+  ::operator delete(header, std::align_val_t{kAlignment});
   return cudaSuccess;
 }
 
@@ -171,13 +191,13 @@ cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  std::memcpy(to, from, bytes);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  emulation::queue_copy(stream, to, from, bytes, kind);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void* block, int value, std::size_t bytes, cudaStream_t) {
-  std::memset(block, value, bytes);
+cudaError_t cudaMemsetAsync(void* block, int value, std::size_t bytes, cudaStream_t stream) {
+  emulation::queue_work(stream, [=] { std::memset(block, value, bytes); });
   return cudaSuccess;
 }
 
@@ -193,16 +213,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->time = std::chrono::steady_clock::now();
-  event->recorded = true;
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->recording = emulation::queue_recording(stream);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return answer(event->recording && !event->recording->done ? cudaErrorNotReady : cudaSuccess);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->recording) emulation::run_until(*event->recording);
+  return cudaSuccess;
+}
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  if (!start->recorded || !end->recorded) return answer(cudaErrorInvalidResourceHandle);
-  *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
+  if (!start->recording || !end->recording) return answer(cudaErrorInvalidResourceHandle);
+  if (!start->recording->done || !end->recording->done) return answer(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(end->recording->time - start->recording->time).count();
   return cudaSuccess;
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from support.backends import cuda_devices
+from support.backends import cuda_devices, emulation
 from support.backends.cuda_devices import CudaDevice
+from support.backends.deferral import deferred
 from support.backends.density_machines import MACHINES
+
+# Orders of threads in `make test-all`.
+THREAD_SEEDS = 16
 
 
 @pytest.fixture
@@ -17,8 +22,30 @@ def emulated_cuda() -> Iterator[CudaDevice]:
     """The emulated device, put back in order afterwards."""
     cuda = cuda_devices.emulated()
     yield cuda
-    cuda.native.set_seed(0)
     cuda.native.fail_allocations(0)
+
+
+@pytest.fixture(autouse=True)
+def _as_on_hardware(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The emulated device works as late and computes as roughly as a GPU may; with `--whole` also in another order."""
+    if "emulation" not in request.node.name and "emulated_cuda" not in request.fixturenames:
+        yield
+        return
+    native = emulation.load("_emulation")
+    native.set_error_seed(1)
+    if request.config.getoption("whole"):
+        native.set_seed(1 + zlib.crc32(request.node.nodeid.encode()) % THREAD_SEEDS)
+    with deferred(native):
+        yield
+    native.set_seed(0)
+    native.set_error_seed(0)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`thread_seed` is an order of threads; with `--whole` there are more of them."""
+    if "thread_seed" in metafunc.fixturenames:
+        whole = metafunc.config.getoption("whole")
+        metafunc.parametrize("thread_seed", range(1, 1 + THREAD_SEEDS) if whole else (1, 7))
 
 
 @pytest.fixture(params=["emulation", pytest.param("gpu", marks=pytest.mark.gpu)])

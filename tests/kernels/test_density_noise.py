@@ -38,7 +38,7 @@ def test_means_move_by_the_formula(density_device: torch.device, count: int) -> 
     expected = density_reference.noisy_means(tensors, torch.from_numpy(normals), 80.0)
     # Besides what the means themselves are rounded to.
     offset = (expected - tensors["means"]).abs()
-    assert ((noisy(cloud).double() - expected).abs() <= 5e-6 * offset + 3e-7 * tensors["means"].abs() + 1e-9).all()
+    assert ((noisy(cloud).double() - expected).abs() <= 6e-6 * offset + 3e-7 * tensors["means"].abs() + 1e-9).all()
 
 
 def test_only_means_change(density_device: torch.device) -> None:

@@ -2,44 +2,102 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 
 from lumigrad.kernels import _native, device
 
 
+@dataclass
+class Gpu:
+    name: str
+    capability: tuple[int, int]
+
+
+@dataclass
+class Probe:
+    """What the native module says of a machine; a test changes it."""
+
+    driver: int = 13000
+    runtime: int = 13000
+    error: str = ""
+    gpus: list[Gpu] = field(default_factory=list)
+
+
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The compute capabilities of the GPUs that torch sees; a test fills it."""
-    found: list[tuple[int, int]] = []
+def machine(monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """A machine with a driver, without GPUs, whose torch sees as many as there are."""
+    probe = Probe()
     monkeypatch.setattr(_native, "CUDA_BUILT", True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(found))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: found[index])
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    return found
+    monkeypatch.setattr(_native, "CUDA_ARCHITECTURES", "80,90-real")
+    monkeypatch.setattr(_native, "cuda_probe", lambda: probe)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(probe.gpus))
+    return probe
 
 
-def test_auto_takes_a_gpu_that_has_code(gpus: list[tuple[int, int]]) -> None:
+def test_auto_takes_a_gpu_that_has_code(machine: Probe) -> None:
     assert device.resolve("auto") == torch.device("cpu")
-    gpus[:] = [(8, 9), (7, 5)]
+    machine.gpus[:] = [Gpu("L4", (8, 9)), Gpu("T4", (7, 5))]
     assert device.resolve("auto") == torch.device("cuda", 0)
     assert device.cuda_lack() == ""
-    gpus[:] = [(7, 5), (9, 0)]
+    machine.gpus[:] = [Gpu("T4", (7, 5)), Gpu("H100", (9, 0))]
     assert device.resolve("auto") == torch.device("cpu")
-    assert device.cuda_lack() == "GPU 0 has compute capability 7.5, and the kernels need 8.0 or more"
+    assert device.cuda_lack() == "T4 has compute capability 7.5; the kernels are compiled for 80,90-real"
     assert device.resolve("cuda:1") == torch.device("cuda", 1)
 
 
-def test_a_gpu_that_is_asked_for_by_name_must_be_usable(
-    gpus: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("architectures", "runs", "runs_not"),
+    [
+        ("80,90", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)], [(7, 5)]),
+        ("80-real,90-real", [(8, 0), (8, 6), (9, 0)], [(7, 5), (10, 0), (12, 0)]),
+        ("86-real,120", [(8, 6), (8, 9), (12, 0), (12, 1)], [(8, 0), (9, 0), (10, 0)]),
+        ("75-virtual", [(7, 5), (9, 0)], [(7, 0)]),
+    ],
+)
+def test_binary_code_runs_on_its_major_version_and_ptx_on_all_newer(
+    machine: Probe,
+    monkeypatch: pytest.MonkeyPatch,
+    architectures: str,
+    runs: list[tuple[int, int]],
+    runs_not: list[tuple[int, int]],
 ) -> None:
-    with pytest.raises(ValueError, match=r"device 'cuda:0': torch finds no CUDA device .*; use 'cpu'"):
+    monkeypatch.setattr(_native, "CUDA_ARCHITECTURES", architectures)
+    for capability in runs + runs_not:
+        machine.gpus[:] = [Gpu("GPU", capability)]
+        assert (device.cuda_lack() == "") == (capability in runs), capability
+
+
+def test_the_first_thing_that_is_missing_is_named(machine: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.gpus[:] = [Gpu("H100", (9, 0))]
+    assert device.cuda_lack(2) == "there are 1 CUDA devices"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert device.cuda_lack() == f"torch {torch.__version__} does not find H100; install a torch for CUDA 13"
+    machine.error = "unknown error (cudaErrorUnknown)"
+    assert device.cuda_lack() == "CUDA cannot list the GPUs: unknown error (cudaErrorUnknown)"
+    machine.driver = 12040
+    expected = "the NVIDIA driver supports CUDA 12.4, and the kernels need CUDA 13.0; update the driver"
+    assert device.cuda_lack() == expected
+    machine.driver = 0
+    assert "there is no NVIDIA driver here; install one for CUDA 13.0" in device.cuda_lack()
+    monkeypatch.setattr(_native, "CUDA_BUILT", False)
+    assert "no CUDA kernels" in device.cuda_lack()
+
+
+def test_a_gpu_that_is_asked_for_by_name_must_be_usable(machine: Probe) -> None:
+    with pytest.raises(ValueError, match=r"device 'cuda:0': there are 0 CUDA devices; use 'cpu'"):
         device.resolve("cuda:0")
-    gpus[:] = [(7, 5)]
+    machine.gpus[:] = [Gpu("T4", (7, 5))]
     for name, why in {"cuda": "compute capability 7.5", "cuda:1": "there are 1 CUDA devices"}.items():
         with pytest.raises(ValueError, match=f"device '{name}': .*{why}.*; use 'cpu'"):
             device.resolve(name)
-    monkeypatch.setattr(_native, "CUDA_BUILT", False)
-    with pytest.raises(ValueError, match="no CUDA kernels"):
-        device.resolve("cuda")
+
+
+def test_the_probe_tells_what_is_here() -> None:
+    probe = _native.cuda_probe()
+    assert (probe.runtime > 0) == _native.CUDA_BUILT == bool(_native.CUDA_ARCHITECTURES)
+    if _native.CUDA_BUILT:
+        assert (probe.driver == 0) == device.cuda_lack().startswith("there is no NVIDIA driver")
+        assert probe.error or probe.gpus

@@ -17,6 +17,8 @@ def checks() -> Iterator[ModuleType]:
     yield module
     module.set_seed(0)
     module.set_workers(1 << 20)
+    module.set_deferred(False)
+    module.set_error_seed(0)
 
 
 @pytest.fixture(params=[0, 1, 2, 12345])
@@ -108,6 +110,62 @@ def test_a_missing_barrier_shows(checks: ModuleType) -> None:
 def test_undefined_behaviour_is_an_error(checks: ModuleType, kernel: str, arguments: int, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         getattr(checks, kernel)(*[np.zeros(THREADS, np.int32)] * arguments)
+
+
+@pytest.mark.parametrize(
+    ("program", "value", "found"),
+    [
+        ("copy_twice_from_one_place", 12, 22),
+        ("read_count", 7, -1),
+        ("read_from_other_stream", 3, 0),
+        ("give_back_to_other_stream", 4, 9),
+        ("pass_local_array", 10, -4),
+    ],
+)
+def test_deferred_work_shows_what_does_not_wait(checks: ModuleType, program: str, value: int, found: int) -> None:
+    run = getattr(checks, program)
+    # At once, the faulty program gives the same as the right one.
+    assert (run(True), run(False)) == (value, value)
+    checks.set_deferred(True)
+    assert (run(True), run(False)) == (value, found)
+
+
+def test_host_memory_may_not_be_freed_during_a_copy(checks: ModuleType) -> None:
+    checks.set_deferred(True)
+    assert checks.free_during_copy(True) == 5
+    with pytest.raises(RuntimeError, match="host memory was freed before a copy that uses it was done"):
+        checks.free_during_copy(False)
+
+
+def test_a_kernel_that_fails_is_reported_by_whoever_waits_for_it(checks: ModuleType) -> None:
+    checks.set_deferred(True)
+    checks.missed_barrier()
+    with pytest.raises(RuntimeError, match="threads 40-127 have returned"):
+        checks.set_deferred(False)
+
+
+def test_approximate_instructions_are_off_by_two_units_at_most(checks: ModuleType) -> None:
+    values = np.linspace(0.1, 3, THREADS).astype(np.float32)
+    exact, rough, other = np.zeros((3, 3, THREADS), np.float32)
+    checks.approximate(values, exact)
+    for seed, out in ((1, rough), (2, other)):
+        checks.set_error_seed(seed)
+        checks.approximate(values, out)
+    for result in (rough, other):
+        units = result.view(np.int32) - exact.view(np.int32)
+        assert all(set(row.tolist()) == {-2, -1, 0, 1, 2} for row in units)
+    assert not np.array_equal(rough, other)
+
+
+def test_denormal_numbers_are_flushed(checks: ModuleType) -> None:
+    values = np.full(2, 1e38, np.float32)
+    values[1] = 5e-39
+    exact, rough = np.zeros((2, 3, 2), np.float32)
+    checks.approximate(values, exact)
+    checks.set_error_seed(1)
+    checks.approximate(values, rough)
+    assert exact[0, 0] > 0 and rough[0, 0] == 0
+    assert np.isfinite(exact[0, 1]) and np.isinf(rough[0, 1])
 
 
 @pytest.mark.parametrize("index", [8, -1])

@@ -50,7 +50,8 @@ def test_same_call_twice_gives_the_same_bits(gaussian_engine: Engine) -> None:
     if gaussian_engine.repeatable:
         assert_same_gradients(first, second)
     for name, gradient in first.gradients.items():
-        assert_relative(name, second.gradients[name], gradient, 1e-5)
+        # In other orders sums of rotations differ by 1.1e-5 of the norm.
+        assert_relative(name, second.gradients[name], gradient, 3e-5)
 
 
 def test_gradients_have_the_same_bits_where_that_is_asked_for(gaussian_engine: Engine) -> None:

@@ -5,7 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -56,23 +58,82 @@ View make_view(int width, int height, int scene, const std::string& model, const
   return v;
 }
 
-using PoseArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+template <class Enum>
+Enum named(const std::string& name, const char* what, std::initializer_list<const char*> names) {
+  int index = 0;
+  for (const char* candidate : names) {
+    if (name == candidate) return static_cast<Enum>(index);
+    ++index;
+  }
+  throw std::invalid_argument(std::string(what) + " '" + name + "' is unknown");
+}
 
-Views make_views(const std::vector<View>& views, const std::vector<int32_t>& slice_begins, const PoseArray& poses) {
+template <std::size_t kCount>
+void copy(double (&to)[kCount], const std::array<double, kCount>& from) {
+  std::copy(from.begin(), from.end(), to);
+}
+
+Sensor make_sensor(const std::string& lens, const std::string& shutter, bool continuous, bool monotone,
+                   bool inverse_reference, bool windshield, const std::vector<double>& parameters,
+                   const std::vector<double>& inverse_windshield, double limit, double distance_limit, double guess,
+                   const std::array<double, 9>& rotation, const std::array<double, 3>& translation,
+                   const std::array<double, 3>& axis, double angle, const std::array<double, 3>& motion) {
+  Sensor s{};
+  s.lens = named<SensorLens>(lens, "lens", {"pinhole", "opencv", "orthographic", "fisheye", "ftheta"});
+  s.shutter = named<Shutter>(shutter, "shutter",
+                             {"global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left"});
+  s.continuous = continuous;
+  s.monotone = monotone;
+  s.inverse_reference = inverse_reference;
+  s.windshield = windshield;
+  if (parameters.size() != lens_parameter::kCount) throw std::invalid_argument("the lens has another size");
+  std::copy(parameters.begin(), parameters.end(), s.parameters);
+  if (inverse_windshield.size() != 2 * lens_parameter::kWindshield) {
+    throw std::invalid_argument("the inverse windshield has another size");
+  }
+  std::copy(inverse_windshield.begin(), inverse_windshield.end(), s.inverse_windshield);
+  s.limit = limit;
+  s.distance_limit = distance_limit;
+  s.guess = guess;
+  copy(s.rotation, rotation);
+  copy(s.translation, translation);
+  copy(s.axis, axis);
+  s.angle = angle;
+  copy(s.motion, motion);
+  return s;
+}
+
+Unscented make_unscented(double alpha, double beta, double kappa, double margin, bool require_all) {
+  const double spread = alpha * alpha * (3.0 + kappa), first = 1.0 - 3.0 / spread;
+  return {spread, 0.5 / spread, first, first + 1.0 - alpha * alpha + beta, margin, require_all};
+}
+
+using PoseArray = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using SlicePoseArray = nb::ndarray<const double, nb::shape<-1, 12>, nb::c_contig, nb::device::cpu>;
+
+Views make_views(const std::vector<View>& views, const std::vector<int32_t>& slice_begins, const PoseArray& poses,
+                 const std::vector<Sensor>& sensors, const SlicePoseArray& slice_poses) {
   static_assert(sizeof(Pose) == kPoseFloats * sizeof(float));
   const std::size_t slices = slice_begins.size() - 1;
   if (slice_begins.empty() || poses.shape(0) != views.size() || poses.shape(1) != slices ||
       poses.shape(2) != kPoseFloats) {
     throw std::invalid_argument("poses must be [views, slices, 15], and slice_begins [slices + 1]");
   }
-  Views result{views, slice_begins, std::vector<Pose>(views.size() * slices)};
+  if ((!sensors.empty() && sensors.size() != views.size()) || slice_poses.shape(0) != slices) {
+    throw std::invalid_argument("sensors must be [views] or none, and slice_poses [slices, 12]");
+  }
+  static_assert(sizeof(SlicePose) == 12 * sizeof(double));
+  Views result{views, slice_begins, std::vector<Pose>(views.size() * slices), sensors, std::vector<SlicePose>(slices)};
   std::memcpy(static_cast<void*>(result.poses.data()), poses.data(), poses.nbytes());
+  std::memcpy(static_cast<void*>(result.slice_poses.data()), slice_poses.data(), slice_poses.nbytes());
   return result;
 }
 
 Settings make_settings(bool inria, bool fork_gradients, bool antialiased, int sh_degree, bool deterministic,
                        double alpha_min, double alpha_max, double transmittance_min, double eps2d, double near,
-                       double far, double radius_clip, double pixel_center, double scale_modifier) {
+                       double far, double radius_clip, double pixel_center, double scale_modifier,
+                       const Unscented& unscented, bool distance_order, bool gsplat_bounds, int tile_size,
+                       bool frozen_projection, bool rays) {
   Settings s{};
   s.inria = inria;
   s.fork_gradients = fork_gradients;
@@ -88,6 +149,13 @@ Settings make_settings(bool inria, bool fork_gradients, bool antialiased, int sh
   s.radius_clip = static_cast<float>(radius_clip);
   s.pixel_center = static_cast<float>(pixel_center);
   s.scale_modifier = static_cast<float>(scale_modifier);
+  s.rectangles = inria || gsplat_bounds;
+  s.unscented = unscented;
+  s.distance_order = distance_order;
+  s.gsplat_bounds = gsplat_bounds;
+  s.tile_size = tile_size;
+  s.frozen_projection = frozen_projection;
+  s.rays = rays;
   return s;
 }
 
@@ -126,10 +194,20 @@ void bind_settings(nb::module_& m) {
   m.attr("GAUSSIAN_POSE_FLOATS") = kPoseFloats;
   m.def("make_gaussian_view", &make_view, nb::kw_only(), "width"_a, "height"_a, "scene"_a, "model"_a, "intrinsics"_a,
         "limits"_a, "distorted"_a, "distortion"_a, "max_radius_squared"_a, "projected"_a, "projection"_a);
-  m.def("make_gaussian_views", &make_views, "views"_a, "slice_begins"_a, "poses"_a);
+  nb::class_<Sensor>(m, "GaussianSensor");
+  nb::class_<Unscented>(m, "GaussianUnscented");
+  m.attr("GAUSSIAN_SENSOR_SUMS") = kSensorSums;
+  m.attr("GAUSSIAN_INVERSE_WINDSHIELD") = 2 * lens_parameter::kWindshield;
+  m.def("make_gaussian_sensor", &make_sensor, nb::kw_only(), "lens"_a, "shutter"_a, "continuous"_a, "monotone"_a,
+        "inverse_reference"_a, "windshield"_a, "parameters"_a, "inverse_windshield"_a, "limit"_a, "distance_limit"_a,
+        "guess"_a, "rotation"_a, "translation"_a, "axis"_a, "angle"_a, "motion"_a);
+  m.def("make_gaussian_unscented", &make_unscented, nb::kw_only(), "alpha"_a, "beta"_a, "kappa"_a, "margin"_a,
+        "require_all"_a);
+  m.def("make_gaussian_views", &make_views, "views"_a, "slice_begins"_a, "poses"_a, "sensors"_a, "slice_poses"_a);
   m.def("make_gaussian_settings", &make_settings, nb::kw_only(), "inria"_a, "fork_gradients"_a, "antialiased"_a,
         "sh_degree"_a, "deterministic"_a, "alpha_min"_a, "alpha_max"_a, "transmittance_min"_a, "eps2d"_a, "near"_a,
-        "far"_a, "radius_clip"_a, "pixel_center"_a, "scale_modifier"_a);
+        "far"_a, "radius_clip"_a, "pixel_center"_a, "scale_modifier"_a, "unscented"_a, "distance_order"_a,
+        "gsplat_bounds"_a, "tile_size"_a, "frozen_projection"_a, "rays"_a);
 }
 
 }  // namespace

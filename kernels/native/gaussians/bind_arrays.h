@@ -19,6 +19,8 @@ struct Views {
   std::vector<View> views;
   std::vector<int32_t> slice_begins;
   std::vector<Pose> poses;
+  std::vector<Sensor> sensors;  // Of all views, or none.
+  std::vector<SlicePose> slice_poses;
 
   int count() const { return static_cast<int>(views.size()); }
 };
@@ -54,6 +56,9 @@ inline Scene make_scene(const Views& views, const nanobind::kwargs& arrays) {
   s.slices = static_cast<int32_t>(views.slice_begins.size()) - 1;
   s.slice_begins = views.slice_begins.data();
   s.poses = views.poses.data();
+  s.sensors = views.sensors.empty() ? nullptr : views.sensors.data();
+  s.slice_poses = views.slice_poses.data();
+  s.rays = find<float>(arrays, "rays");
   return s;
 }
 
@@ -65,6 +70,9 @@ inline Outputs make_outputs(const nanobind::kwargs& arrays) {
   o.depth = find<float>(arrays, "depth");
   o.expected_depth = find<float>(arrays, "expected_depth");
   o.inverse_depth = find<float>(arrays, "inverse_depth");
+  o.hit_distance = find<float>(arrays, "hit_distance");
+  o.expected_hit_distance = find<float>(arrays, "expected_hit_distance");
+  o.normals = find<float>(arrays, "normals");
   o.contributors = find<int32_t>(arrays, "contributors");
   o.radii = find<int32_t>(arrays, "radii");
   o.means2d = find<float>(arrays, "means2d");
@@ -80,12 +88,17 @@ inline Upstream make_upstream(const nanobind::kwargs& arrays) {
   u.transmittance = find<float>(arrays, "transmittance");
   u.depth = find<float>(arrays, "depth");
   u.inverse_depth = find<float>(arrays, "inverse_depth");
+  u.hit_distance = find<float>(arrays, "hit_distance");
+  u.normals = find<float>(arrays, "normals");
   u.d_color = find<float>(arrays, "d_color");
   u.d_alpha = find<float>(arrays, "d_alpha");
   u.d_transmittance = find<float>(arrays, "d_transmittance");
   u.d_depth = find<float>(arrays, "d_depth");
   u.d_expected_depth = find<float>(arrays, "d_expected_depth");
   u.d_inverse_depth = find<float>(arrays, "d_inverse_depth");
+  u.d_hit_distance = find<float>(arrays, "d_hit_distance");
+  u.d_expected_hit_distance = find<float>(arrays, "d_expected_hit_distance");
+  u.d_normals = find<float>(arrays, "d_normals");
   u.d_means2d = find<float>(arrays, "d_means2d");
   return u;
 }
@@ -106,6 +119,9 @@ inline Gradients make_gradients(const nanobind::kwargs& arrays) {
   g.poses = find<double>(arrays, "to_poses");
   g.intrinsics = find<double>(arrays, "to_intrinsics");
   g.projection = find<double>(arrays, "to_projection");
+  g.sensors = find<double>(arrays, "to_sensors");
+  g.inverse_windshield = find<double>(arrays, "to_inverse_windshield");
+  g.rays = find<float>(arrays, "to_rays");
   return g;
 }
 

@@ -76,7 +76,7 @@ void bind_cuda_gaussians(nb::module_& m) {
           },
           "device"_a)
       .def(
-          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pairs.set_limit(limit); }, "limit"_a,
+          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pair_limit = limit; }, "limit"_a,
           "More (tile, Gaussian) pairs than this are not listed; drawing is much slower then, but needs less memory.");
   nb::class_<CudaKept>(m, "GaussianCudaPass").def(nb::init<>()).def_prop_ro("bytes", [](const CudaKept& k) {
     return k.pass.bytes();

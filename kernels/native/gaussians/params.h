@@ -38,6 +38,72 @@ struct View {
   float projection[12];
 };
 
+// Sensors: views of real cameras, whose lenses and shutters are exact and in doubles (sensors spec sections 1, 4, 5).
+enum class SensorLens : int32_t { pinhole, opencv, orthographic, fisheye, ftheta };
+enum class Shutter : int32_t { global, top_to_bottom, left_to_right, bottom_to_top, right_to_left };
+
+inline constexpr int kWindshieldOrder = 5;
+
+// Indices of a lens's parameters, and of their gradients. A lens has only some of them; the others are 0.
+namespace lens_parameter {
+inline constexpr int kWindshield = (kWindshieldOrder + 1) * (kWindshieldOrder + 2) / 2;
+enum Index {
+  kFx,
+  kFy,
+  kCx,
+  kCy,
+  kRadial,  // k1 to k6, or a fisheye's k1 to k4
+  kTangential = kRadial + 6,
+  kThinPrism = kTangential + 2,
+  kAngleToDistance = kThinPrism + 4,
+  kDistanceToAngle = kAngleToDistance + 6,
+  kLinear = kDistanceToAngle + 6,  // c, d, e
+  kHorizontal = kLinear + 3,
+  kVertical = kHorizontal + kWindshield,
+  kCount = kVertical + kWindshield
+};
+}  // namespace lens_parameter
+
+// From the world to the camera: at the start of the exposure p = rotation * x + translation; at a time t it is turned
+// further by t * angle about `axis`, and translated by t * motion.
+struct Sensor {
+  SensorLens lens;
+  Shutter shutter;
+  int32_t continuous;         // The time is a smooth function of the pixel, not of its row or column.
+  int32_t monotone;           // Valid where the radial map rises, not by gsplat's limits.
+  int32_t inverse_reference;  // f-theta: distances follow from the polynomial of the angle by its inverse.
+  int32_t windshield;         // Whether there is one.
+  double parameters[lens_parameter::kCount];
+  double inverse_windshield[2 * lens_parameter::kWindshield];  // From behind it to the front; needed for rays.
+  double limit;           // The largest angle from the axis, or radius of (X/Z, Y/Z), that the lens shows.
+  double distance_limit;  // f-theta: up to which distance_to_angle rises.
+  double guess;           // Fisheye in gsplat's domain: the angle over the distance, from which its inverse starts.
+  double rotation[9], translation[3];
+  double axis[3], angle, motion[3];
+};
+
+// From a slice's frame to the world.
+struct SlicePose {
+  double rotation[9], translation[3];
+};
+
+// The sums over the Gaussians of a sensor's view, for its gradients: the lens's parameters; then, in the camera's frame
+// at the start, of turns about the camera as if the pose at each point's own time were turned, these carried to the end
+// of the exposure (without the turn until then), translations, and these times the point's time.
+inline constexpr int kMotionSums = 12;
+inline constexpr int kSensorSums = lens_parameter::kCount + kMotionSums;
+// With rays also those of the inverse windshield.
+inline constexpr int kRaySums = kSensorSums + 2 * lens_parameter::kWindshield;
+
+// The seven sigma points of a sensor's view.
+struct Unscented {
+  double spread;              // Of the points, in squared standard deviations.
+  double weight, first_mean;  // Of the six points around the first, and of the first in the mean
+  double first_covariance;    // and in the covariance.
+  double margin;              // By which a point may lie outside the image, relative to its size.
+  int32_t require_all;        // Whether all points must be valid.
+};
+
 struct Settings {
   int32_t inria;           // Inria's image formation instead of gsplat's (spec section 0).
   int32_t fork_gradients;  // The depth fork's own gradients (spec section 6); with `inria`.
@@ -51,6 +117,14 @@ struct Settings {
   float radius_clip;   // Pixels.
   float pixel_center;  // 0.5 or 0: where the centre of pixel (0, 0) is.
   float scale_modifier;
+  int32_t rectangles;  // Pixels outside a Gaussian's rectangle do not see it.
+  // Of sensors.
+  Unscented unscented;
+  int32_t distance_order;     // Depth is the distance instead of z.
+  int32_t gsplat_bounds;      // Rectangles are gsplat's, of whole tiles.
+  int32_t tile_size;          // Of these, pixels.
+  int32_t rays;               // Gaussians respond along the rays of pixels in 3D, instead of on the film.
+  int32_t frozen_projection;  // gsplat's gradients: none through the projection.
 };
 
 struct Scene {
@@ -71,16 +145,23 @@ struct Scene {
   int32_t slices;
   const int32_t* slice_begins;  // [slices + 1]
   const Pose* poses;            // [V, slices]
+  // Host memory also on CUDA; null unless the views are sensors.
+  const Sensor* sensors;         // [V]
+  const SlicePose* slice_poses;  // [slices]
+  const float* rays;  // [V, H, W, 6] origins and directions in the world, instead of the pixels' own; or null
 };
 
 // [V, H, W, ...] unless stated otherwise. Entries of culled Gaussians are 0.
 struct Outputs {
-  float* color;                // [D]
-  float* alpha;                //
-  float* transmittance;        //
-  float* depth;                // Accumulated.
-  float* expected_depth;       //
-  float* inverse_depth;        // Accumulated 1 / Z.
+  float* color;           // [D]
+  float* alpha;           //
+  float* transmittance;   //
+  float* depth;           // Accumulated.
+  float* expected_depth;  //
+  float* inverse_depth;   // Accumulated 1 / Z.
+  float* hit_distance;    // With rays: accumulated distances to the largest response.
+  float* expected_hit_distance;
+  float* normals;              // [3] With rays: accumulated, in the world.
   int32_t* contributors;       //
   int32_t* radii;              // [V, N, 2] pixels
   float* means2d;              // [V, N, 2] pixels
@@ -95,12 +176,17 @@ struct Upstream {
   const float* transmittance;  // [V, H, W] rendered
   const float* depth;          // Rendered, with d_depth or d_expected_depth.
   const float* inverse_depth;  // Rendered, with d_inverse_depth.
+  const float* hit_distance;   // Rendered, with its gradient or that of the expected one.
+  const float* normals;        // Rendered, with d_normals.
   const float* d_color;
   const float* d_alpha;
   const float* d_transmittance;
   const float* d_depth;
   const float* d_expected_depth;
   const float* d_inverse_depth;
+  const float* d_hit_distance;
+  const float* d_expected_hit_distance;
+  const float* d_normals;
   const float* d_means2d;  // [V, N, 2] added to the gradients from the images
 };
 
@@ -120,18 +206,27 @@ struct Gradients {
   double* poses;       // [V, slices, 15]: rotation, translation, eye, each as if the others were fixed
   double* intrinsics;  // [V, 4]: fx, fy, cx, cy
   double* projection;  // [V, 12]
+  double* sensors;     // [V, kSensorSums]
+  double* inverse_windshield;  // [V, 2 kWindshield]
+  float* rays;                 // [V, H, W, 6]
 };
 
 // What a pixel blends: the channels, then depth and inverse depth where they are asked for.
 struct Features {
   int colors = 0;
   bool depth = false, inverse_depth = false;
+  // With rays: what follows from the ray and the Gaussian. Features are then apart from the records.
+  bool rays = false, hit_distance = false, normals = false;
   constexpr int total() const { return colors + depth + inverse_depth; }
 };
 
-inline Features features_of(const Scene& scene, const Outputs& outputs) {
-  return {outputs.color != nullptr ? scene.channels : 0, outputs.depth != nullptr || outputs.expected_depth != nullptr,
-          outputs.inverse_depth != nullptr};
+inline Features features_of(const Settings& settings, const Scene& scene, const Outputs& outputs) {
+  return {outputs.color != nullptr ? scene.channels : 0,
+          outputs.depth != nullptr || outputs.expected_depth != nullptr,
+          outputs.inverse_depth != nullptr,
+          settings.rays != 0,
+          outputs.hit_distance != nullptr || outputs.expected_hit_distance != nullptr,
+          outputs.normals != nullptr};
 }
 
 }  // namespace lumigrad::gaussians

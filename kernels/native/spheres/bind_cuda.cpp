@@ -121,7 +121,7 @@ void bind_cuda_spheres(nb::module_& m) {
           },
           "device"_a)
       .def(
-          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pairs.set_limit(limit); }, "limit"_a,
+          "set_pair_limit", [](CudaSession& s, std::size_t limit) { s.workspace.pair_limit = limit; }, "limit"_a,
           "More (tile, sphere) pairs than this are not listed; drawing is slower then, but needs less memory.");
   nb::class_<CudaStages>(m, "SphereCudaStages")
       .def(

@@ -25,4 +25,14 @@ void undefined(float* out, bool write);
 void large_frame(int* out);
 void shape(unsigned grid, unsigned block, std::size_t shared);
 
+// checks/streams.cu: what is written or counted, rightly or with a fault.
+int copy_twice_from_one_place(bool right);
+int read_count(bool right);
+int free_during_copy(bool right);
+int read_from_other_stream(bool right);
+int give_back_to_other_stream(bool right);
+int pass_local_array(bool right);
+// Inverse, inverse square root and 2^-x of `count` values, at most 128, one after the other.
+void approximate(const float* values, int count, float* out);
+
 }  // namespace lumigrad::checks

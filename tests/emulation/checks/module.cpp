@@ -11,6 +11,7 @@
 #include "common/cuda/memory.h"
 #include "common/cuda/sort.h"
 #include "common/cuda/timer.h"
+#include "emulation/approximate.h"
 #include "emulator.h"
 
 namespace nb = nanobind;
@@ -61,10 +62,23 @@ void bind_kernels(nb::module_& m) {
   m.def("shape", &checks::shape);
 }
 
+void bind_faults(nb::module_& m) {
+  m.def("copy_twice_from_one_place", &checks::copy_twice_from_one_place);
+  m.def("read_count", &checks::read_count);
+  m.def("free_during_copy", &checks::free_during_copy);
+  m.def("read_from_other_stream", &checks::read_from_other_stream);
+  m.def("give_back_to_other_stream", &checks::give_back_to_other_stream);
+  m.def("pass_local_array", &checks::pass_local_array);
+  m.def("approximate", [](Array<float> values, Array<float> out) {
+    checks::approximate(values.data(), static_cast<int>(values.size()), out.data());
+  });
+}
+
 }  // namespace
 
 NB_MODULE(_emulation_checks, m) {
   bind_kernels(m);
+  bind_faults(m);
   m.def("sort_pairs", &sort_pairs);
   m.def("exclusive_sum", [](Array<Word> values, Array<Word> sums) {
     lumigrad::exclusive_sum(values.data(), sums.data(), static_cast<int>(values.size()), nullptr);
@@ -79,6 +93,8 @@ NB_MODULE(_emulation_checks, m) {
     for (const std::string& name : names) timer.mark(name.c_str());
     return timer.milliseconds();
   });
+  m.def("set_deferred", &lumigrad::emulation::set_deferred);
+  m.def("set_error_seed", &lumigrad::emulation::set_error_seed);
   m.def("set_seed", &lumigrad::emulation::set_seed);
   m.def("set_workers", &lumigrad::emulation::set_workers);
 }

@@ -93,7 +93,7 @@ _EMULATED: dict[str, tuple[Any, Any]] = {
 
 def pass_of(kind: str, what: str, *sizes: int) -> Pass:
     """A "forward", "retained" or "backward" pass of one of `MAKE`."""
-    engine: Any = DISTANCES if kind == "meshes" else ENGINES[kind]
+    engine: Any = DISTANCES if kind == "meshes" else ENGINES["gaussians" if kind == "rays" else kind]
     return Pass(engine, *MAKE[kind](*sizes), retain=what != "forward", backward=what == "backward")
 
 
@@ -105,6 +105,23 @@ def _spheres(count: int, width: int, height: int, views: int, semantics: int) ->
     settings = spheres_pb2.SphereSettings(gamma=scene.GAMMA, max_depth=scene.MAX_DEPTH, semantics=semantics)
     spec = render_pb2.RenderSpec(cameras=[camera] * views, spheres=settings)
     return ENGINES["spheres"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
+
+
+def _on_rays(count: int, width: int, height: int, views: int, rolls: int) -> tuple[Plan, Any]:
+    one = gaussian_scene.scene(count, width, height)
+    inputs = {name: torch.from_numpy(array) for name, array in one.tensors.items()}
+    fx, fy, cx, cy = one.intrinsics
+    sensor = camera_pb2.SensorCamera(pinhole=camera_pb2.PinholeLens(fx=fx, fy=fy, cx=cx, cy=cy))
+    sensor.start.translation.extend(one.translation)
+    sensor.start.rotation.extend(one.rotation.ravel().tolist())
+    if rolls:
+        sensor.shutter = camera_pb2.SHUTTER_TOP_TO_BOTTOM
+        sensor.end.CopyFrom(sensor.start)
+    camera = camera_pb2.Camera(width=width, height=height, sensor=sensor)
+    settings = gaussians_pb2.GaussianSettings(response=gaussians_pb2.RESPONSE_RAY)
+    outputs = ["color", "hit_distance", "normals"] if rolls else []
+    spec = render_pb2.RenderSpec(cameras=[camera] * views, gaussians=settings, outputs=outputs)
+    return ENGINES["gaussians"].plan(spec, shapes_of(inputs), LIMITS, "spec"), inputs
 
 
 def _gaussians(count: int, width: int, height: int, views: int, semantics: int) -> tuple[Plan, Any]:
@@ -134,4 +151,9 @@ def _meshes(batches: int, horizon: int, spheres: int, sweep: int, costs: int) ->
     return plan, inputs
 
 
-MAKE: dict[str, Callable[..., tuple[Plan, Any]]] = {"spheres": _spheres, "gaussians": _gaussians, "meshes": _meshes}
+MAKE: dict[str, Callable[..., tuple[Plan, Any]]] = {
+    "spheres": _spheres,
+    "gaussians": _gaussians,
+    "rays": _on_rays,
+    "meshes": _meshes,
+}

@@ -36,6 +36,7 @@ class Engine:
         *,
         background: Tensor | None = None,
         transforms: Sequence[gaussians.Transform] = (),
+        rays: Tensor | None = None,
         outputs: Sequence[str] = ("color",),
         retain: bool = False,
     ) -> tuple[dict[str, Tensor], gaussians.State | None]:
@@ -49,6 +50,7 @@ class Engine:
                 settings,
                 background=None if background is None else background.to(self.device),
                 transforms=transforms,
+                rays=None if rays is None else rays.to(self.device),
                 outputs=outputs,
                 retain=retain,
             )

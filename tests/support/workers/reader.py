@@ -46,7 +46,8 @@ class Reader:
 
 
 def main(target: str, scene_id: str, width: str, height: str, request_id: str, token: str) -> None:
-    client = RawClient(target)
+    # On a busy machine gRPC would widen its window by what it estimates, until it holds the whole reply unread.
+    client = RawClient(target, [("grpc.http2.bdp_probe", 0)])
     request = render_pb2.RenderRequest(spec=spec_of(opencv_camera(int(width), int(height)), scene_id=scene_id))
     metadata = [("x-request-id", request_id), *([("authorization", f"Bearer {token}")] if token else [])]
     reply = client.render_stub.Render(iter([Frame(request)]), metadata=metadata)

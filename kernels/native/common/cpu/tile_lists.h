@@ -13,7 +13,8 @@
 LG_BEGIN
 
 // The film in tiles of 32 x 16 pixels, each of 8 x 4 blocks of 4 x 4 pixels: a block is a pack.
-inline constexpr int kTileWidth = 32, kTileHeight = 16;
+inline constexpr int kTileWidthBits = 5, kTileHeightBits = 4;
+inline constexpr int kTileWidth = 1 << kTileWidthBits, kTileHeight = 1 << kTileHeightBits;
 inline constexpr int kBlocksX = kTileWidth / 4, kBlocksY = kTileHeight / 4, kBlocks = kBlocksX * kBlocksY;
 
 // Coordinates of a block's pixels relative to its first one.
@@ -56,11 +57,10 @@ struct Segments {
 };
 
 // Sorts (key << 32 | number) by key; returns the array that holds the result, in one run.
-inline const uint64_t* sort_by_key(uint64_t* pairs, int64_t capacity, Segments& segments, Buffer& swap,
-                                   Buffer& counts) {
+inline uint64_t* sort_by_key(uint64_t* pairs, int64_t capacity, Segments& segments, Buffer& swap, Buffer& counts) {
   uint64_t* other = swap.ensure<uint64_t>(static_cast<std::size_t>(capacity));
   uint32_t* histogram = counts.ensure<uint32_t>(static_cast<std::size_t>(segments.parts) * kRadix);
-  const uint64_t* sorted = radix_sort(pairs, other, segments.begin, segments.length, segments.parts, histogram);
+  uint64_t* sorted = radix_sort(pairs, other, segments.begin, segments.length, segments.parts, histogram);
   segments.join(segments.total());
   return sorted;
 }
@@ -71,11 +71,13 @@ struct TileLists {
 };
 
 // Counting sort into tiles. each(part, visit, counting) calls visit(tile, number) for the entries of a part, in order,
-// twice: first to count, then to place. Tile number `tiles` means none.
+// twice: first to count, then to place. Tile numbers from `tiles` on mean none: several, for each entry waits for the
+// one before it in its tile.
+inline constexpr int kNoTiles = 3;
 template <class Each>
 TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& starts_buffer, Buffer& entries_buffer,
                           const Each& each) {
-  const int slots = tiles + 1;
+  const int slots = tiles + kNoTiles;
   uint32_t* counts = counts_buffer.ensure<uint32_t>(static_cast<std::size_t>(parts) * slots);
   uint32_t* starts = starts_buffer.ensure<uint32_t>(static_cast<std::size_t>(tiles) + 1);
   for_parts(parts, [&](int p) {
@@ -101,13 +103,13 @@ TileLists fill_tile_lists(int tiles, int parts, Buffer& counts_buffer, Buffer& s
   uint32_t* entries = entries_buffer.ensure<uint32_t>(static_cast<std::size_t>(sum) + parts);
   for_parts(parts, [&](int p) {
     uint32_t* next = counts + static_cast<int64_t>(p) * slots;
-    next[tiles] = sum + static_cast<uint32_t>(p);
+    for (int i = 0; i < kNoTiles; ++i) next[tiles + i] = sum + static_cast<uint32_t>(p);
     each(
         p,
         [next, entries, tiles](int tile, uint32_t number) {
           const uint32_t place = next[tile];
           entries[place] = number;
-          next[tile] = place + (tile != tiles);
+          next[tile] = place + (tile < tiles);
         },
         false);
   });

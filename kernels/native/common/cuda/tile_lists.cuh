@@ -18,16 +18,14 @@ enum class Entry { item, rank };
 
 inline constexpr unsigned kListThreads = 256;
 
-// The number of tiles that each item reaches, by rank, and the total. The total has 64 bits. The 32-bit sums may
-// overflow, but only if the total exceeds any capacity; they are not used then.
+// The number of tiles that each item reaches, and the total, which has 64 bits.
 template <class Reach>
-__global__ void count_tiles_kernel(Reach reach, TileLists lists, unsigned items, unsigned* counts,
+__global__ void count_tiles_kernel(Reach reach, const unsigned* keys, unsigned items, unsigned* counts,
                                    unsigned long long* pairs) {
   __shared__ SharedArray<unsigned long long, kListThreads / kWarp> partial;
-  const unsigned rank = blockIdx.x * blockDim.x + threadIdx.x;
-  unsigned count = 0;
-  if (rank < lists.view_ranks[lists.views]) count = reach(lists.order[rank]).count();
-  if (rank < items) counts[rank] = count;
+  const unsigned item = blockIdx.x * blockDim.x + threadIdx.x;
+  const unsigned count = item < items && keys[item] != kBehindAll ? reach(item).count() : 0;
+  if (item < items) counts[item] = count;
   const auto of_warp = warp_sum(static_cast<unsigned long long>(count));
   if (lane_index() == 0) partial[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
@@ -57,53 +55,45 @@ template <Entry kEntry, class Reach>
 __global__ void list_tiles_kernel(Reach reach, TileLists lists, unsigned items_per_view, const unsigned* starts,
                                   unsigned* tiles, unsigned* entries) {
   __shared__ SharedArray<unsigned, 2> ends;
-  const unsigned long long pairs = *lists.pairs;
-  if (pairs > lists.capacity) return;
   const unsigned first = blockIdx.x * blockDim.x, pair = first + threadIdx.x;
-  if (threadIdx.x < 2 && first < pairs) {
-    const auto last = static_cast<unsigned>(pairs - 1);
-    const unsigned edge = threadIdx.x == 0 ? first : ::min(first + blockDim.x - 1, last);
+  if (threadIdx.x < 2) {
+    const unsigned edge = threadIdx.x == 0 ? first : ::min(first + blockDim.x, lists.pairs) - 1;
     ends[threadIdx.x] = rank_of(starts, edge, 0, lists.view_ranks[lists.views] - 1);
   }
   __syncthreads();
-  if (pair >= lists.capacity) return;
-  if (pair >= pairs) {
-    tiles[pair] = kBehindAll;
-    entries[pair] = 0;
-    return;
-  }
+  if (pair >= lists.pairs) return;
   const unsigned rank = rank_of(starts, pair, ends[0], ends[1]), item = lists.order[rank];
   const uint2 at = reach(item).tile(pair - starts[rank]);
   tiles[pair] = (item / items_per_view * lists.tiles_y + at.y) * lists.tiles_x + at.x;
   entries[pair] = kEntry == Entry::rank ? rank : item;
 }
 
-// Counts the pairs of the items that `sort_by_depth` has sorted. Returns the counts, by rank, for `list_tiles`.
+// Counts the pairs of items with these keys (see `sort_by_depth`), and has the total copied to the host. Returns the
+// counts, by item, for `list_tiles`.
 template <class Reach>
-DeviceBuffer<unsigned> count_tiles(const Reach& reach, TileLists& lists, TileBuffers& buffers, PairCount& pair_count,
+DeviceBuffer<unsigned> count_tiles(const Reach& reach, const DeviceBuffer<unsigned>& keys, PairCount& total,
                                    cudaStream_t stream) {
-  const std::size_t n = buffers.order.size();
+  const std::size_t n = keys.size();
   DeviceBuffer<unsigned> counts(n, stream);
-  buffers.pairs = DeviceBuffer<unsigned long long>(1, stream);
-  unsigned long long* pairs = buffers.pairs.data();
-  lists.pairs = pairs;
-  check(cudaMemsetAsync(pairs, 0, sizeof(*pairs), stream), "clearing a count");
-  launch(count_tiles_kernel<Reach>, blocks_for(n, kListThreads), kListThreads, 0, stream, reach, lists,
-         static_cast<unsigned>(n), counts.data(), pairs);
-  check(cudaMemcpyAsync(pair_count.place(), pairs, sizeof(*pairs), cudaMemcpyDeviceToHost, stream), "copying a count");
+  const DeviceBuffer<unsigned long long> pairs(1, stream);
+  check(cudaMemsetAsync(pairs.data(), 0, sizeof(unsigned long long), stream), "clearing a count");
+  launch(count_tiles_kernel<Reach>, blocks_for(n, kListThreads), kListThreads, 0, stream, reach, keys.data(),
+         static_cast<unsigned>(n), counts.data(), pairs.data());
+  total.copy(pairs.data(), stream);
   return counts;
 }
 
-// Lists the tiles' items if there is `room` for them.
+// Lists the items of all tiles, after `sort_by_depth`. `pairs` is their number, as `count_tiles` has counted them.
 template <Entry kEntry, class Reach>
-void list_tiles(const Reach& reach, DeviceBuffer<unsigned> counts, std::size_t room, TileLists& lists,
+void list_tiles(const Reach& reach, const DeviceBuffer<unsigned>& counts, std::size_t pairs, TileLists& lists,
                 TileBuffers& buffers, cudaStream_t stream) {
-  if (room == 0) return;
-  DeviceBuffer<unsigned> tiles(room, stream), entries(room, stream);
-  lists.capacity = static_cast<unsigned>(room);
-  exclusive_sum(counts.data(), counts.data(), static_cast<int>(counts.size()), stream);
-  launch(list_tiles_kernel<kEntry, Reach>, blocks_for(room, kListThreads), kListThreads, 0, stream, reach, lists,
-         static_cast<unsigned>(counts.size() / lists.views), counts.data(), tiles.data(), entries.data());
+  const std::size_t n = counts.size();
+  DeviceBuffer<unsigned> starts(n, stream), tiles(pairs, stream), entries(pairs, stream);
+  lists.pairs = static_cast<unsigned>(pairs);
+  gather(counts, buffers.order, starts, stream);
+  exclusive_sum(starts.data(), starts.data(), static_cast<int>(n), stream);
+  launch(list_tiles_kernel<kEntry, Reach>, blocks_for(pairs, kListThreads), kListThreads, 0, stream, reach, lists,
+         static_cast<unsigned>(n / lists.views), starts.data(), tiles.data(), entries.data());
   sort_by_tile(tiles, entries, lists, buffers, stream);
 }
 

@@ -1,6 +1,7 @@
 // Sorting items by depth and pairs by tile.
 #include "common/cuda/tiles.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "common/cuda/launch.h"
@@ -14,6 +15,11 @@ constexpr unsigned kThreads = 256;
 __global__ void number_kernel(unsigned count, unsigned* numbers) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) numbers[i] = i;
+}
+
+__global__ void gather_kernel(const unsigned* from, const unsigned* places, unsigned count, unsigned* to) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[places[i]];
 }
 
 // The view of each item, in the order of depth; those that are not drawn come behind all views.
@@ -53,6 +59,12 @@ void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream) {
          static_cast<unsigned>(numbers.size()), numbers.data());
 }
 
+void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& places, const DeviceBuffer<unsigned>& to,
+            cudaStream_t stream) {
+  launch(gather_kernel, blocks_for(to.size(), kThreads), kThreads, 0, stream, from.data(), places.data(),
+         static_cast<unsigned>(to.size()), to.data());
+}
+
 TileLists tile_grid(int views, int width, int height) {
   TileLists lists{};
   lists.views = views;
@@ -90,14 +102,13 @@ void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lis
 
 void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsigned>& entries, TileLists& lists,
                   TileBuffers& buffers, cudaStream_t stream) {
-  const std::size_t room = entries.size();
+  const std::size_t pairs = entries.size();
   const auto count = static_cast<unsigned>(lists.views * lists.tiles_x * lists.tiles_y);
-  DeviceBuffer<unsigned> sorted(room, stream);
-  buffers.entries = DeviceBuffer<unsigned>(room, stream);
+  DeviceBuffer<unsigned> sorted(pairs, stream);
+  buffers.entries = DeviceBuffer<unsigned>(pairs, stream);
   buffers.tile_starts = DeviceBuffer<unsigned>(count + 1, stream);
-  // One bit more than the tiles' numbers need, so that unused entries are sorted after them.
-  const int bits = std::bit_width(count);
-  sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(room), 0, bits,
+  const int bits = std::max(1, static_cast<int>(std::bit_width(count - 1)));
+  sort_pairs(tiles.data(), sorted.data(), entries.data(), buffers.entries.data(), static_cast<int>(pairs), 0, bits,
              stream);
   find_starts(sorted, 0, count + 1, buffers.tile_starts.data(), stream);
   lists.entries = buffers.entries.data();

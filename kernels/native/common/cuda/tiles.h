@@ -1,5 +1,6 @@
-// The items (spheres, Gaussians) that overlap each tile of each view, nearest first, on the device: items are sorted by
-// depth, their (tile, item) pairs are listed in this order, and the pairs are sorted by tile.
+// The items (spheres, Gaussians) that overlap each tile of each view, nearest first, on the device: their (tile, item)
+// pairs are counted, items are sorted by depth while the number is on its way to the host, the pairs are listed in this
+// order, and sorted by tile.
 #pragma once
 
 #include "common/cuda/memory.h"
@@ -8,29 +9,25 @@
 namespace lumigrad {
 
 inline constexpr int kDeviceTile = 16;  // Pixels along each side.
-// Larger than all numbers: the depth key of an item that is not drawn, and the tile of unused entries for pairs.
+// Larger than all numbers: the depth key of an item that is not drawn.
 inline constexpr unsigned kBehindAll = 0xFFFFFFFFu;
 
 // Passed to kernels by value. An item is one of one view: view * items per view + number; its rank is its place in the
 // order, in which the views follow each other.
 struct TileLists {
   int views, tiles_x, tiles_y;
-  unsigned capacity;                // Pairs there is room for; 0: tiles are not listed.
-  const unsigned* order;            // [views * items] items by rank
-  const unsigned* view_ranks;       // [views + 1] where the ranks of each view start; the last is where they end.
-  const unsigned* tile_starts;      // [views * tiles + 1] into `entries`
-  const unsigned* entries;          // The items of each tile, nearest first: ranks or items, see `list_tiles`.
-  const unsigned long long* pairs;  // Their number in all views, which may exceed the capacity.
+  unsigned pairs;               // In all views, if they are listed.
+  const unsigned* order;        // [views * items] items by rank
+  const unsigned* view_ranks;   // [views + 1] where the ranks of each view start; the last is where they end.
+  const unsigned* tile_starts;  // [views * tiles + 1] into `entries`; null: tiles are not listed.
+  const unsigned* entries;      // [pairs] the items of each tile, nearest first: ranks or items, see `list_tiles`.
 };
 
 // Owns what TileLists points to.
 struct TileBuffers {
   DeviceBuffer<unsigned> order, view_ranks, tile_starts, entries;
-  DeviceBuffer<unsigned long long> pairs;
 
-  std::size_t bytes() const {
-    return order.bytes() + view_ranks.bytes() + tile_starts.bytes() + entries.bytes() + pairs.bytes();
-  }
+  std::size_t bytes() const { return order.bytes() + view_ranks.bytes() + tile_starts.bytes() + entries.bytes(); }
 };
 
 // The grid of tiles that covers images of this size.
@@ -40,11 +37,14 @@ void find_starts(const DeviceBuffer<unsigned>& keys, unsigned first, unsigned co
                  cudaStream_t stream);
 // numbers[i] becomes i.
 void number(const DeviceBuffer<unsigned>& numbers, cudaStream_t stream);
+// to[i] becomes from[places[i]].
+void gather(const DeviceBuffer<unsigned>& from, const DeviceBuffer<unsigned>& places, const DeviceBuffer<unsigned>& to,
+            cudaStream_t stream);
 // Fills in the order. `keys` are [views * items]: unsigned numbers that ascend with the depth, kBehindAll for items
 // that are not drawn. Items of equal keys keep the order of their numbers.
 void sort_by_depth(const DeviceBuffer<unsigned>& keys, int items, TileLists& lists, TileBuffers& buffers,
                    cudaStream_t stream);
-// Sorts listed pairs by tile and finds where each tile's start. Pairs that are not there have kBehindAll for a tile.
+// Sorts listed pairs by tile and finds where each tile's start.
 void sort_by_tile(const DeviceBuffer<unsigned>& tiles, const DeviceBuffer<unsigned>& entries, TileLists& lists,
                   TileBuffers& buffers, cudaStream_t stream);
 

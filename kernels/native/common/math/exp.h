@@ -52,6 +52,9 @@ LG_INLINE float exp2_bounded(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
+#elif defined(LUMIGRAD_EMULATION)
+  if (x == 0.0f) return 1.0f;  // On hardware, too.
+  return emulation::flushed(emulation::approximated(exp2_bounded<float>(emulation::flushed(x))));
 #else
   return exp2_bounded<float>(x);
 #endif

@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(LUMIGRAD_EMULATION)
+#include "emulation/approximate.h"
+#endif
+
 #if defined(__CUDACC__)
 #define LG_INLINE __host__ __device__ inline __attribute__((always_inline))
 #else
@@ -63,6 +67,8 @@ LG_INLINE float quick_inverse(float a) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
   return result;
+#elif defined(LUMIGRAD_EMULATION)
+  return emulation::flushed(emulation::approximated(1.0f / emulation::flushed(a)));
 #else
   return 1.0f / a;
 #endif
@@ -70,6 +76,8 @@ LG_INLINE float quick_inverse(float a) {
 LG_INLINE float quick_inverse_sqrt(float a) {
 #if defined(__CUDA_ARCH__)
   return rsqrtf(a);
+#elif defined(LUMIGRAD_EMULATION)
+  return emulation::approximated(1.0f / __builtin_sqrtf(a));
 #else
   return 1.0f / __builtin_sqrtf(a);
 #endif

@@ -52,7 +52,8 @@ Bands make_bands(const ViewData& data, int64_t count, Workspace& w) {
   weigh_rows(data, weights);
   split(weights, data.tiles_y, bands);
   const int total = data.features.total();
-  bands.row_floats = kRecordFloats + (total > kInlineFeatures ? (total + kLanes - 1) / kLanes * kLanes : 0);
+  const bool apart = total > row_features(data.features);
+  bands.row_floats = kRecordFloats + (apart ? (total + kLanes - 1) / kLanes * kLanes : 0);
   bands.crossings = 0;
   bands.crossing = nullptr;
   bands.crossing_rows = nullptr;

@@ -3,10 +3,16 @@
 #pragma once
 
 #include "gaussians/cpu/view.h"
+#include "gaussians/math/ray.h"
 
 LG_BEGIN_ENGINE(gaussians)
 
 inline constexpr int kMaxBands = 256;
+
+// The features that have room in a row of sums.
+inline int row_features(const Features& features) {
+  return features.rays ? kRecordFloats - ray_row::kUsed : kInlineFeatures;
+}
 
 struct Bands {
   int count;
@@ -50,7 +56,7 @@ inline RowData row_data(Pass& pass, int view, const Scene& scene, const Gradient
   const std::size_t n = static_cast<std::size_t>(scene.count);
   const int total = state.features.total(), width = scene.coefficients * scene.channels;
   RowData data;
-  data.feature_rows = total > kInlineFeatures ? state.feature_rows.ensure<float>(n * total) : nullptr;
+  data.feature_rows = total > row_features(state.features) ? state.feature_rows.ensure<float>(n * total + 1) : nullptr;
   data.touched = state.touched.ensure<uint8_t>(n);
   const bool fits = width >= kRecordFloats && width % kRecordFloats == 0;
   if (pass.count() == 1 && to.sh != nullptr && fits && reinterpret_cast<uintptr_t>(to.sh) % 64 == 0) {

@@ -1,6 +1,7 @@
 // Blends the ellipses of each tile, nearest first (spec section 1.7).
 #include <atomic>
 
+#include "gaussians/cpu/feature_sums.h"
 #include "gaussians/cpu/finish.h"
 #include "gaussians/cpu/tile.h"
 
@@ -17,43 +18,6 @@ struct Limits {
 
 struct Pixels {
   Pack x, y, transmittance;
-};
-
-// Features of sixteen pixels, in registers: an array would stay in memory.
-template <int kFeatures>
-struct Sums {
-  Pack a, b, c, d, e;
-  LG_INLINE void load(const float* from) {
-    a = Pack::load(from);
-    if constexpr (kFeatures > 1) b = Pack::load(from + kLanes);
-    if constexpr (kFeatures > 2) c = Pack::load(from + 2 * kLanes);
-    if constexpr (kFeatures > 3) d = Pack::load(from + 3 * kLanes);
-    if constexpr (kFeatures > 4) e = Pack::load(from + 4 * kLanes);
-  }
-  LG_INLINE void store(float* to) const {
-    a.store(to);
-    if constexpr (kFeatures > 1) b.store(to + kLanes);
-    if constexpr (kFeatures > 2) c.store(to + 2 * kLanes);
-    if constexpr (kFeatures > 3) d.store(to + 3 * kLanes);
-    if constexpr (kFeatures > 4) e.store(to + 4 * kLanes);
-  }
-  LG_INLINE void add(Pack weight, const float* f) {
-    a = fma(weight, Pack(f[0]), a);
-    if constexpr (kFeatures > 1) b = fma(weight, Pack(f[1]), b);
-    if constexpr (kFeatures > 2) c = fma(weight, Pack(f[2]), c);
-    if constexpr (kFeatures > 3) d = fma(weight, Pack(f[3]), d);
-    if constexpr (kFeatures > 4) e = fma(weight, Pack(f[4]), e);
-  }
-};
-
-// Any number of features, in memory.
-template <>
-struct Sums<0> {
-  float* at;
-  int count;
-  LG_INLINE void add(Pack weight, const float* f) {
-    for (int i = 0; i < count; ++i) fma(weight, Pack(f[i]), Pack::load(at + i * kLanes)).store(at + i * kLanes);
-  }
 };
 
 // Alpha of a record at the pixels; 0 where it does not reach.
@@ -195,7 +159,7 @@ void draw_tile(const Drawing& d, int tile_x, int tile_y, Batch& batch, float* st
     uint32_t* masks = d.data.masks + begin;
     for (int i = 0; i < count; ++i) masks[i] = 0;
     if (!open) continue;
-    fill_batch(batch, d.data, tile, d.settings.inria != 0, entries, count);
+    fill_batch(batch, d.data, tile, d.settings.rectangles != 0, entries, count);
     const Source source{batch, d.data, entries};
     open = false;
     for (int b = 0; b < kBlocks; ++b) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "gaussians/cpu/bands.h"
+#include "gaussians/cpu/rays/backward.h"
 #include "gaussians/cpu/upstream.h"
 #include "gaussians/math/blend.h"
 
@@ -216,6 +217,7 @@ void clear_touched(uint8_t* touched, int64_t count) { std::memset(touched, 0, st
 
 void blend_backward(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
                     const Gradients& gradients, Pass& pass, Workspace& w) {
+  if (settings.rays) return blend_rays_backward(views, view, settings, scene, up, gradients, pass, w);
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
   const ViewData data = view_data(state, scene.count);

@@ -16,7 +16,7 @@ enum Stage { kProjectStage, kSortStage, kBinStage, kBlendStage, kBackBlendStage,
 inline constexpr const char* kStageNames[] = {"project", "sort", "bin", "blend", "blend_backward", "project_backward"};
 
 // The forward state of one view. Arrays are indexed by the number of the Gaussian within its scene; entries of culled
-// Gaussians are not written.
+// Gaussians are undefined.
 struct ViewState {
   Features features;
   int tiles_x = 0, tiles_y = 0;
@@ -26,14 +26,18 @@ struct ViewState {
   Buffer tile_starts;    // [tiles + 1]
   Buffer entries;        // By tile, nearest first.
   Buffer masks;          // Beside the entries: blocks of the tile that were drawn, as bits.
+  // Along rays: the Gaussians' bounds [N, kRecordFloats], and the pixels' rays and beams, see cpu/rays/field.h.
+  Buffer bounds, rays, beams;
   // Sums over the pixels of this view, written by blend_backward and read by project_backward.
-  Buffer touched;       // [N] bytes: 1 where there are sums
-  Buffer rows;          // [N, kRecordFloats], see math/record.h
-  Buffer feature_rows;  // [N, features], where they do not fit into a row
+  Buffer touched;        // [N] bytes: 1 where there are sums
+  Buffer rows;           // [N, kRecordFloats], see math/record.h
+  Buffer feature_rows;   // [N, features], where they do not fit into a row
+  Buffer ray_gradients;  // Along rays: [kRaySums] doubles, those of the lens and the motion that lead through rays
 
   std::size_t bytes() const {
     return rectangles.bytes() + records.bytes() + more_features.bytes() + tile_starts.bytes() + entries.bytes() +
-           masks.bytes() + touched.bytes() + rows.bytes() + feature_rows.bytes();
+           masks.bytes() + bounds.bytes() + rays.bytes() + beams.bytes() + touched.bytes() + rows.bytes() +
+           feature_rows.bytes() + ray_gradients.bytes();
   }
 };
 

@@ -45,7 +45,20 @@ LG_INLINE void write_block(const ImageTarget& t, int x, int y, Pack transmittanc
     store_plane(block, depth, out.depth);
     store_plane(block, depth / max(alpha, Pack(kLeastAlpha)), out.expected_depth);
   }
-  if (t.features.inverse_depth) store_plane(block, Pack::load(next), out.inverse_depth);
+  if (t.features.inverse_depth) {
+    store_plane(block, Pack::load(next), out.inverse_depth);
+    next += kLanes;
+  }
+  if (t.features.hit_distance) {
+    const Pack distance = Pack::load(next);
+    next += kLanes;
+    store_plane(block, distance, out.hit_distance);
+    store_plane(block, distance / max(alpha, Pack(kLeastAlpha)), out.expected_hit_distance);
+  }
+  if (t.features.normals) {
+    const auto part = [&](int k) { return Pack::load(next + k * kLanes); };
+    store_colors_3(block, {part(0), part(1), part(2)}, out.normals);
+  }
   if (out.contributors != nullptr) {
     alignas(64) int lanes[kLanes];
     truncate(contributors).store(lanes);
@@ -59,7 +72,7 @@ class TileImages {
  public:
   static constexpr int kPixels = kTileWidth * kTileHeight;
   // Floats of memory that a tile needs.
-  static std::size_t floats(int channels) { return static_cast<std::size_t>(kPixels) * (channels + 6); }
+  static std::size_t floats(int channels) { return static_cast<std::size_t>(kPixels) * (channels + 11); }
 
   TileImages(const ImageTarget& images, float* memory) : images_(images), tile_(images) {
     tile_.view.width = kTileWidth;
@@ -78,6 +91,9 @@ class TileImages {
     plane(own.depth, 1);
     plane(own.expected_depth, 1);
     plane(own.inverse_depth, 1);
+    plane(own.hit_distance, 1);
+    plane(own.expected_hit_distance, 1);
+    plane(own.normals, 3);
     plane(own.contributors, 1);
   }
 
@@ -91,6 +107,9 @@ class TileImages {
     write_plane(from.depth, to.depth, 1, left, top);
     write_plane(from.expected_depth, to.expected_depth, 1, left, top);
     write_plane(from.inverse_depth, to.inverse_depth, 1, left, top);
+    write_plane(from.hit_distance, to.hit_distance, 1, left, top);
+    write_plane(from.expected_hit_distance, to.expected_hit_distance, 1, left, top);
+    write_plane(from.normals, to.normals, 3, left, top);
     write_plane(from.contributors, to.contributors, 1, left, top);
   }
 

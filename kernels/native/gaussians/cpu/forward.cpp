@@ -1,5 +1,6 @@
 // The forward pass of a view: project, sort by depth, bin, blend. Binning, which finds the tiles that each ellipse
 // overlaps, is in this file; the other stages have their own.
+#include "gaussians/cpu/rays/stages.h"
 #include "gaussians/cpu/view.h"
 #include "gaussians/math/blend.h"
 
@@ -88,20 +89,34 @@ void forward_view(const View* views, int view, const Settings& settings, const S
                   Pass& pass, Workspace& w) {
   StageClock clock(w.milliseconds);
   ViewState& state = pass.view(view);
-  state.features = features_of(scene, outputs);
+  state.features = features_of(settings, scene, outputs);
   state.tiles_x = (views[view].width + kTileWidth - 1) / kTileWidth;
   state.tiles_y = (views[view].height + kTileHeight - 1) / kTileHeight;
   Segments segments;
   ViewData data = view_data(state, scene.count);
-  uint64_t* pairs = project_view(views, view, settings, scene, outputs, data, w, segments);
+  RayField field{};
+  if (settings.rays) {
+    make_rays(views, view, scene, state);
+    field = ray_field(state, scene, view);
+  }
+  const RayField* rays = settings.rays ? &field : nullptr;
+  uint64_t* pairs = project_view(views, view, settings, scene, outputs, data, rays, w, segments);
   clock.stage(kProjectStage);
   const uint64_t* sorted = sort_by_key(pairs, scene.count, segments, w.pairs_swap, w.histogram);
   clock.stage(kSortStage);
-  bin_view(settings, data, sorted, segments, state, w);
+  if (rays != nullptr) {
+    bin_rays(data, field, sorted, segments, state, w);
+  } else {
+    bin_view(settings, data, sorted, segments, state, w);
+  }
   data = view_data(state, scene.count);
   data.masks = state.masks.ensure<uint32_t>(data.tile_starts[state.tiles_x * state.tiles_y]);
   clock.stage(kBinStage);
-  draw_view(views, view, settings, scene, outputs, data, w);
+  if (rays != nullptr) {
+    draw_rays(views, view, settings, scene, outputs, data, field, w);
+  } else {
+    draw_view(views, view, settings, scene, outputs, data, w);
+  }
   clock.stage(kBlendStage);
 }
 

@@ -64,15 +64,16 @@ LG_INLINE Gaussian<Pack> load_gaussians(const Scene& scene, int64_t first, int u
   return g;
 }
 
-// The rows of an array [N, width] of up to sixteen Gaussians. Those not in `mask` are given the row of one that is, so
-// that their memory is not touched; mask must not be empty.
+// The rows of an array [N, width] of up to sixteen Gaussians; lanes past the last repeat it.
 struct Rows {
   const float* at[kLanes];
 
-  LG_INLINE Rows(const float* array, int64_t first, int64_t width, unsigned mask) {
-    const int some = __builtin_ctz(mask);
-    const float* begin = array + first * width;
-    for (int i = 0; i < kLanes; ++i) at[i] = begin + ((mask >> i & 1u) != 0 ? i : some) * static_cast<int>(width);
+  LG_INLINE Rows(const float* array, int64_t first, int64_t width, int used) {
+    const float* row = array + first * width;
+    for (int i = 0; i < kLanes; ++i) {
+      at[i] = row;
+      if (i + 1 < used) row += width;
+    }
   }
 };
 
@@ -91,11 +92,13 @@ LG_INLINE void each_column(const Rows& rows, const Visit& visit) {
   if constexpr (kFirst + kHere < kCount) each_column<kCount, kFirst + kHere>(rows, visit);
 }
 
-// Requests the harmonics of sixteen Gaussians, so that they come while those before are computed.
+// Requests the harmonics of sixteen Gaussians, so that they come while those before are computed; into the second-level
+// cache, as so many lines at a time would hold up the loads of the first.
 LG_INLINE void prefetch_harmonics(const Scene& scene, int64_t first) {
   const int64_t width = static_cast<int64_t>(scene.coefficients) * scene.channels;
   if (scene.sh == nullptr || first + kLanes > static_cast<int64_t>(scene.count) * scene.scenes) return;
-  for (int64_t f = 0; f < kLanes * width; f += 16) __builtin_prefetch(scene.sh + first * width + f);
+#pragma GCC unroll 8
+  for (int64_t f = 0; f < kLanes * width; f += 16) __builtin_prefetch(scene.sh + first * width + f, 0, 2);
 }
 
 inline constexpr int kFewChannels = 3;

@@ -60,20 +60,24 @@ inline void write_columns(const Gradients& to, const Columns* c, bool harmonics,
   write_rows(harmonics ? to.sh : to.colors, c != nullptr ? c->colors : nullptr, first, used, width);
 }
 
-// Sums over the Gaussians for a view: its poses, its intrinsics and Inria's projection.
+// Sums over the Gaussians for a view: its poses, its intrinsics, Inria's projection, and a sensor's lens and motion.
 inline constexpr int kIntrinsics = 4, kProjection = 12;
 
 struct ViewSums {
   double* poses;       // [slices, kPoseFloats]
   double* intrinsics;  // [4]
   double* projection;  // [12]
+  double* sensor;      // [kSensorSums], if the views are sensors
 
-  static int doubles(const Scene& scene) { return scene.slices * kPoseFloats + kIntrinsics + kProjection; }
+  static int doubles(const Scene& scene) {
+    return scene.slices * kPoseFloats + kIntrinsics + kProjection + (scene.sensors != nullptr ? kSensorSums : 0);
+  }
 
   ViewSums(double* sums, const Scene& scene, int view) {
     poses = sums + static_cast<int64_t>(view) * doubles(scene);
     intrinsics = poses + scene.slices * kPoseFloats;
     projection = intrinsics + kIntrinsics;
+    sensor = projection + kProjection;
   }
 };
 
@@ -118,6 +122,7 @@ inline void write_view_sums(const Scene& scene, int view_count, const Gradients&
     write(to.poses, 0, poses);
     write(to.intrinsics, poses, kIntrinsics);
     write(to.projection, poses + kIntrinsics, kProjection);
+    write(to.sensors, poses + kIntrinsics + kProjection, kSensorSums);
   }
 }
 

@@ -1,9 +1,15 @@
 // Computes records from the scene: projection and colours, sixteen Gaussians at a time.
 #include "gaussians/math/project.h"
 #include "gaussians/cpu/gaussians.h"
+#include "gaussians/cpu/rays/project.h"
+#include "gaussians/cpu/sensor.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
+
+// Colours of sixteen Gaussians from harmonics, by channel.
+using EvaluateHarmonics = void (*)(const Scene&, const Pose&, int64_t first, const Triple<Pack>& mean, int used,
+                                   float* to);
 
 struct Target {
   const View* views;
@@ -12,6 +18,9 @@ struct Target {
   const Scene& scene;
   const Outputs& outputs;
   const ViewData& data;
+  bool has_outputs;  // Beside the images.
+  EvaluateHarmonics evaluate;
+  const RayField* rays;  // Null on the film.
 };
 
 LG_INLINE void store_lanes(Pack value, float* to, int64_t stride, int used) {
@@ -72,86 +81,94 @@ LG_INLINE unsigned store_rectangles(const Projected<Pack>& g, PixelRectangle* to
   return to_bits(drawn);
 }
 
-template <int kDegree>
-LG_INLINE Pack evaluate(const Triple<Pack>& d, const float* columns) {
-  Pack sum = Pack(0.5f);
-  each_harmonic<kDegree>(d, [&](int k, Pack value, const Triple<Pack>&) { sum = fma(value, column(columns, k), sum); });
-  return max(sum, Pack(0.0f));
+LG_INLINE Rows harmonics_of(const Scene& scene, int64_t first, int used) {
+  return Rows(scene.sh, first, static_cast<int64_t>(scene.coefficients) * scene.channels, used);
 }
 
 template <int kDegree>
-LG_INLINE void evaluate_few(const Triple<Pack>& d, const Rows& rows, float* to) {
+void evaluate_few(const Scene& scene, const Pose& pose, int64_t first, const Triple<Pack>& mean, int used, float* to) {
   constexpr int kCount = (kDegree + 1) * (kDegree + 1);
   Pack basis[kCount], sums[kFewChannels] = {Pack(0.5f), Pack(0.5f), Pack(0.5f)};
-  each_harmonic<kDegree>(d, [&](int k, Pack value, const Triple<Pack>&) { basis[k] = value; });
-  each_column<kCount * kFewChannels>(rows, [&](auto f, Pack column) {
+  each_harmonic<kDegree>(direction_to(pose, mean).d, [&](int k, Pack value, const Triple<Pack>&) { basis[k] = value; });
+  each_column<kCount * kFewChannels>(harmonics_of(scene, first, used), [&](auto f, Pack column) {
     Pack& sum = sums[f % kFewChannels];
     sum = fma(basis[f / kFewChannels], column, sum);
   });
   for (int c = 0; c < kFewChannels; ++c) max(sums[c], Pack(0.0f)).store(to + c * kLanes);
 }
 
-void evaluate_harmonics(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, unsigned mask,
-                        float* to) {
-  const Scene& scene = t.scene;
-  const int channels = scene.channels, degree = t.settings.sh_degree;
-  const Rows rows(scene.sh, first, static_cast<int64_t>(scene.coefficients) * channels, mask);
-  const Direction<Pack> direction = direction_to(pose, mean);
-  if (channels == kFewChannels) {
-    with_constant<kMaxDegree>(degree,
-                              [&](auto constant) { evaluate_few<decltype(constant)::value>(direction.d, rows, to); });
-    return;
-  }
+template <int kDegree>
+void evaluate_many(const Scene& scene, const Pose& pose, int64_t first, const Triple<Pack>& mean, int used, float* to) {
+  const Rows rows = harmonics_of(scene, first, used);
+  const Triple<Pack> d = direction_to(pose, mean).d;
   Coefficients coefficients;
-  for (int c = 0; c < channels; ++c) {
-    coefficients.load(rows, (degree + 1) * (degree + 1), channels, c);
-    with_constant<kMaxDegree>(degree, [&](auto constant) {
-      evaluate<decltype(constant)::value>(direction.d, coefficients.columns).store(to + c * kLanes);
-    });
+  for (int c = 0; c < scene.channels; ++c) {
+    coefficients.load(rows, (kDegree + 1) * (kDegree + 1), scene.channels, c);
+    Pack sum = Pack(0.5f);
+    each_harmonic<kDegree>(
+        d, [&](int k, Pack value, const Triple<Pack>&) { sum = fma(value, column(coefficients.columns, k), sum); });
+    max(sum, Pack(0.0f)).store(to + c * kLanes);
   }
 }
 
+EvaluateHarmonics harmonics_evaluation(const Scene& scene, int degree) {
+  EvaluateHarmonics run = nullptr;
+  with_constant<kMaxDegree>(degree, [&](auto constant) {
+    constexpr int kDegree = decltype(constant)::value;
+    run = scene.channels == kFewChannels ? &evaluate_few<kDegree> : &evaluate_many<kDegree>;
+  });
+  return run;
+}
+
 // Colours of sixteen Gaussians into columns of `to`, channel by channel.
-LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, unsigned mask,
+LG_INLINE void load_colors(const Target& t, const Pose& pose, int64_t first, const Triple<Pack>& mean, int used,
                            float* to) {
   const Scene& scene = t.scene;
-  if (scene.sh != nullptr) return evaluate_harmonics(t, pose, first, mean, mask, to);
+  if (scene.sh != nullptr) {
+    const Triple<Pack> centre = mean;  // So that `mean` itself can stay in registers.
+    return t.evaluate(scene, pose, first, centre, used, to);
+  }
   const int channels = scene.channels;
   const int64_t row =
       scene.colors_per_view ? static_cast<int64_t>(t.view) * scene.count + (first % scene.count) : first;
-  const Rows rows(scene.colors, row, channels, mask);
+  const Rows rows(scene.colors, row, channels, used);
   for (int c = 0; c < channels; ++c) {
     for (int i = 0; i < kLanes; ++i) to[c * kLanes + i] = rows.at[i][c];
   }
 }
 
-void store_records(const Target& t, int64_t local, const Projected<Pack>& g, unsigned mask, const float* features) {
-  Pack fields[kRecordFloats];
-  for (int f = 0; f < kRecordFloats; ++f) fields[f] = Pack(0.0f);
-  fields[record::kX] = g.x;
-  fields[record::kY] = g.y;
-  fields[record::kUx] = g.ux;
-  fields[record::kUy] = g.uy;
-  fields[record::kVy] = g.vy;
-  fields[record::kLog2Opacity] = g.log2_opacity;
-  fields[record::kHalfWidth] = g.half_width;
-  fields[record::kHalfHeight] = g.half_height;
+LG_INLINE void store_inline_records(const Target& t, int64_t local, int used, const Projected<Pack>& g, unsigned mask,
+                                    const float* features) {
   const int total = t.data.features.total();
-  if (t.data.more_features == nullptr) {
-#pragma GCC unroll 8
-    for (int f = 0; f < kInlineFeatures; ++f) {
-      if (f < total) fields[record::kFeatures + f] = column(features, f);
-    }
-  } else {
-    each_lane(mask_from_bits(mask), [&](int i) {
-      float* to = t.data.more_features + (local + i) * total;
-      for (int f = 0; f < total; ++f) to[f] = features[f * kLanes + i];
-    });
-  }
+  const bool is_inline = t.data.more_features == nullptr;
+  const auto feature = [&](int f) { return is_inline && f < total ? column(features, f) : Pack(0.0f); };
+  // Fields in the order of math/record.h.
+  Pack fields[kRecordFloats] = {g.x,          g.y,           g.ux,       g.uy,       g.vy,       g.log2_opacity,
+                                g.half_width, g.half_height, feature(0), feature(1), feature(2), feature(3),
+                                feature(4),   feature(5),    feature(6), feature(7)};
   transpose_16(fields);
-  for (int i = 0; i < kLanes; ++i) {
-    if ((mask >> i & 1u) != 0) fields[i].store(t.data.records + (local + i) * kRecordFloats);
+  float* to = t.data.records + local * kRecordFloats;
+  if (used == kLanes && __builtin_popcount(mask) > kLanes / 2) {
+    // Which ones are seen cannot be predicted: a branch for each would cost more than the rows of the others.
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) fields[i].store(to + i * kRecordFloats);
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if ((mask >> i & 1u) != 0) fields[i].store(to + i * kRecordFloats);
+    }
   }
+}
+
+LG_INLINE void store_records(const Target& t, int64_t local, int used, const Projected<Pack>& g, unsigned mask,
+                             const float* features) {
+  if (t.rays == nullptr) store_inline_records(t, local, used, g, mask, features);
+  if (t.data.more_features == nullptr) return;
+  const int total = t.data.features.total();
+  each_lane(mask_from_bits(mask), [&](int i) {
+    float* to = t.data.more_features + (local + i) * total;
+    for (int f = 0; f < total; ++f) to[f] = features[f * kLanes + i];
+  });
 }
 
 // (key << 32 | number) of the Gaussians in `mask`; keys sort as the depths do, negative ones included.
@@ -167,33 +184,77 @@ LG_INLINE int store_keys(Pack depth, int64_t local, unsigned mask, int used, uin
   return count;
 }
 
+// Stores the record of sixteen projected Gaussians, and the keys of those that reach pixels.
+LG_INLINE int store_chunk(const Target& t, const Pose& pose, int64_t local, int used, const Triple<Pack>& mean,
+                          const Projected<Pack>& g, float* features, uint64_t* pairs) {
+  if (t.has_outputs) {
+    // A copy, so that `g` itself can stay in registers.
+    const Projected<Pack> all = g;
+    store_outputs(t, local, used, all);
+  }
+  const unsigned mask = store_rectangles(g, t.data.rectangles + local, used);
+  if (mask == 0) return 0;
+  const Features& wanted = t.data.features;
+  const int64_t first = static_cast<int64_t>(t.views[t.view].scene) * t.scene.count + local;
+  if (wanted.colors > 0) load_colors(t, pose, first, mean, used, features);
+  int next = wanted.colors;
+  if (wanted.depth) g.depth.store(features + next++ * kLanes);
+  if (wanted.inverse_depth) (Pack(1.0f) / g.depth).store(features + next * kLanes);
+  store_records(t, local, used, g, mask, features);
+  return store_keys(g.depth, local, mask, used, pairs);
+}
+
 template <Lens kLens, bool kCovariance>
-int project_chunk(const Target& t, const Pose& pose, int64_t local, int used, float* features, uint64_t* pairs) {
+int project_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
   const View& view = t.views[t.view];
+  const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
   const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
   prefetch_harmonics(t.scene, first + kLanes);
   const Gaussian<Pack> gaussian = load_gaussians<kCovariance>(t.scene, first, used);
   Projected<Pack> g = project<kLens, kCovariance>(view, pose, t.settings, gaussian);
   g.visible = g.visible & mask_from_bits((1u << used) - 1u);
-  store_outputs(t, local, used, g);
-  const unsigned mask = store_rectangles(g, t.data.rectangles + local, used);
-  if (mask == 0) return 0;
-  const Features& wanted = t.data.features;
-  if (wanted.colors > 0) load_colors(t, pose, first, gaussian.mean, mask, features);
-  int next = wanted.colors;
-  if (wanted.depth) g.depth.store(features + next++ * kLanes);
-  if (wanted.inverse_depth) (Pack(1.0f) / g.depth).store(features + next * kLanes);
-  store_records(t, local, g, mask, features);
-  return store_keys(g.depth, local, mask, used, pairs);
+  return store_chunk(t, pose, local, used, gaussian.mean, g, features, pairs);
+}
+
+int project_sensor_chunk(const Target& t, int slice, int64_t local, int used, float* features, uint64_t* pairs) {
+  const View& view = t.views[t.view];
+  const int64_t first = static_cast<int64_t>(view.scene) * t.scene.count + local;
+  prefetch_harmonics(t.scene, first + kLanes);
+  const Gaussian<Pack> gaussian = load_gaussians<false>(t.scene, first, used);
+  const SensorPlace at{view, t.scene.sensors[t.view], t.scene.slice_poses[slice], t.settings};
+  Projected<Pack> g = project_sensor(at, gaussian, (1u << used) - 1u);
+  if (t.rays != nullptr) {
+    const int64_t row = local * kRecordFloats;
+    project_rays(at, *t.rays, gaussian, used, g, t.data.records + row, t.data.bounds + row);
+  }
+  const Pose& pose = t.scene.poses[static_cast<int64_t>(t.view) * t.scene.slices + slice];
+  return store_chunk(t, pose, local, used, gaussian.mean, g, features, pairs);
+}
+
+using ProjectChunk = int (*)(const Target&, int, int64_t, int, float*, uint64_t*);
+
+ProjectChunk chunk_projection(const View& view, const Scene& scene) {
+  if (scene.sensors != nullptr) return &project_sensor_chunk;
+  ProjectChunk run = nullptr;
+  with_lens(view, [&](auto lens) {
+    constexpr Lens kLens = decltype(lens)::value;
+    run = scene.covariances != nullptr ? &project_chunk<kLens, true> : &project_chunk<kLens, false>;
+  });
+  return run;
 }
 
 }  // namespace
 
 uint64_t* project_view(const View* views, int view, const Settings& settings, const Scene& scene,
-                       const Outputs& outputs, const ViewData& data, Workspace& w, Segments& segments) {
+                       const Outputs& outputs, const ViewData& data, const RayField* rays, Workspace& w,
+                       Segments& segments) {
   const int64_t n = scene.count;
   uint64_t* pairs = w.pairs.ensure<uint64_t>(static_cast<std::size_t>(n));
-  const Target target{views, view, settings, scene, outputs, data};
+  const bool has_outputs = outputs.radii != nullptr || outputs.means2d != nullptr || outputs.depths != nullptr ||
+                           outputs.conics != nullptr || outputs.projected_opacities != nullptr;
+  const Target target{
+      views, view, settings, scene, outputs, data, has_outputs, harmonics_evaluation(scene, settings.sh_degree), rays};
+  const ProjectChunk run = chunk_projection(views[view], scene);
   segments.parts = parts_of(n);
   const std::size_t feature_floats = static_cast<std::size_t>(data.features.total() + 1) * kLanes;
   float* features = w.scratch.ensure<float>(feature_floats * segments.parts);
@@ -203,16 +264,11 @@ uint64_t* project_view(const View* views, int view, const Settings& settings, co
     const int64_t begin = chunks * p / segments.parts * kLanes;
     const int64_t end = p + 1 == segments.parts ? n : chunks * (p + 1) / segments.parts * kLanes;
     int64_t visible = 0;
-    with_lens(views[view], [&](auto lens) {
-      each_slice(scene, begin, end, [&](int64_t from, int64_t to, int slice) {
-        const Pose& pose = scene.poses[static_cast<int64_t>(view) * scene.slices + slice];
-        constexpr Lens kLens = decltype(lens)::value;
-        const auto run = scene.covariances != nullptr ? &project_chunk<kLens, true> : &project_chunk<kLens, false>;
-        for (int64_t i = from; i < to; i += kLanes) {
-          const int used = static_cast<int>(to - i < kLanes ? to - i : kLanes);
-          visible += run(target, pose, i, used, features + p * feature_floats, pairs + begin + visible);
-        }
-      });
+    each_slice(scene, begin, end, [&](int64_t from, int64_t to, int slice) {
+      for (int64_t i = from; i < to; i += kLanes) {
+        const int used = static_cast<int>(to - i < kLanes ? to - i : kLanes);
+        visible += run(target, slice, i, used, features + p * feature_floats, pairs + begin + visible);
+      }
     });
     segments.begin[p] = begin;
     segments.length[p] = visible;

@@ -2,6 +2,8 @@
 // the views of a scene before it writes the gradients.
 #include "gaussians/cpu/bands.h"
 #include "gaussians/cpu/gradient_sums.h"
+#include "gaussians/cpu/rays/project.h"
+#include "gaussians/cpu/sensor.h"
 
 LG_BEGIN_ENGINE(gaussians)
 namespace {
@@ -29,7 +31,8 @@ LG_INLINE void load_sums(const RowData& rows, int64_t local, unsigned mask, Pack
 // The gradient of feature f of the Gaussians in `mask`.
 LG_INLINE Pack feature_gradient(const RowData& rows, const Features& features, const Pack* fields, int64_t local,
                                 unsigned mask, int f) {
-  if (rows.feature_rows == nullptr) return fields[gradient_row::kFeatures + f];
+  const int first = features.rays ? int{ray_row::kUsed} : int{gradient_row::kFeatures};
+  if (rows.feature_rows == nullptr) return fields[first + f];
   alignas(64) float lanes[kLanes] = {};
   for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
     const int i = __builtin_ctz(rest);
@@ -45,6 +48,7 @@ struct Sight {
   int slice;
   int64_t local;  // Of the first, within its scene.
   int64_t first;  // The same among all scenes.
+  int used;
   unsigned mask;  // Those with gradients.
   const Pack* fields;
   LG_INLINE const ViewData& data() const { return task.data[view]; }
@@ -112,7 +116,7 @@ LG_INLINE Triple<Pack> few_colors_backward(const Triple<Pack>& d, const Rows& ro
 Triple<Pack> colors_backward(const Sight& s, const Triple<Pack>& direction, MaskPack mask, float* gradients) {
   const Scene& scene = s.task.scene;
   const int channels = scene.channels, degree = s.task.settings.sh_degree, active = (degree + 1) * (degree + 1);
-  const Rows rows(scene.sh, s.first, static_cast<int64_t>(scene.coefficients) * channels, s.mask);
+  const Rows rows(scene.sh, s.first, static_cast<int64_t>(scene.coefficients) * channels, s.used);
   // Gaussians that are not drawn may have no direction.
   const Triple<Pack> d = {zero_unless(mask, direction.x), zero_unless(mask, direction.y),
                           zero_unless(mask, direction.z)};
@@ -161,31 +165,28 @@ LG_INLINE void store_means2d(const Sight& s, int used, MaskPack mask, const Pair
   }
 }
 
-template <Lens kLens, bool kCovariance>
-void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, const ViewSums& sums, Columns& to) {
+// The sums over the pixels, without the gradients of depths.
+LG_INLINE PixelSums<Pack> pixel_sums(const Sight& s, int used) {
   const Task& t = s.task;
-  const View& view = t.views[s.view];
-  const MaskPack mask = mask_from_bits(s.mask);
   PixelSums<Pack> pixel = {s.fields[0], s.fields[1], s.fields[2], s.fields[3],
                            s.fields[4], s.fields[5], Pack(0.0f),  {Pack(0.0f), Pack(0.0f)}};
-  const Features& features = s.data().features;
-  int next = features.colors;
-  if (features.depth) pixel.depth = s.feature(next++);
-  if (features.inverse_depth) {
-    const Triple<Pack> row = {Pack(s.pose().rotation[6]), Pack(s.pose().rotation[7]), Pack(s.pose().rotation[8])};
-    const Pack inverse = Pack(1.0f) / (dot(row, gaussian.mean) + Pack(s.pose().translation[2]));
-    pixel.depth = fma(-s.feature(next), inverse * inverse, pixel.depth);
-  }
   if (t.up.d_means2d != nullptr) {
     const RowPacks<2> extra(t.up.d_means2d, static_cast<int64_t>(s.view) * t.scene.count + s.local, used);
     pixel.extra = {extra.at[0], extra.at[1]};
   }
-  Triple<Pack> v_h;
-  const GaussianGradient<Pack> g =
-      project_backward<kLens, kCovariance>(view, s.pose(), t.settings, gaussian, pixel, v_h);
+  return pixel;
+}
+
+// Adds the gradients from a view to the columns and to the sums of the view.
+template <bool kCovariance>
+LG_INLINE void add_gradients(const Sight& s, int used, MaskPack mask, const Triple<Pack>& mean,
+                             const GaussianGradient<Pack>& g, const Triple<Pack>& v_h, const ViewSums& sums,
+                             Columns& to) {
+  const Task& t = s.task;
+  const Features& features = s.data().features;
   Triple<Pack> v_direction = {Pack(0.0f), Pack(0.0f), Pack(0.0f)};
   if (t.scene.sh != nullptr && features.colors > 0) {
-    const Direction<Pack> direction = direction_to(s.pose(), gaussian.mean);
+    const Direction<Pack> direction = direction_to(s.pose(), mean);
     v_direction = direction_backward(direction, colors_backward(s, direction.d, mask, to.colors));
   } else if (features.colors > 0 && to.colors != nullptr && !t.scene.colors_per_view) {
     for (int c = 0; c < t.scene.channels; ++c) add_column(to.colors, c, mask, s.feature(c));
@@ -203,7 +204,47 @@ void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, co
     add_triple(to.scale, mask, g.scale);
   }
   store_means2d(s, used, mask, g.mean2d);
-  if (t.poses) add_view_sums(sums, s.slice, mask, g, v_direction, v_h, gaussian.mean, view.projected != 0);
+  if (t.poses) add_view_sums(sums, s.slice, mask, g, v_direction, v_h, mean, t.views[s.view].projected != 0);
+}
+
+template <Lens kLens, bool kCovariance>
+void sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, const ViewSums& sums, Columns& to) {
+  const Task& t = s.task;
+  const MaskPack mask = mask_from_bits(s.mask);
+  PixelSums<Pack> pixel = pixel_sums(s, used);
+  const Features& features = s.data().features;
+  int next = features.colors;
+  if (features.depth) pixel.depth = s.feature(next++);
+  if (features.inverse_depth) {
+    const Triple<Pack> row = {Pack(s.pose().rotation[6]), Pack(s.pose().rotation[7]), Pack(s.pose().rotation[8])};
+    const Pack inverse = Pack(1.0f) / (dot(row, gaussian.mean) + Pack(s.pose().translation[2]));
+    pixel.depth = fma(-s.feature(next), inverse * inverse, pixel.depth);
+  }
+  Triple<Pack> v_h;
+  const GaussianGradient<Pack> g =
+      project_backward<kLens, kCovariance>(t.views[s.view], s.pose(), t.settings, gaussian, pixel, v_h);
+  add_gradients<kCovariance>(s, used, mask, gaussian.mean, g, v_h, sums, to);
+}
+
+void sensor_sight_backward(const Sight& s, const Gaussian<Pack>& gaussian, int used, const ViewSums& sums,
+                           Columns& to) {
+  const Task& t = s.task;
+  const Features& features = s.data().features;
+  const Pack zero = Pack(0.0f);
+  int next = features.colors;
+  const Pack v_depth = features.depth ? s.feature(next++) : zero;
+  const Pack v_inverse_depth = features.inverse_depth ? s.feature(next) : zero;
+  const SensorPlace at{t.views[s.view], t.scene.sensors[s.view], t.scene.slice_poses[s.slice], t.settings};
+  double* view_sums = t.poses ? sums.sensor : nullptr;
+  GaussianGradient<Pack> g;
+  if (features.rays) {
+    g = project_rays_backward(at, gaussian, s.fields, v_depth, v_inverse_depth, s.mask, view_sums);
+  } else {
+    PixelSums<Pack> pixel = pixel_sums(s, used);
+    pixel.depth = v_depth;
+    g = project_sensor_backward(at, gaussian, pixel, v_inverse_depth, s.mask, view_sums);
+  }
+  add_gradients<false>(s, used, mask_from_bits(s.mask), gaussian.mean, g, {zero, zero, zero}, sums, to);
 }
 
 // The Gaussians of the chunk that have gradients from a view.
@@ -251,7 +292,7 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
     if (t.views[v].scene != scene_number) continue;
     const unsigned mask = receivers(t, v, local, used);
     Pack fields[kRecordFloats];
-    Sight sight{t, v, slice, local, first, mask, fields};
+    Sight sight{t, v, slice, local, first, used, mask, fields};
     if (mask == 0) {
       for (int f = 0; f < kRecordFloats; ++f) fields[f] = Pack(0.0f);
       store_means2d(sight, used, mask_from_bits(0), {Pack(0.0f), Pack(0.0f)});
@@ -268,9 +309,14 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
     for (int i = 0; i < used; ++i) touched |= static_cast<unsigned>(t.rows[v].touched[local + i] != 0) << i;
     load_sums(t.rows[v], local, touched, fields);
     sight.mask = mask;
-    with_lens(t.views[v], [&](auto lens) {
-      sight_backward<decltype(lens)::value, kCovariance>(sight, gaussian, used, ViewSums(part.sums, scene, v), columns);
-    });
+    const ViewSums sums(part.sums, scene, v);
+    if (scene.sensors != nullptr) {
+      sensor_sight_backward(sight, gaussian, used, sums, columns);
+    } else {
+      with_lens(t.views[v], [&](auto lens) {
+        sight_backward<decltype(lens)::value, kCovariance>(sight, gaussian, used, sums, columns);
+      });
+    }
     write_view_colors(sight, used);
   }
   if (t.to.touched != nullptr) {
@@ -279,6 +325,17 @@ void chunk_backward(const Task& t, int scene_number, int slice, int64_t local, i
   Gradients to = t.to;
   if (!colors) to.sh = to.colors = nullptr;
   write_columns(to, any_view != 0 ? &columns : nullptr, scene.sh != nullptr, width, first, used);
+}
+
+// Adds the gradients that lead through the rays of pixels.
+void add_ray_totals(int view_count, const Gradients& to, Pass& pass) {
+  if (to.sensors == nullptr) return;
+  constexpr int kInverse = kRaySums - kSensorSums;
+  for (int v = 0; v < view_count; ++v) {
+    const double* rays = pass.view(v).ray_gradients.ensure<double>(kRaySums);
+    for (int i = 0; i < kSensorSums; ++i) to.sensors[v * kSensorSums + i] += rays[i];
+    for (int i = 0; i < kInverse; ++i) to.inverse_windshield[v * kInverse + i] = rays[kSensorSums + i];
+  }
 }
 
 }  // namespace
@@ -292,7 +349,8 @@ void project_backward(const View* views, int view_count, const Settings& setting
     data.push_back(view_data(pass.view(v), scene.count));
     rows.push_back(row_data(pass, v, scene, to));
   }
-  const bool sums_wanted = to.poses != nullptr || to.intrinsics != nullptr || to.projection != nullptr;
+  const bool sums_wanted =
+      to.poses != nullptr || to.intrinsics != nullptr || to.projection != nullptr || to.sensors != nullptr;
   const Task task{views, view_count, settings, scene, up, to, data.data(), rows.data(), sums_wanted};
   const int parts = parts_of(scene.count);
   const int width = (scene.sh != nullptr ? scene.coefficients : 1) * scene.channels + kLanes;
@@ -316,6 +374,7 @@ void project_backward(const View* views, int view_count, const Settings& setting
     }
   });
   write_view_sums(scene, view_count, to, sums, parts, part_doubles);
+  if (settings.rays) add_ray_totals(view_count, to, pass);
   clock.stage(kBackProjectStage);
 }
 

@@ -26,6 +26,32 @@ struct TileOrigin {
 LG_INLINE int block_left(int block) { return block % kBlocksX * 4; }
 LG_INLINE int block_top(int block) { return block / kBlocksX * 4; }
 
+// The blocks' columns and rows, relative to the centres of sixteen ellipses: what best_log2_alpha (math/blend.h) needs
+// of them, once for all blocks of a column or row. That function has no use for it on a GPU, where registers are
+// scarce.
+struct Side {
+  Pack low, high;
+  Pack along;  // Where the ellipse is closest to the edge that faces the centre, on the other axis.
+  Pack u;      // The edge's part of the ellipse's u.
+  Pack rest;   // Of a row: log2 alpha without u.
+};
+
+LG_INLINE Side column_side(const Ellipse<Pack>& e, const Slopes<Pack>& s, Pack low, Pack high) {
+  const Pack edge = min(max(Pack(0.0f), low), high);
+  return {low, high, s.along_x * edge, e.ux * edge, e.log2_opacity};
+}
+
+LG_INLINE Side row_side(const Ellipse<Pack>& e, const Slopes<Pack>& s, Pack low, Pack high) {
+  const Pack edge = min(max(Pack(0.0f), low), high), v = e.vy * edge;
+  return {low, high, s.along_y * edge, e.uy * edge, fnma(v, v, e.log2_opacity)};
+}
+
+LG_INLINE Pack best_log2_alpha(const Ellipse<Pack>& e, const Side& column, const Side& row) {
+  const Pack dy = min(max(column.along, row.low), row.high), v = e.vy * dy, beside = fma(e.uy, dy, column.u);
+  const Pack dx = min(max(row.along, column.low), column.high), above = fma(e.ux, dx, row.u);
+  return max(fnma(beside, beside, fnma(v, v, e.log2_opacity)), fnma(above, above, row.rest));
+}
+
 // Appends those of the sixteen records from number `first` on that reach a block to its list.
 LG_INLINE void deal(Batch& batch, const TileOrigin& tile, int first, int used) {
   Pack f[kLanes];
@@ -38,18 +64,24 @@ LG_INLINE void deal(Batch& batch, const TileOrigin& tile, int first, int used) {
   const Pack y = e.y - Pack(static_cast<float>(tile.top) + tile.pixel_center);
   const Pack least = Pack(tile.log2_alpha_min - kReachMargin), side = Pack(3.0f);
   const MaskPack present = mask_from_bits((1u << used) - 1u);
+  Side columns[kBlocksX];
+  for (int bx = 0; bx < kBlocksX; ++bx) {
+    const Pack x1 = x - Pack(4.0f * static_cast<float>(bx));
+    columns[bx] = column_side(e, slopes, x1 - side, x1);
+  }
   for (int by = 0; by < kBlocksY; ++by) {
-    const Pack y1 = y - Pack(4.0f * static_cast<float>(by)), y0 = y1 - side;
+    const Pack y1 = y - Pack(4.0f * static_cast<float>(by));
+    const Side row = row_side(e, slopes, y1 - side, y1);
+#pragma GCC unroll 8
     for (int bx = 0; bx < kBlocksX; ++bx) {
-      const Pack x1 = x - Pack(4.0f * static_cast<float>(bx)), x0 = x1 - side;
-      const MaskPack hit = (best_log2_alpha(e, slopes, x0, x1, y0, y1) >= least) & present;
+      const MaskPack hit = (best_log2_alpha(e, columns[bx], row) >= least) & present;
       const int block = by * kBlocksX + bx;
       batch.lengths[block] += store_set_lanes(hit, first, batch.lists[block] + batch.lengths[block]);
     }
   }
 }
 
-// Inria's squares of tiles end where the ellipse may not.
+// Rectangles of whole tiles, Inria's and gsplat's, end where the ellipse may not; their edges are those of blocks.
 inline void drop_outside(Batch& batch, const TileOrigin& tile, const PixelRectangle* rectangles,
                          const uint32_t* entries) {
   for (int block = 0; block < kBlocks; ++block) {
@@ -66,8 +98,8 @@ inline void drop_outside(Batch& batch, const TileOrigin& tile, const PixelRectan
 }
 
 // Fetches `count` entries and deals them out to the blocks, in order.
-inline void fill_batch(Batch& batch, const ViewData& data, const TileOrigin& tile, bool inria, const uint32_t* entries,
-                       int count) {
+inline void fill_batch(Batch& batch, const ViewData& data, const TileOrigin& tile, bool rectangles,
+                       const uint32_t* entries, int count) {
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
   constexpr int kAhead = 16;
   for (int i = 0; i < count; ++i) {
@@ -77,7 +109,7 @@ inline void fill_batch(Batch& batch, const ViewData& data, const TileOrigin& til
     Pack::load(data.records + static_cast<int64_t>(entries[i]) * kRecordFloats).store(batch.records[i]);
   }
   for (int i = 0; i < count; i += kLanes) deal(batch, tile, i, count - i < kLanes ? count - i : kLanes);
-  if (inria) drop_outside(batch, tile, data.rectangles, entries);
+  if (rectangles) drop_outside(batch, tile, data.rectangles, entries);
 }
 
 LG_END

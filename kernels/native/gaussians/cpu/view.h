@@ -20,8 +20,9 @@ struct ViewData {
   Features features;
   int tiles_x, tiles_y;
   PixelRectangle* rectangles;
-  float* records;
+  float* records;        // Of ellipses, or along rays, see math/ray.h.
   float* more_features;  // Null where features are in the records.
+  float* bounds;         // Along rays.
   const uint32_t* tile_starts;
   const uint32_t* entries;
   uint32_t* masks;
@@ -42,7 +43,9 @@ inline ViewData view_data(ViewState& state, int64_t count) {
   data.rectangles = state.rectangles.ensure<PixelRectangle>(n);
   data.records = state.records.ensure<float>(n * kRecordFloats);
   const int total = state.features.total();
-  data.more_features = total > kInlineFeatures ? state.more_features.ensure<float>(n * total) : nullptr;
+  const bool apart = state.features.rays || total > kInlineFeatures;
+  data.more_features = apart ? state.more_features.ensure<float>(n * total + 1) : nullptr;
+  data.bounds = state.features.rays ? state.bounds.ensure<float>(n * kRecordFloats) : nullptr;
   data.tile_starts = state.tile_starts.ensure<uint32_t>(tiles + 1);
   data.entries = state.entries.ensure<uint32_t>(1);
   data.masks = state.masks.ensure<uint32_t>(1);
@@ -83,9 +86,13 @@ LG_INLINE void each_slice(const Scene& scene, int64_t begin, int64_t end, Run&& 
   }
 }
 
-// Fills rectangles, records and features; returns the visible ones' (distance << 32 | number), by part.
+struct RayField;
+
+// Fills rectangles, records and features (`rays`: null on the film); returns the visible ones' (distance << 32 |
+// number), by part.
 uint64_t* project_view(const View* views, int view, const Settings& settings, const Scene& scene,
-                       const Outputs& outputs, const ViewData& data, Workspace& workspace, Segments& segments);
+                       const Outputs& outputs, const ViewData& data, const RayField* rays, Workspace& workspace,
+                       Segments& segments);
 void bin_view(const Settings& settings, const ViewData& data, const uint64_t* pairs, const Segments& segments,
               ViewState& state, Workspace& workspace);
 void draw_view(const View* views, int view, const Settings& settings, const Scene& scene, const Outputs& outputs,

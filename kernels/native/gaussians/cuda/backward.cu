@@ -15,7 +15,7 @@ void blend_backward(const CudaCall& call, const CudaRecords& records, const Cuda
     cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
     return;
   }
-  DeviceBuffer<float> pair_rows(pass.lists.capacity * width, stream);
+  DeviceBuffer<float> pair_rows(std::size_t{pass.lists.pairs} * width, stream);
   check(cudaMemsetAsync(pair_rows.data(), 0, pair_rows.bytes(), stream), "clearing sums");
   rows.pair_rows = pair_rows.data();
   cuda_blend_backward(call, records, pass.lists, upstream, pass.lasts.data(), rows, stream);
@@ -43,13 +43,17 @@ DeviceTimer cuda_backward(const View* views, int count, const Settings& settings
   blend_backward(call, records, pass, upstream, rows, stream);
   if (gradients.background != nullptr) cuda_background_backward(call, upstream, gradients.background, stream);
   timer.mark("blend_backward");
-  const bool needs_blocks =
-      gradients.poses != nullptr || gradients.intrinsics != nullptr || gradients.projection != nullptr;
+  const bool needs_blocks = gradients.poses != nullptr || gradients.intrinsics != nullptr ||
+                            gradients.projection != nullptr || gradients.sensors != nullptr;
   const std::size_t blocks = needs_blocks ? static_cast<std::size_t>(count) * call.blocks * block_sum::kFields : 0;
   DeviceBuffer<double> block_sums(blocks, stream);
   double* to_blocks = needs_blocks ? block_sums.data() : nullptr;
   if (needs_blocks) check(cudaMemsetAsync(to_blocks, 0, block_sums.bytes(), stream), "clearing sums");
-  cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
+  if (call.scene.sensors != nullptr) {
+    cuda_sensor_backward(data, records, upstream, rows, gradients, to_blocks, stream);
+  } else {
+    cuda_project_backward(data, records, upstream, rows, gradients, to_blocks, stream);
+  }
   if (pass.features.colors > 0) cuda_colors_backward(call, records, rows, gradients, to_blocks, stream);
   if (needs_blocks) cuda_sum_blocks(call, to_blocks, gradients, stream);
   timer.mark("project_backward");

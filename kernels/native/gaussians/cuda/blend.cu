@@ -71,7 +71,7 @@ __device__ inline void write_pixel(const CudaCall& call, const Features& feature
 }
 
 template <int kFeatures>
-__global__ void __launch_bounds__(kTilePixels)
+__global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
     draw_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                 const __grid_constant__ TileLists lists, const __grid_constant__ Outputs outputs, int* lasts) {
   __shared__ GaussianBatch batch;

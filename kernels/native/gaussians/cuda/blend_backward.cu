@@ -222,7 +222,7 @@ __device__ inline int block_max(int value) {
 }
 
 template <int kFeatures>
-__global__ void __launch_bounds__(kTilePixels)
+__global__ void __launch_bounds__(kTilePixels, resident_blocks(kFeatures))
     pixels_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
                   const __grid_constant__ TileLists lists, const __grid_constant__ Upstream upstream, const int* lasts,
                   const __grid_constant__ CudaRows rows) {

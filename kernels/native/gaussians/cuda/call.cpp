@@ -47,7 +47,11 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   std::vector<int32_t> lenses, starts(static_cast<std::size_t>(scene.scenes) + 1, 0), by_scene(count);
   for (int v = 0; v < count; ++v) {
     lenses.push_back(static_cast<int32_t>(lens_of(views[v])));
-    lenses_ |= 1u << lenses.back();
+    if (scene.sensors == nullptr) {
+      lenses_ |= 1u << lenses.back();
+    } else {
+      sensor_lenses_ |= 1u << static_cast<int>(scene.sensors[v].lens);
+    }
     ++starts[views[v].scene + 1];
   }
   std::partial_sum(starts.begin(), starts.end(), starts.begin());
@@ -60,6 +64,9 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   const std::size_t at_begins = packed.add(scene.slice_begins, static_cast<std::size_t>(scene.slices) + 1);
   const std::size_t at_lenses = packed.add(lenses), at_starts = packed.add(starts);
   const std::size_t at_scene_views = packed.add(by_scene), at_blocks = packed.add(blocks);
+  const std::size_t sensors = scene.sensors != nullptr ? static_cast<std::size_t>(count) : 0;
+  const std::size_t at_sensors = packed.add(scene.sensors, sensors);
+  const std::size_t at_slice_poses = packed.add(scene.slice_poses, static_cast<std::size_t>(scene.slices));
   data_ = DeviceBuffer<unsigned char>(packed.bytes().size(), stream);
   staging.copy(data_.data(), packed.bytes().data(), packed.bytes().size(), stream);
   const auto ints = [&](std::size_t at) { return reinterpret_cast<const int32_t*>(data_.data() + at); };
@@ -67,6 +74,8 @@ CudaCallData::CudaCallData(const View* views, int count, const Settings& setting
   call_.scene = scene;
   call_.scene.poses = reinterpret_cast<const Pose*>(data_.data() + at_poses);
   call_.scene.slice_begins = ints(at_begins);
+  if (sensors > 0) call_.scene.sensors = reinterpret_cast<const Sensor*>(data_.data() + at_sensors);
+  call_.scene.slice_poses = reinterpret_cast<const SlicePose*>(data_.data() + at_slice_poses);
   call_.views = count;
   call_.width = views[0].width;
   call_.height = views[0].height;

@@ -30,13 +30,16 @@ class CudaCallData {
 
   const CudaCall& call() const { return call_; }
   bool has(Lens lens) const { return (lenses_ >> static_cast<int>(lens) & 1u) != 0; }
+  bool has(SensorLens lens) const { return (sensor_lenses_ >> static_cast<int>(lens) & 1u) != 0; }
 
  private:
   CudaCall call_{};
-  unsigned lenses_ = 0;  // As bits.
+  unsigned lenses_ = 0, sensor_lenses_ = 0;  // As bits; one of them is 0.
   DeviceBuffer<unsigned char> data_;
 };
 
 inline constexpr Lens kLenses[] = {Lens::pinhole, Lens::distorted, Lens::orthographic, Lens::fisheye};
+inline constexpr SensorLens kSensorLenses[] = {SensorLens::pinhole, SensorLens::opencv, SensorLens::orthographic,
+                                               SensorLens::fisheye, SensorLens::ftheta};
 
 }  // namespace lumigrad::gaussians

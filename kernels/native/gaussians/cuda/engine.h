@@ -1,6 +1,5 @@
 // The Gaussian engine on a CUDA device: everything is queued on the caller's stream, all views of a call at once. The
-// host waits for the device only where it needs the number of (tile, Gaussian) pairs: at the first call of a size, and
-// for deterministic sums.
+// host waits for the device once in the forward pass, for the number of (tile, Gaussian) pairs, while the device sorts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +16,9 @@ namespace lumigrad::gaussians {
 
 // State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
-  PairRoom pairs{std::size_t{1} << 28};
+  PairCount pairs;
+  // More pairs than this are not listed: tiles then go through all Gaussians, which is slower but needs no memory.
+  std::size_t pair_limit = std::size_t{1} << 28;
   DeviceStaging staging;
 };
 

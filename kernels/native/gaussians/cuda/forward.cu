@@ -83,31 +83,16 @@ struct GaussianReach {
   }
 };
 
-}  // namespace
-
-void cuda_bin(const CudaCall& call, const CudaRecords& records, CudaPass& pass, PairRoom& pairs, cudaStream_t stream) {
-  const auto items = static_cast<std::size_t>(call.views) * call.scene.count;
-  const auto tiles = static_cast<std::size_t>(call.views) * pass.lists.tiles_x * pass.lists.tiles_y;
-  const GaussianReach reach{records, log2_positive(call.settings.alpha_min), call.settings.pixel_center};
-  std::optional<std::size_t> room = pairs.expected(items, tiles);
-  PairCount& pair_count = pairs.count(items, tiles);
-  DeviceBuffer<unsigned> counts = count_tiles(reach, pass.lists, pass.tiles, pair_count, stream);
-  // Without lists, every tile would go through all Gaussians: that is slow, and there would be no row for each pair,
-  // which deterministic sums need.
-  if (!room || call.settings.deterministic) {
-    check(cudaStreamSynchronize(stream), "counting pairs of tiles and Gaussians");
-    const std::size_t counted = pair_count.read().value_or(0);
-    if (counted > pairs.limit() && call.settings.deterministic) {
-      throw DeviceMemoryError(std::to_string(counted) +
-                              " pairs of tiles and Gaussians, each with a row of gradients, are" + " more than the " +
-                              std::to_string(pairs.limit()) + " that deterministic sums may have");
-    }
-    room = counted > pairs.limit() ? 0 : std::max<std::size_t>(counted, 1);
-  }
-  list_tiles<Entry::item>(reach, std::move(counts), *room, pass.lists, pass.tiles, stream);
+// Lists the tiles' Gaussians if there are not too many, by the counts of their tiles.
+void bin(const GaussianReach& reach, const DeviceBuffer<unsigned>& counts, bool deterministic, CudaPass& pass,
+         const CudaWorkspace& workspace, cudaStream_t stream) {
+  const std::size_t pairs = workspace.pairs.wait(), limit = workspace.pair_limit;
+  if (pairs <= limit) return list_tiles<Entry::item>(reach, counts, pairs, pass.lists, pass.tiles, stream);
+  // Without lists there is no row for each pair.
+  if (!deterministic) return;
+  throw DeviceMemoryError(std::to_string(pairs) + " pairs of tiles and Gaussians, each with a row of gradients, are" +
+                          " more than the " + std::to_string(limit) + " that deterministic sums may have");
 }
-
-namespace {
 
 // Items and tiles are numbered in 32 bits.
 void check_size(std::size_t items, std::size_t tiles) {
@@ -127,7 +112,7 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   const auto items = static_cast<std::size_t>(count) * scene.count;
   pass.lists = tile_grid(count, call.width, call.height);
   check_size(items, static_cast<std::size_t>(count) * pass.lists.tiles_x * pass.lists.tiles_y);
-  pass.features = features_of(scene, outputs);
+  pass.features = features_of(settings, scene, outputs);
   const auto stride = static_cast<std::size_t>(feature_stride(pass.features));
   pass.records = DeviceBuffer<float4>(items * kRecordQuarters, stream);
   pass.more_features = DeviceBuffer<float>(items * stride, stream);
@@ -136,10 +121,12 @@ DeviceTimer cuda_forward(const View* views, int count, const Settings& settings,
   DeviceBuffer<unsigned> keys(items, stream);
   cuda_project(data, records, outputs, keys.data(), stream);
   cuda_colors(call, records, stream);
+  const GaussianReach reach{records, log2_positive(settings.alpha_min), settings.pixel_center};
+  const DeviceBuffer<unsigned> counts = count_tiles(reach, keys, workspace.pairs, stream);
   timer.mark("project");
   sort_by_depth(keys, scene.count, pass.lists, pass.tiles, stream);
   timer.mark("sort");
-  cuda_bin(call, records, pass, workspace.pairs, stream);
+  bin(reach, counts, settings.deterministic, pass, workspace, stream);
   timer.mark("bin");
   cuda_draw(call, records, pass.lists, outputs, pass.lasts.data(), stream);
   timer.mark("blend");

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gaussians/cuda/records.cuh"
-#include "gaussians/math/project.h"
+#include "gaussians/math/sensor/project.h"
 #include "gaussians/math/sh.h"
 
 namespace lumigrad::gaussians {
@@ -22,6 +22,25 @@ __device__ inline Gaussian<float> gaussian_of(const Scene& scene, int64_t index)
   }
   g.opacity = scene.opacities[index];
   return g;
+}
+
+// The same in doubles, for sensors.
+__device__ inline Gaussian<double> gaussian64_of(const Scene& scene, int64_t index) {
+  const Gaussian<float> g = gaussian_of<false>(scene, index);
+  Gaussian<double> to{};
+  to.mean = {g.mean.x, g.mean.y, g.mean.z};
+  to.quaternion = {g.quaternion.w, g.quaternion.x, g.quaternion.y, g.quaternion.z};
+  to.scale = {g.scale.x, g.scale.y, g.scale.z};
+  to.opacity = g.opacity;
+  return to;
+}
+
+// Calls run(lens, number), an object of a lens's type and its name, for each lens that the sensors have.
+template <class Run>
+void each_sensor_lens(const CudaCallData& data, const Run& run) {
+  for (const SensorLens number : kSensorLenses) {
+    if (data.has(number)) with_sensor_lens(number, [&](auto lens) { run(lens, number); });
+  }
 }
 
 // Calls run(lens, covariance), both compile-time constants, for each lens that the views have.

@@ -9,6 +9,17 @@ namespace lumigrad::gaussians {
 // Features that a pixel keeps in registers; if there are more, the tile goes through its list once for each chunk.
 inline constexpr int kChunk = 16;
 
+// Blocks that a multiprocessor should hold at once, which bounds a thread's registers: 48 for five blocks, 64 for four.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kMostBlocks = 4;  // Of this size, on Turing.
+#else
+inline constexpr int kMostBlocks = 5;
+#endif
+constexpr int resident_blocks(int features) {
+  if (features <= 3) return kMostBlocks;
+  return features <= 8 ? 4 : 2;
+}
+
 // When a Gaussian contributes to a pixel, and when the pixel ends.
 struct Limits {
   float log2_alpha_min, alpha_max;

@@ -47,16 +47,9 @@ __device__ inline void write_record(const CudaRecords& to, int64_t item, const P
   while (next < features + to.stride) *next++ = 0.0f;
 }
 
-template <Lens kLens, bool kCovariance>
-__global__ void __launch_bounds__(kGaussianThreads)
-    project_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys) {
-  const GaussianPlace place = gaussian_place(call);
-  const int view = place.outer;
-  if (place.number < 0 || call.lenses[view] != static_cast<int32_t>(kLens)) return;
-  const int64_t count = call.scene.count, item = view * count + place.number;
-  const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-  const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
-  const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
+// Writes all that the projection of a Gaussian in a view yields.
+__device__ inline void store_projected(const CudaRecords& to, const Outputs& outputs, unsigned* keys, int64_t item,
+                                       const Projected<float>& g) {
   write_outputs(outputs, item, g);
   const bool reaches = g.visible && g.left < g.right && g.top < g.bottom;
   unsigned columns = g.visible ? 0 : kCulled, rows = 0;
@@ -68,14 +61,53 @@ __global__ void __launch_bounds__(kGaussianThreads)
   keys[item] = reaches ? sortable(g.depth) : kBehindAll;
 }
 
+template <Lens kLens, bool kCovariance>
+__global__ void __launch_bounds__(kGaussianThreads)
+    project_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys) {
+  const GaussianPlace place = gaussian_place(call);
+  const int view = place.outer;
+  if (place.number < 0 || call.lenses[view] != static_cast<int32_t>(kLens)) return;
+  const int64_t count = call.scene.count, item = view * count + place.number;
+  const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
+  const auto gaussian = gaussian_of<kCovariance>(call.scene, call.view[view].scene * count + place.number);
+  const Projected<float> g = project<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian);
+  store_projected(to, outputs, keys, item, g);
+}
+
+// Of sensors: in doubles.
+template <class SensorKind>
+__global__ void __launch_bounds__(kGaussianThreads)
+    project_sensor_kernel(const __grid_constant__ CudaCall call, CudaRecords to, Outputs outputs, unsigned* keys,
+                          SensorLens lens) {
+  const GaussianPlace place = gaussian_place(call);
+  const int view = place.outer;
+  if (place.number < 0 || call.scene.sensors[view].lens != lens) return;
+  const int64_t count = call.scene.count;
+  const auto gaussian = gaussian64_of(call.scene, call.view[view].scene * count + place.number);
+  const SensorPlace at{call.view[view], call.scene.sensors[view], call.scene.slice_poses[place.slice], call.settings};
+  SensorFootprint<double> f;
+  Projected<float> g;
+  g.visible = sensor_footprint<SensorKind>(at, gaussian, f);
+  const SensorFootprint<float> film = {
+      static_cast<float>(f.x), static_cast<float>(f.y), static_cast<float>(f.depth), static_cast<float>(f.a),
+      static_cast<float>(f.b), static_cast<float>(f.c), static_cast<float>(f.sharp), static_cast<float>(f.schur)};
+  finish_sensor(at.view, at.settings, film, static_cast<float>(gaussian.opacity), g);
+  store_projected(to, outputs, keys, view * count + place.number, g);
+}
+
 }  // namespace
 
 void cuda_project(const CudaCallData& data, const CudaRecords& records, const Outputs& outputs, unsigned* keys,
                   cudaStream_t stream) {
   const CudaCall& call = data.call();
+  const auto blocks = static_cast<unsigned>(call.views * call.blocks);
+  each_sensor_lens(data, [&](auto lens, SensorLens number) {
+    launch(project_sensor_kernel<decltype(lens)>, blocks, kGaussianThreads, 0, stream, call, records, outputs, keys,
+           number);
+  });
   each_lens(data, [&](auto lens, auto covariance) {
-    launch(project_kernel<decltype(lens)::value, decltype(covariance)::value>,
-           static_cast<unsigned>(call.views * call.blocks), kGaussianThreads, 0, stream, call, records, outputs, keys);
+    launch(project_kernel<decltype(lens)::value, decltype(covariance)::value>, blocks, kGaussianThreads, 0, stream,
+           call, records, outputs, keys);
   });
 }
 

@@ -1,136 +1,17 @@
 // Computes gradients of the scene, poses, lenses and colours from the sums over pixels on the device. A thread for each
 // scene and Gaussian processes all views of the scene, so that no two threads add to the same value.
 #include "common/cuda/launch.h"
-#include "common/cuda/primitives.cuh"
-#include "gaussians/cuda/gaussian.cuh"
-#include "gaussians/cuda/stages.h"
-#include "gaussians/math/project_backward.h"
+#include "gaussians/cuda/receivers.cuh"
 
 namespace lumigrad::gaussians {
 namespace {
 
-inline constexpr int kGaussianWarps = static_cast<int>(kGaussianThreads) / kWarp;
-
-// A Gaussian in a view, with the row of sums over its pixels.
-struct Receiver {
-  const float* row;
-  int64_t item;
-  bool receives;  // Gradients of pixels, or upstream gradients of the projected means.
-
-  __device__ Receiver(const CudaCall& call, const CudaRecords& records, const CudaRows& rows, bool extra, int view,
-                      int number)
-      : item(view * static_cast<int64_t>(call.scene.count) + number) {
-    row = rows.rows + item * rows.width;
-    const float* record = records.record(item);
-    receives = extra ? !is_culled(record) : reaches_pixels(range_of(record)) && has_sums(rows.width);
-  }
-  __device__ bool has_sums(int width) const {
-    bool any = false;
-    for (int i = 0; i < width; ++i) any |= row[i] != 0.0f;
-    return any;
-  }
-  __device__ float feature(int f) const { return row[gradient_row::kFeatures + f]; }
-};
-
-// Writes the first term of a sum, or adds a later one (`add`).
-__device__ inline void put(float* to, float value, bool add) { *to = add ? *to + value : value; }
-
-// Sums 32 values of each thread over the block, and writes the sums number `from` to `end` - 1 to `to`. All threads of
-// the block must call it together, and again only after a barrier.
-__device__ inline void put_block_sums(float (&values)[kWarp], int from, int end, double* to) {
-  __shared__ SharedArray<float, kGaussianWarps * kWarp> partial;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_index();
-  partial[warp * kWarp + lane] = warp_sums(values);
-  __syncthreads();
-  if (warp > 0 || lane < from || lane >= end) return;
-  double sum = 0.0;
-  for (int w = 0; w < kGaussianWarps; ++w) sum += static_cast<double>(partial[w * kWarp + lane]);
-  to[lane] = sum;
-}
-
-static_assert(block_sum::kFields == kWarp);
-
-// The gradients of a Gaussian from the views of one lens.
-template <bool kCovariance>
-struct Received {
-  Triple<float> mean{}, scale{};
-  Quaternion<float> quaternion{};
-  Symmetric<float> covariance{};
-  float opacity = 0.0f;
-
-  __device__ void add(const GaussianGradient<float>& g) {
-    mean = mean + g.mean;
-    opacity += g.opacity;
-    if constexpr (kCovariance) {
-      const Symmetric<float>& a = covariance;
-      const Symmetric<float>& b = g.covariance;
-      covariance = {a.xx + b.xx, a.xy + b.xy, a.xz + b.xz, a.yy + b.yy, a.yz + b.yz, a.zz + b.zz};
-    } else {
-      const Quaternion<float>& a = quaternion;
-      const Quaternion<float>& b = g.quaternion;
-      quaternion = {a.w + b.w, a.x + b.x, a.y + b.y, a.z + b.z};
-      scale = scale + g.scale;
-    }
-  }
-
-  // `add`: adds to gradients that were written for another lens.
-  __device__ void write(const Gradients& to, int64_t index, bool add) const {
-    const auto store = [&](float* array, int width, const auto&... values) {
-      if (array == nullptr) return;
-      float* at = array + index * width;
-      (put(at++, values, add), ...);
-    };
-    store(to.means, 3, mean.x, mean.y, mean.z);
-    store(to.opacities, 1, opacity);
-    if constexpr (kCovariance) {
-      const Symmetric<float>& m = covariance;
-      store(to.covariances, 6, m.xx, m.xy, m.xz, m.yy, m.yz, m.zz);
-    } else {
-      store(to.quats, 4, quaternion.w, quaternion.x, quaternion.y, quaternion.z);
-      store(to.scales, 3, scale.x, scale.y, scale.z);
-    }
-  }
-};
-
-__device__ inline PixelSums<float> pixel_sums(const Receiver& from, const Features& features, const Upstream& up,
-                                              const Pose& pose, const Triple<float>& mean) {
-  using namespace gradient_row;
-  const float* row = from.row;
-  PixelSums<float> sums{row[kOne], row[kDx], row[kDy], row[kDxDx], row[kDxDy], row[kDyDy], 0.0f, {0.0f, 0.0f}};
-  int next = features.colors;
-  if (features.depth) sums.depth = from.feature(next++);
-  if (features.inverse_depth) {
-    const Triple<float> z = {pose.rotation[6], pose.rotation[7], pose.rotation[8]};
-    const float inverse = 1.0f / (dot(z, mean) + pose.translation[2]);
-    sums.depth = fma(-from.feature(next), inverse * inverse, sums.depth);
-  }
-  if (up.d_means2d != nullptr) sums.extra = {up.d_means2d[2 * from.item], up.d_means2d[2 * from.item + 1]};
-  return sums;
-}
-
-__device__ inline void fill_block_sums(const GaussianGradient<float>& g, const Triple<float>& v_h,
-                                       const Triple<float>& mean, float (&to)[block_sum::kFields]) {
-  const Matrix<float>& r = g.rotation;
-  const float rotation[9] = {r.x.x, r.x.y, r.x.z, r.y.x, r.y.y, r.y.z, r.z.x, r.z.y, r.z.z};
-  const float rest[7] = {g.translation.x, g.translation.y, g.translation.z, g.fx, g.fy, g.cx, g.cy};
-  const float h[3] = {v_h.x, v_h.y, v_h.z}, point[4] = {mean.x, mean.y, mean.z, 1.0f};
-#pragma unroll
-  for (int i = 0; i < 9; ++i) to[block_sum::kRotation + i] = rotation[i];
-#pragma unroll
-  for (int i = 0; i < 7; ++i) to[block_sum::kTranslation + i] = rest[i];
-#pragma unroll
-  for (int i = 0; i < 12; ++i) to[block_sum::kProjection + i] = h[i / 4] * point[i % 4];
-}
-
-__device__ inline void write_means2d(const Gradients& to, const Receiver& from, const Pair<float>& mean2d) {
-  if (to.means2d != nullptr) {
-    to.means2d[2 * from.item] = mean2d.x;
-    to.means2d[2 * from.item + 1] = mean2d.y;
-  }
-  if (to.means2d_abs != nullptr) {
-    to.means2d_abs[2 * from.item] = from.receives ? from.row[gradient_row::kAbsX] : 0.0f;
-    to.means2d_abs[2 * from.item + 1] = from.receives ? from.row[gradient_row::kAbsY] : 0.0f;
-  }
+// Through 1 / depth, too.
+__device__ inline float depth_gradient(const Pair<float>& v, const Pose& pose, const Triple<float>& mean) {
+  if (v.y == 0.0f) return v.x;
+  const Triple<float> z = {pose.rotation[6], pose.rotation[7], pose.rotation[8]};
+  const float inverse = 1.0f / (dot(z, mean) + pose.translation[2]);
+  return fma(-v.y, inverse * inverse, v.x);
 }
 
 template <Lens kLens, bool kCovariance>
@@ -156,7 +37,8 @@ __global__ void __launch_bounds__(kGaussianThreads)
       Pair<float> mean2d{0.0f, 0.0f};
       if (receives) {
         const Pose& pose = call.scene.poses[view * call.scene.slices + place.slice];
-        const auto pixel = pixel_sums(from, records.features, up, pose, gaussian.mean);
+        auto pixel = pixel_sums(from, up);
+        pixel.depth = depth_gradient(depth_sums(from, records.features), pose, gaussian.mean);
         Triple<float> v_h;
         const auto g = project_backward<kLens, kCovariance>(call.view[view], pose, call.settings, gaussian, pixel, v_h);
         received.add(g);

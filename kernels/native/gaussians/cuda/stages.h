@@ -10,8 +10,6 @@ void cuda_project(const CudaCallData& data, const CudaRecords& records, const Ou
                   cudaStream_t stream);
 // Writes the colours of the records.
 void cuda_colors(const CudaCall& call, const CudaRecords& records, cudaStream_t stream);
-// Lists the items of each tile, in order.
-void cuda_bin(const CudaCall& call, const CudaRecords& records, CudaPass& pass, PairRoom& pairs, cudaStream_t stream);
 // Blends the images. Unless it is null, `lasts` receives one past the position of each pixel's last contributor in the
 // list of its tile.
 void cuda_draw(const CudaCall& call, const CudaRecords& records, const TileLists& lists, const Outputs& outputs,
@@ -43,6 +41,9 @@ enum Field { kRotation = 0, kTranslation = 9, kIntrinsics = 12, kProjection = 16
 // Computes gradients of the scene from rows, and block sums [V, blocks, block_sum::kFields] unless they are null.
 void cuda_project_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
                            const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream);
+// The same for views that are sensors, and the sums Gradients::sensors.
+void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
+                          const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream);
 // Computes gradients of colours or spherical harmonics. Those of the direction to the camera are added to the gradients
 // of the means.
 void cuda_colors_backward(const CudaCall& call, const CudaRecords& records, const CudaRows& rows,

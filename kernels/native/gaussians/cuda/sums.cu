@@ -92,7 +92,7 @@ __global__ void views_kernel(const __grid_constant__ CudaCall call, const double
 }  // namespace
 
 void cuda_sum_pairs(const TileLists& lists, std::size_t items, const CudaRows& rows, cudaStream_t stream) {
-  const std::size_t pairs = lists.capacity, floats = items * rows.width;
+  const std::size_t pairs = lists.pairs, floats = items * rows.width;
   DeviceBuffer<unsigned> numbers(pairs, stream), sorted(pairs, stream), by_item(pairs, stream),
       starts(items + 1, stream);
   number(numbers, stream);

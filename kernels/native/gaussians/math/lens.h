@@ -1,7 +1,7 @@
 // Lens models: Brown-Conrady distortion and the equidistant fisheye. Templates on the number type.
 #pragma once
 
-#include "common/math/number.h"
+#include "common/math/number64.h"
 
 LG_BEGIN_ENGINE(gaussians)
 

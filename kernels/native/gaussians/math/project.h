@@ -28,7 +28,8 @@ struct Footprint {
   Jacobian<F> j;
   UnitQuaternion<F> unit;
   Matrix<F> rotation;  // Of the Gaussian, in the world.
-  Matrix<F> axes;      // Its axes times their lengths, as columns, in the camera's frame.
+  Matrix<F> axes;      // Its axes times their lengths, as columns, in the world.
+  Triple<F> w0, w1;    // Rows of the Jacobian with respect to the world.
   Triple<F> t0, t1;    // Rows of the 2x3 square root of the covariance on the film, without eps2d.
   F a, b, c;           // Covariance on the film: xx, xy, yy.
   F sharp, schur;      // det / c, without and with eps2d.
@@ -60,10 +61,12 @@ LG_INLINE Footprint<F> footprint_of(const View& view, const Pose& pose, const Se
   f.p = p;
   f.j = jacobian_of<kLens>(view, p);
   const Matrix<F> camera = rotation_of<F>(pose);
+  f.w0 = along<kLens>(f.j.x, camera, true);
+  f.w1 = along<kLens>(f.j.y, camera, false);
   F xx, yy;
   if constexpr (kCovariance) {
-    f.t0 = along<kLens>(f.j.x, camera, true);
-    f.t1 = along<kLens>(f.j.y, camera, false);
+    f.t0 = f.w0;
+    f.t1 = f.w1;
     const Triple<F> s0 = g.covariance * f.t0, s1 = g.covariance * f.t1;
     xx = dot(f.t0, s0);
     yy = dot(f.t1, s1);
@@ -76,10 +79,9 @@ LG_INLINE Footprint<F> footprint_of(const View& view, const Pose& pose, const Se
     }
     f.rotation = rotation_of(f.unit.q);
     const Triple<F> length = scaled(g.scale, F(settings.scale_modifier));
-    const Matrix<F> turned = product(camera, f.rotation);
-    f.axes = {times(turned.x, length), times(turned.y, length), times(turned.z, length)};
-    f.t0 = along<kLens>(f.j.x, f.axes, true);
-    f.t1 = along<kLens>(f.j.y, f.axes, false);
+    f.axes = {times(f.rotation.x, length), times(f.rotation.y, length), times(f.rotation.z, length)};
+    f.t0 = transposed_times(f.axes, f.w0);
+    f.t1 = transposed_times(f.axes, f.w1);
     xx = dot(f.t0, f.t0);
     yy = dot(f.t1, f.t1);
     f.b = dot(f.t0, f.t1);
@@ -91,8 +93,8 @@ LG_INLINE Footprint<F> footprint_of(const View& view, const Pose& pose, const Se
   if constexpr (kCovariance) {
     f.sharp = max(determinant(xx, f.b, yy), F(0.0f)) * inverse;
   } else {
-    const Triple<F> n = cross(f.t0, scaled(f.t1, sqrt(inverse)));
-    f.sharp = dot(n, n);
+    const Triple<F> n = cross(f.t0, f.t1);
+    f.sharp = dot(n, scaled(n, inverse));
   }
   f.schur = f.sharp + eps * (xx + f.c) * inverse;
   return f;
@@ -117,13 +119,11 @@ LG_INLINE F ceil_whole(F a) {
   return select(rounded < a, rounded + F(1.0f), rounded);
 }
 
-// [low, high] in pixels, cut to [0, size) and widened by what rounding may have cost.
+// Pixels from `low` to `high`, cut to [0, size) and widened by what rounding may have cost.
 template <class F>
 LG_INLINE Pair<F> pixels_between(F low, F high, int size) {
   const float n = static_cast<float>(size), margin = 0.01f;
-  const F first = ceil_whole(clamp(low - F(margin), 0.0f, n));
-  const F last = -ceil_whole(-clamp(high + F(margin), -1.0f, n - 1.0f));
-  return {first, last + F(1.0f)};
+  return {ceil_whole(clamp(low - F(margin), 0.0f, n)), ceil_whole(clamp(high + F(margin), 0.0f, n))};
 }
 
 // Inria's squares of whole tiles (spec section 1.5).
@@ -187,6 +187,38 @@ LG_INLINE Triple<F> inria_projection(const View& view, const Triple<F>& mean) {
   return {x, y, F(1.0f) / (w + F(1e-7f))};
 }
 
+// What follows from the ellipse on the film: `f` has a, b, c, sharp and schur. g.x, g.y and g.visible must be set.
+template <class F, class Ellipse>
+LG_INLINE void finish_ellipse(const View& view, const Settings& settings, const Ellipse& f, F opacity,
+                              Projected<F>& g) {
+  const F large = F(1e30f), zero = F(0.0f), one = F(1.0f);
+  g.visible = g.visible & (f.schur > zero) & (f.c > zero) & (f.a < large) & (f.c < large) & (f.schur < large) &
+              (abs(g.x) < F(1e12f)) & (abs(g.y) < F(1e12f));
+  const F inverse_c = one / f.c, slope = -f.b * inverse_c, inverse = one / f.schur;
+  g.a = inverse;
+  g.b = slope * inverse;
+  g.c = fma(slope, g.b, inverse_c);
+  g.ux = sqrt(F(kHalfLog2E) * inverse);
+  g.uy = slope * g.ux;
+  g.vy = sqrt(F(kHalfLog2E) * inverse_c);
+  g.opacity = opacity;
+  if (settings.antialiased) g.opacity = g.opacity * sqrt(max(f.sharp * inverse, F(kMinCompensationSquared)));
+  g.log2_opacity = log2_positive(max(g.opacity, F(1e-30f)));
+  const F above = g.log2_opacity - F(log2_positive(settings.alpha_min)), reach2 = F(kTwoLn2) * max(above, zero);
+  g.half_width = sqrt(reach2 * f.a);
+  g.half_height = sqrt(reach2 * f.c);
+  const F centre = F(settings.pixel_center);
+  const F x = g.x - centre, y = g.y - centre;
+  const Pair<F> columns = pixels_between(x - g.half_width, x + g.half_width, view.width);
+  const Pair<F> rows = pixels_between(y - g.half_height, y + g.half_height, view.height);
+  g.left = columns.x;
+  g.right = columns.y;
+  g.top = rows.x;
+  g.bottom = rows.y;
+  // Too faint for any pixel: it is still counted as seen by Inria's convention.
+  g.right = select(above >= zero, g.right, g.left);
+}
+
 template <Lens kLens, bool kCovariance, class F>
 LG_INLINE Projected<F> project(const View& view, const Pose& pose, const Settings& settings,
                                const Gaussian<F>& gaussian) {
@@ -205,34 +237,7 @@ LG_INLINE Projected<F> project(const View& view, const Pose& pose, const Setting
     g.x = pixel.x;
     g.y = pixel.y;
   }
-  const F large = F(1e30f), zero = F(0.0f), one = F(1.0f);
-  g.visible = g.visible & (f.schur > zero) & (f.c > zero) & (f.a < large) & (f.c < large) & (f.schur < large) &
-              (abs(g.x) < F(1e12f)) & (abs(g.y) < F(1e12f));
-  const F c = select(g.visible, f.c, one), schur = select(g.visible, f.schur, one);
-  const F slope = -f.b / c, inverse = one / schur;
-  g.a = inverse;
-  g.b = slope * inverse;
-  g.c = fma(slope, g.b, one / c);
-  g.ux = sqrt(F(kHalfLog2E) * inverse);
-  g.uy = slope * g.ux;
-  g.vy = sqrt(F(kHalfLog2E) / c);
-  g.opacity = gaussian.opacity;
-  if (settings.antialiased) g.opacity = g.opacity * sqrt(max(f.sharp * inverse, F(kMinCompensationSquared)));
-  g.log2_opacity = log2_positive(max(g.opacity, F(1e-30f)));
-  const F above = g.log2_opacity - log2_positive(F(settings.alpha_min));
-  const F reach = sqrt(F(kTwoLn2) * max(above, zero));
-  g.half_width = reach * sqrt(max(f.a, zero));
-  g.half_height = reach * sqrt(c);
-  const F centre = F(settings.pixel_center);
-  const F x = g.x - centre, y = g.y - centre;
-  const Pair<F> columns = pixels_between(x - g.half_width, x + g.half_width, view.width);
-  const Pair<F> rows = pixels_between(y - g.half_height, y + g.half_height, view.height);
-  g.left = columns.x;
-  g.right = columns.y;
-  g.top = rows.x;
-  g.bottom = rows.y;
-  // Too faint for any pixel: it is still counted as seen by Inria's convention.
-  g.right = select(above >= zero, g.right, g.left);
+  finish_ellipse(view, settings, f, gaussian.opacity, g);
   if (settings.inria) {
     inria_extent(view, settings, f, g);
   } else {

@@ -28,19 +28,30 @@ struct GaussianGradient {
   Pair<F> mean2d;  // Pixels.
 };
 
+// a x + b y.
+template <class F>
+LG_INLINE Triple<F> combined(F a, const Triple<F>& x, F b, const Triple<F>& y) {
+  return {fma(a, x.x, b * y.x), fma(a, x.y, b * y.y), fma(a, x.z, b * y.z)};
+}
+
 // Gradient of the covariance on the film as 2x2 symmetric matrix, doubled: what multiplies its square root.
 template <class F>
 struct FilmGradient {
   F xx, xy, yy;
 };
 
+// Through the conic: -Q M Q, M the second moments.
+template <class F>
+LG_INLINE FilmGradient<F> conic_backward(const Projected<F>& g, const PixelSums<F>& sums) {
+  const F px = fma(g.a, sums.xx, g.b * sums.xy), py = fma(g.a, sums.xy, g.b * sums.yy);
+  const F qx = fma(g.b, sums.xx, g.c * sums.xy), qy = fma(g.b, sums.xy, g.c * sums.yy);
+  return {-fma(px, g.a, py * g.b), -fma(px, g.b, py * g.c), -fma(qx, g.b, qy * g.c)};
+}
+
 template <class F>
 LG_INLINE FilmGradient<F> film_backward(const Settings& settings, const Footprint<F>& f, const Projected<F>& g,
                                         const PixelSums<F>& sums, F v_opacity, F opacity) {
-  // -Q M Q, M the second moments.
-  const F px = fma(g.a, sums.xx, g.b * sums.xy), py = fma(g.a, sums.xy, g.b * sums.yy);
-  const F qx = fma(g.b, sums.xx, g.c * sums.xy), qy = fma(g.b, sums.xy, g.c * sums.yy);
-  FilmGradient<F> v = {-fma(px, g.a, py * g.b), -fma(px, g.b, py * g.c), -fma(qx, g.b, qy * g.c)};
+  FilmGradient<F> v = conic_backward(g, sums);
   if (settings.antialiased) {
     const F ratio = f.sharp / f.schur, zero = F(0.0f), one = F(1.0f);
     const auto free = ratio > F(kMinCompensationSquared);
@@ -55,20 +66,21 @@ LG_INLINE FilmGradient<F> film_backward(const Settings& settings, const Footprin
   return v;
 }
 
-// v_J = v_T A^T, v_A = J^T v_T for T = J A, A the axes or the camera's rotation.
+// v_J = v_W R^T and v_R = J^T v_W for W = J R, R the rotation to the camera and v_W in two rows.
 template <class F>
-LG_INLINE Jacobian<F> jacobian_gradient(const Matrix<F>& axes, const Triple<F>& v_t0, const Triple<F>& v_t1) {
-  return {axes * v_t0, axes * v_t1};
+LG_INLINE Jacobian<F> jacobian_gradient(const Matrix<F>& rotation, const Triple<F>& v_w0, const Triple<F>& v_w1) {
+  return {rotation * v_w0, rotation * v_w1};
 }
-template <class F>
-LG_INLINE Matrix<F> axes_gradient(const Jacobian<F>& j, const Triple<F>& v_t0, const Triple<F>& v_t1) {
-  return {scaled(v_t0, j.x.x) + scaled(v_t1, j.y.x), scaled(v_t0, j.x.y) + scaled(v_t1, j.y.y),
-          scaled(v_t0, j.x.z) + scaled(v_t1, j.y.z)};
+template <Lens kLens, class F>
+LG_INLINE Matrix<F> rotation_gradient(const Jacobian<F>& j, const Triple<F>& v_w0, const Triple<F>& v_w1) {
+  const Triple<F> z = combined(j.x.z, v_w0, j.y.z, v_w1);
+  if constexpr (is_skew(kLens)) return {combined(j.x.x, v_w0, j.y.x, v_w1), combined(j.x.y, v_w0, j.y.y, v_w1), z};
+  return {scaled(v_w0, j.x.x), scaled(v_w1, j.y.y), z};
 }
 
 template <class F>
 LG_INLINE Symmetric<F> covariance_backward(const Footprint<F>& f, const FilmGradient<F>& v) {
-  const Triple<F> r0 = scaled(f.t0, v.xx) + scaled(f.t1, v.xy), r1 = scaled(f.t0, v.xy) + scaled(f.t1, v.yy);
+  const Triple<F> r0 = combined(v.xx, f.t0, v.xy, f.t1), r1 = combined(v.xy, f.t0, v.yy, f.t1);
   // Half of r0 t0^T + r1 t1^T; entries off the diagonal count twice.
   const F half = F(0.5f);
   return {half * fma(r0.x, f.t0.x, r1.x * f.t1.x), fma(r0.x, f.t0.y, r1.x * f.t1.y),
@@ -85,33 +97,31 @@ LG_INLINE Matrix<F> operator+(const Matrix<F>& a, const Matrix<F>& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z};
 }
 
-template <bool kCovariance, class F>
+template <Lens kLens, bool kCovariance, class F>
 LG_INLINE Jacobian<F> shape_backward(const Pose& pose, const Settings& settings, const Gaussian<F>& gaussian,
                                      const Footprint<F>& f, const FilmGradient<F>& v, GaussianGradient<F>& to) {
-  const Matrix<F> camera = rotation_of<F>(pose);
-  Triple<F> v_t0 = scaled(f.t0, v.xx) + scaled(f.t1, v.xy), v_t1 = scaled(f.t0, v.xy) + scaled(f.t1, v.yy);
+  const Triple<F> v_t0 = combined(v.xx, f.t0, v.xy, f.t1), v_t1 = combined(v.xy, f.t0, v.yy, f.t1);
+  Triple<F> v_w0, v_w1;
   if constexpr (kCovariance) {
     to.covariance = covariance_backward(f, v);
-    v_t0 = gaussian.covariance * v_t0;
-    v_t1 = gaussian.covariance * v_t1;
-    to.rotation = axes_gradient(f.j, v_t0, v_t1);
-    return jacobian_gradient(camera, v_t0, v_t1);
+    v_w0 = gaussian.covariance * v_t0;
+    v_w1 = gaussian.covariance * v_t1;
   } else {
     const F modifier = F(settings.scale_modifier);
     const Triple<F> length = scaled(gaussian.scale, modifier);
-    const Matrix<F> v_axes = axes_gradient(f.j, v_t0, v_t1);
-    // In the world: the Gaussian's own rotation times its lengths.
-    const Matrix<F> v_own = transposed_product(camera, v_axes);
+    const Matrix<F> v_axes = {combined(f.w0.x, v_t0, f.w1.x, v_t1), combined(f.w0.y, v_t0, f.w1.y, v_t1),
+                              combined(f.w0.z, v_t0, f.w1.z, v_t1)};
     const Matrix<F>& r = f.rotation;
-    to.scale = times(r.x, v_own.x) + times(r.y, v_own.y) + times(r.z, v_own.z);
+    to.scale = times(r.x, v_axes.x) + times(r.y, v_axes.y) + times(r.z, v_axes.z);
     if (!settings.fork_gradients) to.scale = scaled(to.scale, modifier);
-    const Matrix<F> v_rotation = {times(v_own.x, length), times(v_own.y, length), times(v_own.z, length)};
+    const Matrix<F> v_rotation = {times(v_axes.x, length), times(v_axes.y, length), times(v_axes.z, length)};
     to.quaternion = rotation_backward(f.unit.q, v_rotation);
     if (!settings.inria) to.quaternion = normalized_backward(f.unit, to.quaternion);
-    const Matrix<F> turned = {times(v_axes.x, length), times(v_axes.y, length), times(v_axes.z, length)};
-    to.rotation = product_transposed(turned, r);
-    return jacobian_gradient(f.axes, v_t0, v_t1);
+    v_w0 = f.axes * v_t0;
+    v_w1 = f.axes * v_t1;
   }
+  to.rotation = rotation_gradient<kLens>(f.j, v_w0, v_w1);
+  return jacobian_gradient(rotation_of<F>(pose), v_w0, v_w1);
 }
 
 // Through Inria's projection to the mean (spec section 3.5); adds the gradient of its columns x, y and w to `sums`.
@@ -137,10 +147,10 @@ LG_INLINE GaussianGradient<F> project_backward(const View& view, const Pose& pos
   const Triple<F> p = to_camera<kLens>(view, pose, settings, gaussian.mean, in_range);
   const Footprint<F> f = footprint_of<kLens, kCovariance>(view, pose, settings, gaussian, p);
   Projected<F> g;
-  const F slope = -f.b / f.c;
+  const F inverse_c = F(1.0f) / f.c, slope = -f.b * inverse_c;
   g.a = F(1.0f) / f.schur;
   g.b = slope * g.a;
-  g.c = fma(slope, g.b, F(1.0f) / f.c);
+  g.c = fma(slope, g.b, inverse_c);
   GaussianGradient<F> to;
   const F opacity = max(gaussian.opacity, F(1e-30f));
   F compensation = F(1.0f);
@@ -149,7 +159,7 @@ LG_INLINE GaussianGradient<F> project_backward(const View& view, const Pose& pos
   to.opacity = v_opacity * compensation;
   to.mean2d = {fma(g.a, sums.x, g.b * sums.y) + sums.extra.x, fma(g.b, sums.x, g.c * sums.y) + sums.extra.y};
   const FilmGradient<F> v_film = film_backward(settings, f, g, sums, v_opacity, opacity);
-  const Jacobian<F> v_j = shape_backward<kCovariance>(pose, settings, gaussian, f, v_film, to);
+  const Jacobian<F> v_j = shape_backward<kLens, kCovariance>(pose, settings, gaussian, f, v_film, to);
   const Pair<F> v_pixel = view.projected ? Pair<F>{zero, zero} : to.mean2d;
   CameraGradient<F> camera = camera_backward<kLens>(view, settings.fork_gradients, p, v_pixel, v_j, f.j);
   // The depth fork does not send the depth's gradient to the mean (spec section 6, item 1).

@@ -18,7 +18,7 @@ LG_INLINE Direction<F> direction_to(const Pose& pose, const Triple<F>& mean) {
   const F x = mean.x - F(pose.eye[0]), y = mean.y - F(pose.eye[1]), z = mean.z - F(pose.eye[2]);
   const F length2 = fma(x, x, fma(y, y, z * z));
   const auto good = length2 > F(1e-36f);
-  const F inverse = select(good, F(1.0f) / sqrt(select(good, length2, F(1.0f))), F(0.0f));
+  const F inverse = select(good, quick_inverse_sqrt(select(good, length2, F(1.0f))), F(0.0f));
   return {{x * inverse, y * inverse, z * inverse}, inverse};
 }
 

@@ -51,12 +51,7 @@ template <class F>
 LG_INLINE Matrix<F> product(const Matrix<F>& a, const Matrix<F>& b) {
   return {transposed_times(b, a.x), transposed_times(b, a.y), transposed_times(b, a.z)};
 }
-// a^T b.
-template <class F>
-LG_INLINE Matrix<F> transposed_product(const Matrix<F>& a, const Matrix<F>& b) {
-  return {transposed_times(b, {a.x.x, a.y.x, a.z.x}), transposed_times(b, {a.x.y, a.y.y, a.z.y}),
-          transposed_times(b, {a.x.z, a.y.z, a.z.z})};
-}
+
 // a b^T.
 template <class F>
 LG_INLINE Matrix<F> product_transposed(const Matrix<F>& a, const Matrix<F>& b) {
@@ -97,12 +92,11 @@ LG_INLINE UnitQuaternion<F> normalized(const Quaternion<F>& q) {
 
 template <class F>
 LG_INLINE Matrix<F> rotation_of(const Quaternion<F>& q) {
-  const F one = F(1.0f), two = F(2.0f);
-  const F xx = q.x * q.x, yy = q.y * q.y, zz = q.z * q.z, xy = q.x * q.y, xz = q.x * q.z, yz = q.y * q.z;
-  const F wx = q.w * q.x, wy = q.w * q.y, wz = q.w * q.z;
-  return {{one - two * (yy + zz), two * (xy - wz), two * (xz + wy)},
-          {two * (xy + wz), one - two * (xx + zz), two * (yz - wx)},
-          {two * (xz - wy), two * (yz + wx), one - two * (xx + yy)}};
+  const F one = F(1.0f), x2 = q.x + q.x, y2 = q.y + q.y, z2 = q.z + q.z;
+  const F wx = q.w * x2, wy = q.w * y2, wz = q.w * z2;
+  return {{fnma(q.y, y2, fnma(q.z, z2, one)), fma(q.x, y2, -wz), fma(q.x, z2, wy)},
+          {fma(q.x, y2, wz), fnma(q.x, x2, fnma(q.z, z2, one)), fma(q.y, z2, -wx)},
+          {fma(q.x, z2, -wy), fma(q.y, z2, wx), fnma(q.x, x2, fnma(q.y, y2, one))}};
 }
 
 // Gradient of the quaternion, given that of the rotation matrix (spec section 3.6).

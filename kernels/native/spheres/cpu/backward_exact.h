@@ -52,7 +52,7 @@ struct ExactPairSums {
 };
 
 // The pairs of one sphere and the pixels `candidates` of a block; returns how many take part. `row` gets colours that
-// `sums` has no room for. kCamera: the sums of the pixels are asked. kPlain: no upstream gradients of depths, and none
+// `sums` has no room for. kCamera: the sums of the pixels are wanted. kPlain: no upstream gradients of depths, and none
 // of opacities are wanted.
 template <bool kOrthogonal, int kChannels, bool kPlain, bool kCamera>
 LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, float* block, const float* record,
@@ -63,7 +63,7 @@ LG_INLINE int exact_pairs(const PairArguments& a, const TilePixels& pixels, floa
   const ExactOffset<Pack> offset = exact_offset<Pack, kOrthogonal>(record, ray, a.view);
   MaskPack mask = candidates & (offset.square < Pack(record[exact_record::kMaxSquare]));
   if (!any(mask)) return 0;
-  const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.view, offset, mask);
+  const ExactGeometry<Pack> g = exact_geometry<Pack, kOrthogonal>(record, ray, a.view, offset.square, mask);
   mask = mask & (g.closeness > zero);
   // The upstream gradients are already over D.
   const ExactPixel<Pack> pixel{get(kPixelMaximum), get(kPixelLow), Pack(1.0f), zero};
@@ -102,6 +102,8 @@ LG_INLINE void exact_sphere(const PairArguments& a, const TilePixels& pixels, Ba
   // A copy: nothing that is written can change it, so what follows from it is computed once for all blocks.
   alignas(64) float record[kRecordFloats];
   copy_record(record, a.prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+  // In memory, or else the compiler takes every field out of the register of the copy, again for each block.
+  asm("" : "+m"(record));
   const PixelRectangle& rectangle = a.prepared.rectangles[id];
   const TileSpan span = tile_span(rectangle, tile_x, tile_y);
   float* row = kChannels == 3 ? nullptr : band.row(a.rows, rectangle, id, 0);

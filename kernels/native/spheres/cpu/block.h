@@ -11,10 +11,12 @@ inline constexpr float kNoDepth = 3.4e38f;
 LG_INLINE IntPack load_int(const float* p) { return bits(Pack::load(p)); }
 LG_INLINE void store_int(float* p, IntPack value) { from_bits(value).store(p); }
 
-// `kCount` packs, or a number given at run time if kCount is 0, stored at `home` between uses.
+inline constexpr int kAnyCount = -1;
+
+// `kCount` packs, or a number given at run time if kCount is kAnyCount, stored at `home` between uses.
 template <int kCount>
 struct Packs {
-  Pack local[kCount];
+  Pack local[kCount > 0 ? kCount : 1];
   LG_INLINE Packs(float* home, int) {
     for (int i = 0; i < kCount; ++i) local[i] = Pack::load(home + i * kLanes);
   }
@@ -27,7 +29,7 @@ struct Packs {
 };
 
 template <>
-struct Packs<0> {
+struct Packs<kAnyCount> {
   float* home;
   LG_INLINE Packs(float* h, int) : home(h) {}
   static LG_INLINE int count(int n) { return n; }
@@ -85,28 +87,47 @@ enum BlockField {
 // Floats per block.
 inline int block_floats(int channels, int track) { return (kBlockFields + channels + 2 * track) * kLanes; }
 
+// Images of a tile, row by row, where they are put together before they are written.
+struct TileImages {
+  float *color, *blend, *stop, *info;
+  int left, top;
+  int row;  // The first one that is still to be written.
+};
+
 // The buffers with which a thread draws tiles.
 struct TileScratch {
   Batch* batch;
-  float* blocks;     // kBlocks states.
-  float* shapes;     // [kBatch, 3 packs] exact: closeness, rest of the exponent and depth of each hit
-  uint32_t* events;  // [kBatch] hits of a block: number within the batch, and the pixels << 16.
-  uint16_t* checks;  // [kBatch] compat: pixels whose 65th candidate this is.
-  float* info;       // The info of the tile's pixels, where it is put together before it is written.
+  float* blocks;         // kBlocks states.
+  float* shapes;         // [kBatch, 3 packs] of each hit its offset's square, then closeness, exponent and depth.
+  int* outlines;         // [kBatch, pack] exact: pixels at an outline, as the number of a hit and a lane.
+  uint32_t* events;      // [kBatch] hits of a block: number within the batch, and the pixels << 16.
+  uint16_t* checks;      // [kBatch] compat: pixels whose 65th candidate this is.
+  TileImages images[2];  // Of the tile that is being drawn, and of the one before it.
 };
 
-// The info of a pixel with at most so many tracked spheres fits into a pack.
-inline constexpr int kPackedTrack = (kLanes - 3) / 2;
-// Floats per row of a tile's info, which may be written a pack too far; 0 if it is not put together.
-inline int info_stride(int track) {
-  return track > 0 && track <= kPackedTrack ? kTileWidth * (3 + 2 * track) + kLanes : 0;
+// The info of a pixel with few tracked spheres fits into a pack, and is put together by tile.
+inline bool packs_info(int track) { return track > 0 && 3 + 2 * track <= kLanes; }
+// Floats per row of a tile's image, which may be written a pack too far.
+inline constexpr int tile_row_floats(int count) { return kTileWidth * count + kLanes; }
+inline std::size_t tile_image_floats(int count) {
+  return static_cast<std::size_t>(tile_row_floats(count)) * kTileHeight;
 }
 
 inline constexpr int kShapeFloats = 3 * kLanes;
+inline constexpr int kOutlines = (kBatch + 1) * kLanes;
+
+inline std::size_t tile_images_floats(int track) {
+  return 2 * tile_image_floats(3) + tile_image_floats(1) + (packs_info(track) ? tile_image_floats(3 + 2 * track) : 0);
+}
+
+inline TileImages tile_images(float* memory, int track) {
+  float *const blend = memory + tile_image_floats(3), *const stop = blend + tile_image_floats(3);
+  return {memory, blend, stop, packs_info(track) ? stop + tile_image_floats(1) : nullptr, 0, 0, kTileHeight};
+}
 
 inline std::size_t tile_scratch_bytes(int channels, int track) {
   const std::size_t floats = static_cast<std::size_t>(block_floats(channels, track)) * kBlocks + kBatch * kShapeFloats +
-                             static_cast<std::size_t>(info_stride(track)) * kTileHeight;
+                             kOutlines + 2 * tile_images_floats(track);
   const std::size_t bytes = sizeof(Batch) + sizeof(float) * floats + kBatch * (sizeof(uint32_t) + sizeof(uint16_t));
   return (bytes + 127) / 64 * 64;
 }
@@ -116,8 +137,13 @@ inline TileScratch tile_scratch(char* memory, int channels, int track) {
   s.batch = reinterpret_cast<Batch*>(memory);
   s.blocks = reinterpret_cast<float*>(memory + sizeof(Batch));
   s.shapes = s.blocks + static_cast<std::size_t>(block_floats(channels, track)) * kBlocks;
-  s.info = s.shapes + kBatch * kShapeFloats;
-  s.events = reinterpret_cast<uint32_t*>(s.info + static_cast<std::size_t>(info_stride(track)) * kTileHeight);
+  float* images = s.shapes + kBatch * kShapeFloats;
+  for (TileImages& i : s.images) {
+    i = tile_images(images, track);
+    images += tile_images_floats(track);
+  }
+  s.outlines = reinterpret_cast<int*>(images);
+  s.events = reinterpret_cast<uint32_t*>(s.outlines + kOutlines);
   s.checks = reinterpret_cast<uint16_t*>(s.events + kBatch);
   return s;
 }

@@ -12,7 +12,7 @@ enum Stage { kSetupStage, kSortStage, kBinStage, kBlendStage, kFinishStage };
 
 // Grows to what the largest call needed and is reused; one call at a time.
 struct Workspace {
-  Buffer records, rectangles, area, pairs, pairs_swap, histogram;
+  Buffer records, rectangles, area, tiles, pairs, pairs_swap, histogram;
   Buffer tile_counts, tile_starts, tile_entries;
   Buffer scratch, rows, crossing, crossing_rows, camera_parts;
   Buffer places, members, tracked;  // Compat.
@@ -21,7 +21,7 @@ struct Workspace {
   uint64_t prepared = 0;
 
   std::size_t bytes() const {
-    return records.bytes() + rectangles.bytes() + area.bytes() + pairs.bytes() + pairs_swap.bytes() +
+    return records.bytes() + rectangles.bytes() + area.bytes() + tiles.bytes() + pairs.bytes() + pairs_swap.bytes() +
            histogram.bytes() + tile_counts.bytes() + tile_starts.bytes() + tile_entries.bytes() + scratch.bytes() +
            rows.bytes() + crossing.bytes() + crossing_rows.bytes() + camera_parts.bytes() + places.bytes() +
            members.bytes() + tracked.bytes();

@@ -1,5 +1,6 @@
 // Bands and rows of sums for the backward pass of exact, and the gradient arrays and camera sums that follow from them.
 #include "spheres/cpu/finish.h"
+#include "common/cpu/transpose.h"
 #include "common/threads.h"
 #include "spheres/math/camera.h"
 
@@ -121,21 +122,91 @@ void merge_crossings(int64_t n, const Bands& bands, const Rows& rows) {
 }
 
 template <bool kOrthogonal>
+void finish_sphere(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& to,
+                   const Rows& rows, int64_t i, double* sums) {
+  float* row = rows.rows + i * rows.width;
+  if (rows.touched[i] > 0) exact_row<kOrthogonal>(camera, prepared.records + i * kRecordFloats, row);
+  if (to.positions != nullptr) centre_gradient<true, kOrthogonal>(camera, row, to.positions + 3 * i);
+  if (to.radii != nullptr) to.radii[i] = row[3];
+  if (to.opacities != nullptr) to.opacities[i] = row[4];
+  if (to.colors != nullptr) {
+    for (int c = 0; c < scene.channels; ++c) to.colors[i * scene.channels + c] = row[5 + c];
+  }
+  if (to.camera == nullptr || rows.touched[i] == 0) return;
+  add_camera_terms<true, kOrthogonal>(camera, scene.positions + 3 * i, row, 1.0f, sums);
+}
+
+// Sums over spheres: of outer(dL/d centre, position), and of dL/d centre.
+struct CameraLaneSums {
+  LaneSums outer[3][3], centre[3];
+
+  LG_INLINE void add(const Pack row[3], const Pack position[3]) {
+    for (int i = 0; i < 3; ++i) {
+      for (int k = 0; k < 3; ++k) outer[i][k].add_product(row[i], position[k]);
+      centre[i].add(row[i]);
+    }
+  }
+  void add_to(const Camera& camera, double* sums) const {
+    for (int i = 0; i < 3; ++i) {
+      const double total = centre[i].total();
+      for (int k = 0; k < 3; ++k) sums[3 * i + k] += outer[i][k].total() - total * camera.eye64[k];
+      sums[9 + i] += total;
+    }
+  }
+};
+
+// dL/d centre in the world.
+LG_INLINE void write_centres(const Camera& camera, const Pack row[3], float* to) {
+  alignas(64) float lanes[3][kLanes], world[3][kLanes];
+  for (int k = 0; k < 3; ++k) row[k].store(lanes[k]);
+  const double* m = camera.rotation64;
+  for (int k = 0; k < 3; ++k) {
+    for (int i = 0; i < kLanes; ++i) {
+      world[k][i] = static_cast<float>(m[k] * lanes[0][i] + m[3 + k] * lanes[1][i] + m[6 + k] * lanes[2][i]);
+    }
+  }
+  interleave_3(Pack::load(world[0]), Pack::load(world[1]), Pack::load(world[2]), to);
+}
+
+// The same for sixteen spheres of 3 channels; reads one row more.
+template <bool kOrthogonal>
+LG_INLINE void finish_pack(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& to,
+                           const Rows& rows, int64_t i, CameraLaneSums& sums) {
+  const MaskPack touched = bits(load_unaligned(reinterpret_cast<const float*>(rows.touched + i))) > IntPack(0);
+  Pack row[kLanes];
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kLanes; ++lane) row[lane] = load_unaligned(rows.rows + (i + lane) * kRowFields);
+  transpose_16(row);
+  Pack record[kRecordFloats];
+#pragma GCC unroll 16
+  for (int lane = 0; lane < kLanes; ++lane) record[lane] = Pack::load(prepared.records + (i + lane) * kRecordFloats);
+  transpose_16(record);
+  exact_row<kOrthogonal>(camera, record, row);
+  for (int k = 0; k < 4; ++k) row[k] = zero_unless(touched, row[k]);
+  if (to.positions != nullptr) write_centres(camera, row, to.positions + 3 * i);
+  if (to.radii != nullptr) store_unaligned(row[3], to.radii + i);
+  if (to.opacities != nullptr) store_unaligned(row[4], to.opacities + i);
+  if (to.colors != nullptr) interleave_3(row[5], row[6], row[7], to.colors + 3 * i);
+  if (to.camera == nullptr) return;
+  Pack position[3];
+  deinterleave_3(scene.positions + 3 * i, position[0], position[1], position[2]);
+  // A sphere that no pixel shows may be anywhere.
+  for (Pack& p : position) p = zero_unless(touched, p);
+  sums.add(row, position);
+}
+
+template <bool kOrthogonal>
 void finish_spheres(const Camera& camera, const Scene& scene, const Prepared& prepared, const Gradients& to,
                     const Rows& rows, int64_t begin, int64_t end, double* sums) {
-  const int channels = scene.channels;
-  for (int64_t i = begin; i < end; ++i) {
-    float* row = rows.rows + i * rows.width;
-    if (rows.touched[i] > 0) exact_row<kOrthogonal>(camera, prepared.records + i * kRecordFloats, row);
-    if (to.positions != nullptr) centre_gradient<true, kOrthogonal>(camera, row, to.positions + 3 * i);
-    if (to.radii != nullptr) to.radii[i] = row[3];
-    if (to.opacities != nullptr) to.opacities[i] = row[4];
-    if (to.colors != nullptr) {
-      for (int c = 0; c < channels; ++c) to.colors[i * channels + c] = row[5 + c];
+  CameraLaneSums pack_sums;
+  int64_t i = begin;
+  if (scene.channels == 3) {
+    for (; i + kLanes <= end && i + kLanes < scene.count; i += kLanes) {
+      finish_pack<kOrthogonal>(camera, scene, prepared, to, rows, i, pack_sums);
     }
-    if (to.camera == nullptr || rows.touched[i] == 0) continue;
-    add_camera_terms<true, kOrthogonal>(camera, scene.positions + 3 * i, row, 1.0f, sums);
   }
+  for (; i < end; ++i) finish_sphere<kOrthogonal>(camera, scene, prepared, to, rows, i, sums);
+  pack_sums.add_to(camera, sums);
 }
 
 }  // namespace

@@ -31,29 +31,30 @@ void draw_block(const Camera& camera, const DrawArguments& arguments, const Tile
   if (!any(Pack::load(state + kActive * kLanes) > Pack(0.0f))) return;
   const Pack px = lane_x() + Pack(static_cast<float>(x)), py = lane_y() + Pack(static_cast<float>(y));
   if constexpr (kExact) {
-    const ExactView view = exact_view(camera, *arguments.settings);
+    const ExactView& view = arguments.exact;
     const ExactRay<Pack> ray = exact_ray<Pack, kOrthogonal>(view, px, py);
-    const int count = find_exact<kOrthogonal>(*scratch.batch, block, ray, view, scratch.events);
-    if (kTrack > 0 || arguments.track > 0) {
-      shape_exact<kOrthogonal, true>(*scratch.batch, ray, view, scratch.events, count, scratch.shapes);
-    } else {
-      shape_exact<kOrthogonal, false>(*scratch.batch, ray, view, scratch.events, count, scratch.shapes);
-    }
+    const int count = find_exact<kOrthogonal, kTrack>(*scratch.batch, block, ray, view, scratch.events, scratch.shapes);
+    shape_exact<kOrthogonal, kTrack>(*scratch.batch, view, x, y, scratch.events, count, scratch.shapes,
+                                     scratch.outlines);
     draw_exact<kOrthogonal, kChannels, kTrack>(*scratch.batch, scratch.shapes, camera, arguments, state, scratch.events,
                                                count, position, length);
   } else {
-    const CompatView view = compat_view(camera, *arguments.settings);
+    const CompatView& view = arguments.compat;
     const CompatRay<Pack> ray = compat_ray<Pack, kOrthogonal>(camera, px + Pack(static_cast<float>(camera.border_x)),
                                                               py + Pack(static_cast<float>(camera.border_y)));
-    const int count = find_compat<kOrthogonal>(*scratch.batch, block, ray, state, scratch.events, scratch.checks);
-    draw_compat<kOrthogonal, kChannels, kTrack>(*scratch.batch, ray, view, arguments, state, scratch.events,
-                                                scratch.checks, count);
+    const int count =
+        find_compat<kOrthogonal>(*scratch.batch, block, ray, state, scratch.events, scratch.checks, scratch.shapes);
+    shape_compat<kOrthogonal>(*scratch.batch, ray, view, scratch.events, count, scratch.shapes);
+    draw_compat<kChannels, kTrack>(*scratch.batch, scratch.shapes, view, arguments, state, scratch.events,
+                                   scratch.checks, count);
   }
 }
 
+// Draws tile number `tile` and puts its images together. Those of the tile before are written meanwhile, row by row:
+// all at once, the processor would wait for the memory.
 template <bool kExact, bool kOrthogonal, int kChannels, int kTrack>
 void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepared& prepared, const Outputs& outputs,
-               const TileScratch& scratch, int tile) {
+               const TileScratch& scratch, TileImages& images, TileImages& before, int tile) {
   const int tile_x = tile % prepared.tiles_x, tile_y = tile / prepared.tiles_x;
   const uint32_t begin = prepared.tile_starts[tile], end = prepared.tile_starts[tile + 1];
   const int length = static_cast<int>(end - begin);
@@ -62,33 +63,36 @@ void draw_tile(const Camera& camera, const DrawArguments& arguments, const Prepa
   for (int b = 1; b < kBlocks; ++b) {
     __builtin_memcpy(scratch.blocks + static_cast<std::size_t>(b) * floats, scratch.blocks, sizeof(float) * floats);
   }
+  images.left = tile_x * kTileWidth;
+  images.top = tile_y * kTileHeight;
+  images.row = 0;
   for (int position = 0; position < length; position += kBatch) {
     const int count = length - position < kBatch ? length - position : kBatch;
     fill_batch(*scratch.batch, prepared, tile_x, tile_y, prepared.entries + begin + position, count);
+    // Arrives while this batch is drawn.
+    request_batch(prepared, prepared.entries + begin + position + count, length - position - count);
     for (int b = 0; b < kBlocks; ++b) {
+      if (b % (kBlocks / kTileHeight) == 0) write_rows(camera, arguments, outputs, before, 1);
       if (scratch.batch->lengths[b] == 0) continue;
-      draw_block<kExact, kOrthogonal, kChannels, kTrack>(camera, arguments, scratch, b,
-                                                         tile_x * kTileWidth + b % kBlocksX * 4,
-                                                         tile_y * kTileHeight + b / kBlocksX * 4, position, length);
+      draw_block<kExact, kOrthogonal, kChannels, kTrack>(camera, arguments, scratch, b, images.left + b % kBlocksX * 4,
+                                                         images.top + b / kBlocksX * 4, position, length);
     }
   }
+  write_rows(camera, arguments, outputs, before, kTileHeight);
   for (int b = 0; b < kBlocks; ++b) {
-    write_block<kExact>(camera, arguments, prepared, outputs, scratch, b, tile_x * kTileWidth + b % kBlocksX * 4,
-                        tile_y * kTileHeight + b / kBlocksX * 4);
-  }
-  if (outputs.info != nullptr && info_stride(arguments.track) > 0) {
-    InfoTile(scratch.info, arguments.track).write(camera, outputs.info, tile_x * kTileWidth, tile_y * kTileHeight);
+    write_block<kExact>(camera, arguments, prepared, outputs, scratch.blocks + static_cast<std::size_t>(b) * floats,
+                        images, b);
   }
 }
 
 using DrawTile = void (*)(const Camera&, const DrawArguments&, const Prepared&, const Outputs&, const TileScratch&,
-                          int);
+                          TileImages&, TileImages&, int);
 
 template <bool kExact, bool kOrthogonal>
 DrawTile choose(int channels, int track) {
   if (channels == 3 && track == 5) return &draw_tile<kExact, kOrthogonal, 3, 5>;
   if (channels == 3 && track == 0) return &draw_tile<kExact, kOrthogonal, 3, 0>;
-  return &draw_tile<kExact, kOrthogonal, 0, 0>;
+  return &draw_tile<kExact, kOrthogonal, kAnyCount, kAnyCount>;
 }
 
 }  // namespace
@@ -97,8 +101,15 @@ void forward(const Camera& camera, const Settings& settings, const Scene& scene,
              Workspace& workspace) {
   StageClock clock(workspace.milliseconds);
   const Prepared prepared = prepare(camera, settings, scene, workspace, clock);
-  const bool counted = outputs.info != nullptr || outputs.hits != nullptr || settings.max_hits <= 0x7fffffffu;
-  const DrawArguments arguments{&scene, &settings, scene.channels, settings.n_track, counted};
+  const DrawArguments arguments{.scene = &scene,
+                                .settings = &settings,
+                                .exact = exact_view(camera, settings),
+                                .compat = compat_view(camera, settings),
+                                .channels = scene.channels,
+                                .track = settings.n_track,
+                                .info = outputs.info != nullptr,
+                                .counted = outputs.hits != nullptr || settings.max_hits <= 0x7fffffffu,
+                                .background = outputs.alpha != nullptr};
   const DrawTile draw = settings.exact ? (camera.orthogonal ? choose<true, true>(scene.channels, settings.n_track)
                                                             : choose<true, false>(scene.channels, settings.n_track))
                                        : (camera.orthogonal ? choose<false, true>(scene.channels, settings.n_track)
@@ -109,11 +120,24 @@ void forward(const Camera& camera, const Settings& settings, const Scene& scene,
   char* memory = workspace.scratch.ensure<char>(bytes * threads);
   int next = 0;
   for_parts(threads, [&](int part) {
-    const TileScratch scratch = tile_scratch(memory + bytes * part, scene.channels, settings.n_track);
-    for (int tile = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED); tile < tiles;
-         tile = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) {
-      draw(camera, arguments, prepared, outputs, scratch, tile);
+    TileScratch scratch = tile_scratch(memory + bytes * part, scene.channels, settings.n_track);
+    const auto take = [&] {
+      const int tile = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+      if (tile < tiles) {
+        const uint32_t begin = prepared.tile_starts[tile];
+        request_batch(prepared, prepared.entries + begin, static_cast<int>(prepared.tile_starts[tile + 1] - begin));
+      }
+      return tile;
+    };
+    // One tile ahead, whose spheres arrive while the one before it is drawn.
+    int drawn = 0;
+    for (int tile = take(); tile < tiles; ++drawn) {
+      const int ahead = take();
+      draw(camera, arguments, prepared, outputs, scratch, scratch.images[drawn % 2], scratch.images[1 - drawn % 2],
+           tile);
+      tile = ahead;
     }
+    for (TileImages& images : scratch.images) write_rows(camera, arguments, outputs, images, kTileHeight);
   });
   clock.stage(kBlendStage);
 }

@@ -61,11 +61,6 @@ struct BlockPixels {
     values.store(lanes);
     write_rows<1>(to, lanes);
   }
-  LG_INLINE void write(void* to, Pack a, Pack b, Pack c) const {
-    alignas(64) float triples[3 * kLanes];
-    interleave_3(a, b, c, triples);
-    write_rows<3>(to, triples);
-  }
   // Value `slot` of the `count` that a pixel has in the image `to`.
   LG_INLINE void write_slot(void* to, int64_t count, int64_t slot, Pack values) const {
     alignas(64) float lanes[kLanes];
@@ -83,45 +78,63 @@ LG_INLINE Pack tracked_depth(const float* state) {
   return select(depth < Pack(kNoDepth), depth, Pack(-1.0f));
 }
 
-// The info of a tile's pixels, row by row: they are put together here, and then go to the image past the cache.
-struct InfoTile {
+// An image of a tile: four rows of a block lie far apart in the whole image, often at the same place of the cache.
+struct TileRows {
   float* rows;
-  int count;   // Floats per pixel; at most a pack.
-  int stride;  // Floats per row.
+  int count;  // Floats per pixel; at most a pack.
 
-  LG_INLINE InfoTile(float* memory, int track) : rows(memory), count(3 + 2 * track), stride(info_stride(track)) {}
+  LG_INLINE int stride() const { return tile_row_floats(count); }
+  LG_INLINE float* block(int b) const { return rows + b / kBlocksX * 4 * stride() + b % kBlocksX * 4 * count; }
 
-  LG_INLINE void put(int block, Pack values[kLanes]) const {
+  LG_INLINE void put(int b, Pack x, Pack y, Pack z) const {
+    alignas(64) float triples[3 * kLanes];
+    interleave_3(x, y, z, triples);
+    put_quarters<3>(b, triples);
+  }
+  LG_INLINE void put(int b, Pack value) const {
+    alignas(64) float values[kLanes];
+    value.store(values);
+    put_quarters<1>(b, values);
+  }
+  LG_INLINE void put(int b, Pack values[kLanes]) const {
     transpose_16(values);
-    float* to = rows + block / kBlocksX * 4 * stride + block % kBlocksX * 4 * count;
+    float* to = block(b);
     // What is too much is overwritten by the next pixel.
     for (int lane = 0; lane < kLanes; ++lane) {
-      store_unaligned(values[lane], to + lane / 4 * stride + lane % 4 * count);
+      store_unaligned(values[lane], to + lane / 4 * stride() + lane % 4 * count);
     }
   }
-  void write(const Camera& camera, float* info, int left, int top) const {
-    const int columns = camera.width - left < kTileWidth ? camera.width - left : kTileWidth;
-    const int height = camera.height - top < kTileHeight ? camera.height - top : kTileHeight;
-    const int floats = columns * count;
-    for (int y = 0; y < height; ++y) {
-      const float* from = rows + y * stride;
-      float* to = info + (static_cast<int64_t>(top + y) * camera.width + left) * count;
-      if (floats % kLanes == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
-        for (int i = 0; i < floats; i += kLanes) stream(Pack::load(from + i), to + i);
-      } else {
-        __builtin_memcpy(to, from, sizeof(float) * floats);
-      }
+  // A row goes to the image in whole lines, past the cache.
+  LG_INLINE void write(int row, int pixels, void* to_row) const {
+    const float* from = rows + row * stride();
+    float* to = static_cast<float*>(to_row);
+    const int floats = pixels * count;
+    if (floats % kLanes == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+      for (int i = 0; i < floats; i += kLanes) stream(Pack::load(from + i), to + i);
+    } else {
+      __builtin_memcpy(to, from, sizeof(float) * floats);
+    }
+  }
+
+ private:
+  // Four floats at a time, which never come from two packs: those could not be read before both are in the cache.
+  template <int kCount>
+  LG_INLINE void put_quarters(int b, const float* values) const {
+    float* to = block(b);
+#pragma GCC unroll 12
+    for (int i = 0; i < 4 * kCount; ++i) {
+      __builtin_memcpy(to + i / kCount * stride() + i % kCount * 4, values + 4 * i, 4 * sizeof(float));
     }
   }
 };
 
-LG_INLINE void write_info(const DrawArguments& arguments, const TileScratch& scratch, const Outputs& out,
+LG_INLINE void write_info(const DrawArguments& arguments, const TileImages& images, const Outputs& out,
                           const BlockPixels& pixels, int block, const float* state, Pack maximum) {
   const int track = arguments.track, count = 3 + 2 * track;
   const float* depths = state + (kBlockFields + arguments.channels) * kLanes;
   const float* ids = depths + track * kLanes;
   const Pack denominator = Pack::load(state + kDenominator * kLanes), near = Pack::load(state + kMaxNear * kLanes);
-  if (track <= kPackedTrack) {
+  if (packs_info(track)) {
     Pack values[kLanes];
     values[0] = maximum;
     values[1] = denominator;
@@ -131,7 +144,7 @@ LG_INLINE void write_info(const DrawArguments& arguments, const TileScratch& scr
       values[4 + 2 * t] = tracked_depth(depths + t * kLanes);
     }
     for (int i = count; i < kLanes; ++i) values[i] = Pack(0.0f);
-    InfoTile(scratch.info, track).put(block, values);
+    TileRows{images.info, count}.put(block, values);
     return;
   }
   pixels.write_slot(out.info, count, 0, maximum);
@@ -166,17 +179,15 @@ void write_weights(const Camera& camera, const DrawArguments& arguments, const P
 
 template <bool kExact>
 void write_block(const Camera& camera, const DrawArguments& arguments, const Prepared& prepared, const Outputs& out,
-                 const TileScratch& scratch, int block, int x0, int y0) {
-  const BlockPixels pixels(camera, x0, y0);
+                 const float* state, const TileImages& images, int block) {
+  const BlockPixels pixels(camera, images.left + block % kBlocksX * 4, images.top + block / kBlocksX * 4);
   if (pixels.none()) return;
-  const float* state =
-      scratch.blocks + static_cast<std::size_t>(block) * block_floats(arguments.channels, arguments.track);
   const auto get = [&](int field) { return Pack::load(state + field * kLanes); };
   const Pack maximum = get(kMaximum), low = get(kMaximumLow), denominator = get(kDenominator);
   const Pack inverse = Pack(1.0f) / (kExact ? denominator : max(denominator, Pack(kFeps)));
   if (out.color != nullptr && arguments.channels == 3) {
-    pixels.write(out.color, get(kBlockFields) * inverse, get(kBlockFields + 1) * inverse,
-                 get(kBlockFields + 2) * inverse);
+    TileRows{images.color, 3}.put(block, get(kBlockFields) * inverse, get(kBlockFields + 1) * inverse,
+                                  get(kBlockFields + 2) * inverse);
   } else {
     for (int c = 0; out.color != nullptr && c < arguments.channels; ++c) {
       pixels.write_slot(out.color, arguments.channels, c, get(kBlockFields + c) * inverse);
@@ -191,7 +202,7 @@ void write_block(const Camera& camera, const DrawArguments& arguments, const Pre
   if (track > 0) {
     const float* depths = state + (kBlockFields + arguments.channels) * kLanes;
     if (out.info != nullptr) {
-      write_info(arguments, scratch, out, pixels, block, state, kExact ? maximum + low : maximum);
+      write_info(arguments, images, out, pixels, block, state, kExact ? maximum + low : maximum);
     }
     if (out.depth != nullptr) pixels.write(out.depth, tracked_depth(depths));
     for (int t = 0; out.ids != nullptr && t < track; ++t) {
@@ -199,9 +210,27 @@ void write_block(const Camera& camera, const DrawArguments& arguments, const Pre
     }
   }
   if (out.hits != nullptr) pixels.write(out.hits, get(kHits));
-  if (out.blend != nullptr) pixels.write(out.blend, maximum, low, denominator);
-  if (out.stop != nullptr) pixels.write(out.stop, get(kStop));
+  if (out.blend != nullptr) TileRows{images.blend, 3}.put(block, maximum, low, denominator);
+  if (out.stop != nullptr) TileRows{images.stop, 1}.put(block, get(kStop));
   if (out.weights != nullptr) write_weights<kExact>(camera, arguments, prepared, out, pixels, state);
+}
+
+// Writes the next rows of a tile, at most `rows`.
+inline void write_rows(const Camera& camera, const DrawArguments& arguments, const Outputs& out, TileImages& images,
+                       int rows) {
+  const int width = camera.width - images.left < kTileWidth ? camera.width - images.left : kTileWidth;
+  for (; rows > 0 && images.row < kTileHeight; --rows, ++images.row) {
+    const int y = images.top + images.row;
+    if (y >= camera.height) continue;
+    const int64_t first = static_cast<int64_t>(y) * camera.width + images.left;
+    const auto write = [&](float* from, int count, void* image) {
+      if (image != nullptr) TileRows{from, count}.write(images.row, width, static_cast<float*>(image) + first * count);
+    };
+    if (arguments.channels == 3) write(images.color, 3, out.color);
+    write(images.blend, 3, out.blend);
+    write(images.stop, 1, out.stop);
+    if (packs_info(arguments.track)) write(images.info, 3 + 2 * arguments.track, out.info);
+  }
 }
 
 LG_END

@@ -34,6 +34,7 @@ Prepared prepare(const Camera& camera, const Settings& settings, const Scene& sc
 struct Batch {
   alignas(64) float records[kBatch][kRecordFloats];
   uint32_t ids[kBatch];
+  alignas(64) int across[kBatch], down[kBatch];  // The halves of the rectangles.
   // The block's spheres: number within the batch, and candidate pixels << 16.
   // May be written a pack too far.
   int lists[kBlocks][kBatch + kLanes];
@@ -87,42 +88,51 @@ LG_INLINE void deal(Batch& batch, int first, IntPack across, IntPack down, int l
 #pragma GCC unroll 8
   for (int bx = 0; bx < kBlocksX; ++bx) {
     const IntPack row = bits_between(x0, x1, left + 4 * bx, 4), two = row | (row << 4);
-    columns[bx] = two | (two << 8);
+    columns[bx] = (two | (two << 8)) << 16;
   }
   for (int by = 0; by < kBlocksY; ++by) {
-    // The pixels of a row are four bits.
-    const IntPack rows = bits_between(y0, y1, 4 * top + 16 * by, 16);
+    // The pixels of a row are four bits. In the upper half, where the lists have them.
+    const IntPack rows = bits_between(y0, y1, 4 * top + 16 * by, 16) << 16;
 #pragma GCC unroll 8
     for (int bx = 0; bx < kBlocksX; ++bx) {
       const int block = by * kBlocksX + bx;
       const IntPack pixels = rows & columns[bx];
       int& length = batch.lengths[block];
-      length += store_set(pixels > IntPack(0), numbers | (pixels << 16), batch.lists[block] + length);
+      length += store_set(~(pixels == IntPack(0)), numbers | pixels, batch.lists[block] + length);
     }
   }
 }
 
-// Fetches entries [from, from + count) and deals them out to the blocks, in order.
+// Requests what the first batch of a list will fetch: spheres lie anywhere in memory, in the order of their numbers.
+LG_INLINE void request_batch(const Prepared& prepared, const uint32_t* entries, int count) {
+  for (int i = 0; i < count && i < kBatch; ++i) {
+    __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i]) * kRecordFloats, 0, 2);
+    __builtin_prefetch(prepared.rectangles + entries[i], 0, 2);
+  }
+}
+
+// Fetches the records and rectangles of `count` entries.
+inline void fetch_batch(Batch& batch, const Prepared& prepared, const uint32_t* entries, int count) {
+  for (int i = 0; i < count; ++i) {
+    const uint32_t id = entries[i];
+    batch.ids[i] = id;
+    copy_record(batch.records[i], prepared.records + static_cast<int64_t>(id) * kRecordFloats);
+    const PixelRectangle r = prepared.rectangles[id];
+    batch.across[i] = r.x0 | r.x1 << 16;
+    batch.down[i] = r.y0 | r.y1 << 16;
+  }
+  // Empty beyond the last one.
+  for (int i = count; i % kLanes != 0; ++i) batch.across[i] = batch.down[i] = 0;
+}
+
+// Fetches entries and deals them out to the blocks, in order.
 inline void fill_batch(Batch& batch, const Prepared& prepared, int tile_x, int tile_y, const uint32_t* entries,
                        int count) {
+  fetch_batch(batch, prepared, entries, count);
   for (int b = 0; b < kBlocks; ++b) batch.lengths[b] = 0;
-  // The halves of the rectangles; empty beyond the last sphere.
-  alignas(64) int across[kLanes], down[kLanes];
   for (int first = 0; first < count; first += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int i = first + lane;
-      across[lane] = down[lane] = 0;
-      if (i >= count) continue;
-      const uint32_t id = entries[i];
-      if (i + 16 < count) __builtin_prefetch(prepared.records + static_cast<int64_t>(entries[i + 16]) * kRecordFloats);
-      if (i + 16 < count) __builtin_prefetch(prepared.rectangles + entries[i + 16]);
-      batch.ids[i] = id;
-      copy_record(batch.records[i], prepared.records + static_cast<int64_t>(id) * kRecordFloats);
-      const PixelRectangle& r = prepared.rectangles[id];
-      across[lane] = r.x0 | r.x1 << 16;
-      down[lane] = r.y0 | r.y1 << 16;
-    }
-    deal(batch, first, IntPack::load(across), IntPack::load(down), tile_x * kTileWidth, tile_y * kTileHeight);
+    deal(batch, first, IntPack::load(batch.across + first), IntPack::load(batch.down + first), tile_x * kTileWidth,
+         tile_y * kTileHeight);
   }
 }
 

@@ -80,7 +80,7 @@ __device__ void add_sphere(const ExactView& view, const ExactRay<float>& ray, co
   float share = 0.0f;
   if (takes_part) {
     const ExactOffset<float> offset = exact_offset<float, kOrthogonal>(record, ray, view);
-    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, offset, true);
+    const ExactGeometry<float> g = exact_geometry<float, kOrthogonal>(record, ray, view, offset.square, true);
     takes_part = g.closeness > 0.0f;
     if (takes_part) {
       const float d_depth = up.closest == static_cast<int>(id) ? up.depth : 0.0f;

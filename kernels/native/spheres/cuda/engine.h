@@ -1,4 +1,5 @@
-// The sphere engine on a CUDA device: everything is queued on the caller's stream, and the host never waits for it.
+// The sphere engine on a CUDA device: everything is queued on the caller's stream. The host waits for the device once
+// in each pass, for the number of (tile, sphere) pairs, while the device sorts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,9 +12,11 @@
 
 namespace lumigrad::spheres {
 
-// Estimates from earlier calls on the same device; only one call may use it at a time.
+// State that the calls on a device share; only one call may use it at a time.
 struct CudaWorkspace {
-  PairRoom pairs{std::size_t{1} << 26};
+  PairCount pairs;
+  // More pairs than this are not listed: tiles then go through all spheres, which is slower but needs no memory.
+  std::size_t pair_limit = std::size_t{1} << 26;
 };
 
 // Both work on the current device. The timer's stages are "setup", "sort", "bin", "blend" and, of the backward pass,

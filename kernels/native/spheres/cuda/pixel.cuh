@@ -118,9 +118,10 @@ template <bool kOrthogonal, int kChannels, int kRoom>
 __device__ inline void draw_compat(CudaPixel<kChannels, kRoom>& pixel, const Scene& scene, const Settings& settings,
                                    const CompatView& view, const CompatRay<float>& ray, const float* record,
                                    unsigned id) {
-  if (compat_hit<float, kOrthogonal>(record, ray)) {
-    const CompatGeometry<float> g = compat_geometry<float, kOrthogonal>(record, ray, view);
-    const auto joining = compat_join<float>(record, g, pixel.maximum);
+  const CompatOffset<float> offset = compat_offset<float, kOrthogonal>(record, ray);
+  if (compat_hit<float, kOrthogonal>(record, ray, offset)) {
+    const CompatGeometry<float> g = compat_geometry<float, kOrthogonal>(record, ray, view, offset);
+    const auto joining = compat_join<float>(record, g.closeness, g.exponent, pixel.maximum);
     pixel.denominator = pixel.denominator * joining.scale + joining.weight;
     pixel.low *= joining.scale;
     if (joining.higher) pixel.maximum = g.exponent;

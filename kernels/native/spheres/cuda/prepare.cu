@@ -74,18 +74,6 @@ SetupKernel choose_setup(bool exact, bool orthogonal) {
   return orthogonal ? &setup_kernel<false, true> : &setup_kernel<false, false>;
 }
 
-// Lists the tiles' spheres, if there is room for them.
-void bin(std::size_t spheres, CudaPrepared& prepared, CudaWorkspace& workspace, cudaStream_t stream,
-         CudaBuffers& buffers) {
-  const auto tiles = static_cast<std::size_t>(prepared.lists.tiles_x) * prepared.lists.tiles_y;
-  const SphereReach reach{prepared.rectangles};
-  const std::size_t unknown = std::min(4 * spheres + tiles, workspace.pairs.limit());
-  const std::size_t room = workspace.pairs.expected(spheres, tiles).value_or(unknown);
-  PairCount& told = workspace.pairs.count(spheres, tiles);
-  DeviceBuffer<unsigned> counts = count_tiles(reach, prepared.lists, buffers.lists, told, stream);
-  list_tiles<Entry::rank>(reach, std::move(counts), room, prepared.lists, buffers.lists, stream);
-}
-
 }  // namespace
 
 CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const Scene& scene, CudaWorkspace& workspace,
@@ -101,9 +89,16 @@ CudaPrepared cuda_prepare(const Camera& camera, const Settings& settings, const 
   timer.mark("setup");
   CudaPrepared prepared{tile_grid(1, camera.width, camera.height), buffers.records.data(), buffers.rectangles.data(),
                         buffers.area.data()};
+  const bool listed = scene.count > kFewSpheres;
+  const SphereReach reach{prepared.rectangles};
+  DeviceBuffer<unsigned> counts;
+  if (listed) counts = count_tiles(reach, keys, workspace.pairs, stream);
   sort_by_depth(keys, scene.count, prepared.lists, buffers.lists, stream);
   timer.mark("sort");
-  if (scene.count > kFewSpheres) bin(n, prepared, workspace, stream, buffers);
+  const std::size_t pairs = listed ? workspace.pairs.wait() : 0;
+  if (listed && pairs <= workspace.pair_limit) {
+    list_tiles<Entry::rank>(reach, counts, pairs, prepared.lists, buffers.lists, stream);
+  }
   timer.mark("bin");
   return prepared;
 }

@@ -15,11 +15,11 @@ struct Joining {
 
 // Spec 5.1. One exponential serves as weight or as rescaling factor; e^0 of Pulsar's exponential is not 1.
 template <class F>
-LG_INLINE auto compat_join(const float* record, const CompatGeometry<F>& g, F maximum) {
-  const F difference = g.exponent - maximum;
+LG_INLINE auto compat_join(const float* record, F closeness, F exponent, F maximum) {
+  const F difference = exponent - maximum;
   const auto higher = difference > F(0.0f);
   const F x = pulsar_exp(-abs(difference));
-  const F weight = g.closeness * select(higher, pulsar_exp(F(0.0f)), x) * F(record[compat_record::kOpacity]);
+  const F weight = closeness * select(higher, pulsar_exp(F(0.0f)), x) * F(record[compat_record::kOpacity]);
   return Joining<F, decltype(difference > difference)>{weight, select(higher, x, F(1.0f)), higher};
 }
 
@@ -29,7 +29,8 @@ LG_INLINE auto exact_join(const float* record, F closeness, F exponent_low, F hi
   using namespace exact_record;
   const F difference = (F(record[kHigh]) - high) + (exponent_low - low);
   const auto higher = difference > F(0.0f);
-  const F x = exp_negative(-abs(difference));
+  // Bounded, for less than e^-80 has no effect.
+  const F x = exp_reduced(max(-abs(difference), F(-80.0f)));
   const F full = closeness * F(record[kOpacity]);
   return Joining<F, decltype(difference > difference)>{select(higher, full, full * x), select(higher, x, F(1.0f)),
                                                        higher};

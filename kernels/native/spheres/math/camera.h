@@ -6,29 +6,29 @@
 LG_BEGIN_ENGINE(spheres)
 
 // Exact: turns a sphere's sums (blend.h, ExactRow) into dL/d centre in the camera frame and dL/d radius, in their
-// place.
-template <bool kOrthogonal>
-LG_INLINE void exact_row(const Camera& c, const float* record, float* row) {
+// place. Like a record, a row is an array of floats, or one of packs, which has several spheres.
+template <bool kOrthogonal, class F, class Record>
+LG_INLINE void exact_row(const Camera& c, const Record& record, F* row) {
   using namespace exact_record;
-  const float distance = record[kDistance], inverse_radius = 1.0f / (distance * record[kRatio]);
-  const float unit = static_cast<float>(1.0 / c.scale_x), swing = unit * inverse_radius;
+  const F distance = record[kDistance], inverse_radius = F(1.0f) / (distance * record[kRatio]);
+  const F unit = static_cast<float>(1.0 / c.scale_x), swing = unit * inverse_radius;
   if constexpr (kOrthogonal) {
-    row[0] *= swing * inverse_radius;
-    row[1] *= swing * inverse_radius;
-    row[2] *= inverse_radius;
+    row[0] = row[0] * (swing * inverse_radius);
+    row[1] = row[1] * (swing * inverse_radius);
+    row[2] = row[2] * inverse_radius;
   } else {
-    const float x = (record[kXHigh] - static_cast<float>(c.centre_x)) + record[kXLow];
-    const float y = (record[kYHigh] - static_cast<float>(c.centre_y)) + record[kYLow];
-    const float qz = sqrt(record[kScale]) / swing;
-    const float qx = qz * x * unit, qy = qz * y * static_cast<float>(1.0 / c.scale_y);
-    const float gx = row[0] * swing, gy = row[1] * swing;
-    const float inverse_distance = record[kRatio] * inverse_radius;
-    const float along = ((row[2] - row[3]) - (qx * gx + qy * gy)) * (inverse_distance * inverse_distance);
+    const F x = (record[kXHigh] - F(static_cast<float>(c.centre_x))) + record[kXLow];
+    const F y = (record[kYHigh] - F(static_cast<float>(c.centre_y))) + record[kYLow];
+    const F qz = sqrt(F(record[kScale])) / swing;
+    const F qx = qz * x * unit, qy = qz * y * F(static_cast<float>(1.0 / c.scale_y));
+    const F gx = row[0] * swing, gy = row[1] * swing;
+    const F inverse_distance = record[kRatio] * inverse_radius;
+    const F along = ((row[2] - row[3]) - (qx * gx + qy * gy)) * (inverse_distance * inverse_distance);
     row[0] = gx + qx * along;
     row[1] = gy + qy * along;
     row[2] = qz * along;
   }
-  row[3] *= inverse_radius;
+  row[3] = row[3] * inverse_radius;
 }
 
 // dL/d centre in the world from the row's first three sums. Compat's orthogonal cameras multiply component by

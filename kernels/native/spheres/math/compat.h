@@ -83,8 +83,8 @@ LG_INLINE auto compat_centre_pixel(const Record& rec, const CompatRay<F>& ray) {
 }
 
 template <class F, bool kOrthogonal>
-LG_INLINE auto compat_hit(const float* rec, const CompatRay<F>& ray) {
-  const auto inside = compat_offset<F, kOrthogonal>(rec, ray).square <= F(rec[compat_record::kMaxSquare]);
+LG_INLINE auto compat_hit(const float* rec, const CompatRay<F>& ray, const CompatOffset<F>& offset) {
+  const auto inside = offset.square <= F(rec[compat_record::kMaxSquare]);
   if constexpr (kOrthogonal) {
     return inside | compat_centre_pixel(rec, ray);
   } else {
@@ -104,11 +104,12 @@ struct CompatGeometry {
 };
 
 template <class F, bool kOrthogonal, class Record>
-LG_INLINE CompatGeometry<F> compat_geometry(const Record& rec, const CompatRay<F>& ray, const CompatView& view) {
+LG_INLINE CompatGeometry<F> compat_geometry(const Record& rec, const CompatRay<F>& ray, const CompatView& view,
+                                            const CompatOffset<F>& offset) {
   using namespace compat_record;
   CompatGeometry<F> g;
   const F r = F(rec[kR]), zero = F(0.0f);
-  g.offset = compat_offset<F, kOrthogonal>(rec, ray);
+  g.offset = offset;
   g.chord = sqrt(g.offset.square);
   g.closeness = min(max(F(1.0f) - g.chord * F(rec[kInverseR]), zero), F(1.0f));
   F across;
@@ -128,6 +129,11 @@ LG_INLINE CompatGeometry<F> compat_geometry(const Record& rec, const CompatRay<F
   const F normalised = (g.depth - F(view.z_min)) * F(view.inverse_range);
   g.exponent = (F(1.0f) - normalised) / F(view.gamma) * F(rec[kOpacity]);
   return g;
+}
+
+template <class F, bool kOrthogonal, class Record>
+LG_INLINE CompatGeometry<F> compat_geometry(const Record& rec, const CompatRay<F>& ray, const CompatView& view) {
+  return compat_geometry<F, kOrthogonal>(rec, ray, view, compat_offset<F, kOrthogonal>(rec, ray));
 }
 
 // Spec 5.1, last line: blending continues after a candidate block whose last sphere is nearer than this.

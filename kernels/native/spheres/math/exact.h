@@ -128,15 +128,14 @@ LG_INLINE F exact_excess(F x, bool slender) {
   return x * inverse * inverse;
 }
 
-// `wanted`: where the result is used; it is finite elsewhere.
-template <class F, bool kOrthogonal, class Mask>
-LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view,
-                                          const ExactOffset<F>& offset, Mask wanted) {
+// What float gives before the outline is computed in double: all but half_root and low. `square` as in ExactOffset.
+template <class F, bool kOrthogonal>
+LG_INLINE ExactGeometry<F> exact_chord(const float* rec, F square, F& excess) {
   using namespace exact_record;
   ExactGeometry<F> g;
   const F one = F(1.0f);
-  const F across2 = offset.square * F(rec[kScale]);  // p^2
-  F excess = F(0.0f);
+  const F across2 = square * F(rec[kScale]);  // p^2
+  excess = F(0.0f);
   g.chord2 = across2;
   g.sagitta = F(0.0f);
   if constexpr (!kOrthogonal) {
@@ -151,9 +150,33 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
   g.root = sqrt(g.chord2);
   g.closeness = max(one - g.root, F(0.0f));
   g.half2 = one - across2;
-  // At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is
-  // not precise enough to decide which sphere a pixel shows.
-  const auto outline = wanted & (g.closeness < F(0.5f * kOutline));
+  return g;
+}
+
+// At the outline the closeness is a small difference, while the exponent may give it all the weight: there float is not
+// precise enough to decide which sphere a pixel shows.
+template <class F>
+LG_INLINE auto exact_at_outline(const ExactGeometry<F>& g) {
+  return g.closeness < F(0.5f * kOutline);
+}
+
+template <class F>
+LG_INLINE void exact_finish(const float* rec, ExactGeometry<F>& g) {
+  using namespace exact_record;
+  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
+  // of the radius is below any effect, and keeps the derivative finite.
+  g.half2 = max(g.half2, F(1e-12f));
+  g.half_root = sqrt(g.half2);
+  g.low = fma(g.sagitta + g.half_root, F(rec[kSlope]), F(rec[kLow]));
+}
+
+// `wanted`: where the result is used; it is finite elsewhere.
+template <class F, bool kOrthogonal, class Mask>
+LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view, F square,
+                                          Mask wanted) {
+  F excess;
+  ExactGeometry<F> g = exact_chord<F, kOrthogonal>(rec, square, excess);
+  const auto outline = wanted & exact_at_outline(g);
   if (any(outline)) {
     each_lane(outline, [&](int i) {
       const ExactOutline o = exact_outline<kOrthogonal>(rec, view, lane(ray.x, i), lane(ray.y, i), lane(excess, i));
@@ -161,18 +184,14 @@ LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& r
       set_lane(g.half2, i, o.half2);
     });
   }
-  // Next to the outline of an orthogonal camera's sphere the half chord vanishes, but the closeness faster: a millionth
-  // of the radius is below any effect, and keeps the derivative finite.
-  g.half2 = max(g.half2, F(1e-12f));
-  g.half_root = sqrt(g.half2);
-  g.low = fma(g.sagitta + g.half_root, F(rec[kSlope]), F(rec[kLow]));
+  exact_finish(rec, g);
   return g;
 }
 
 template <class F, bool kOrthogonal, class Mask>
 LG_INLINE ExactGeometry<F> exact_geometry(const float* rec, const ExactRay<F>& ray, const ExactView& view,
                                           Mask wanted) {
-  return exact_geometry<F, kOrthogonal>(rec, ray, view, exact_offset<F, kOrthogonal>(rec, ray, view), wanted);
+  return exact_geometry<F, kOrthogonal>(rec, ray, view, exact_offset<F, kOrthogonal>(rec, ray, view).square, wanted);
 }
 
 LG_INLINE float exact_radius(const float* rec) { return rec[exact_record::kDistance] * rec[exact_record::kRatio]; }

@@ -171,7 +171,9 @@ LG_INLINE Interval64 exact_limits(double lateral, double depth, double radius) {
   const double c2 = lateral * lateral + depth * depth - radius * radius;
   const double c = sqrt64(c2 > 0.0 ? c2 : 0.0);
   const double low_den = depth * c + lateral * radius, high_den = depth * c - lateral * radius;
-  const double low = (lateral * c - depth * radius) / low_den, high = (lateral * c + depth * radius) / high_den;
+  const double inverse = 1.0 / (low_den * high_den);
+  const double low = (lateral * c - depth * radius) * high_den * inverse;
+  const double high = (lateral * c + depth * radius) * low_den * inverse;
   return {select64((c2 > 0.0) & (low_den > 0.0), low, -kFar), select64((c2 > 0.0) & (high_den > 0.0), high, kFar)};
 }
 
@@ -197,7 +199,8 @@ LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool ortho
   const double t = sqrt64(bx * bx + by * by + bz * bz);
   const double distance = orthogonal ? qz : t;
   const double near = distance - r;
-  const double u = orthogonal ? qx : qx / qz, v = orthogonal ? qy : qy / qz;
+  const double inverse_z = orthogonal ? 1.0 : 1.0 / qz;
+  const double u = qx * inverse_z, v = qy * inverse_z;
   const double x = u * c.scale_x + c.centre_x, y = v * c.scale_y + c.centre_y;
   Interval64 ex, ey;
   if (orthogonal) {
@@ -218,24 +221,25 @@ LG_INLINE SetupResult exact_setup(const Camera& c, const Settings& s, bool ortho
   out.visible = visible;
   out.near = static_cast<float>(near);
 
-  const double slope = opacity / (s.gamma64 * (c.z_max64 - c.z_min64));
+  const double slope = opacity * (1.0 / (s.gamma64 * (c.z_max64 - c.z_min64)));
   const double exponent = (c.z_max64 - distance) * slope;
   const double x_high = __builtin_floor(x + 0.5), y_high = __builtin_floor(y + 0.5);
   const double high = __builtin_floor(exponent + 0.5);
   // Hit iff the chord is shorter than the radius: t - sqrt(t^2 - p^2) < r^2 / (2 t) for the perpendicular distance p.
   // (p / r)^2 is the scale times the square of the offset across the ray, in pixels (exact.h). The limit is a
   // little too wide for what float may lose; the closeness decides.
-  const double scale = (orthogonal ? 1.0 : qz * qz) / (r * r * c.scale_x * c.scale_x);
-  const double limit = (orthogonal ? 1.0 : 1.0 - r * r / (4.0 * t * t)) * (1.0 + 2e-6);
+  const double pixels = r * c.scale_x, ratio = r / distance;
+  const double scale = (orthogonal ? 1.0 : qz * qz) / (pixels * pixels);
+  const double limit = (orthogonal ? 1.0 : 1.0 - 0.25 * ratio * ratio) * (1.0 + 2e-6);
   const float scale_high = static_cast<float>(scale);
   out.record[kXHigh] = static_cast<float>(x_high);
   out.record[kXLow] = static_cast<float>(x - x_high);
   out.record[kYHigh] = static_cast<float>(y_high);
   out.record[kYLow] = static_cast<float>(y - y_high);
-  out.record[kMaxSquare] = static_cast<float>(limit / scale);
+  out.record[kMaxSquare] = static_cast<float>(limit * (pixels * inverse_z) * (pixels * inverse_z));
   out.record[kSlope] = static_cast<float>(slope * r);
   out.record[kDistance] = static_cast<float>(distance);
-  out.record[kRatio] = static_cast<float>(r / distance);
+  out.record[kRatio] = static_cast<float>(ratio);
   out.record[kHigh] = static_cast<float>(high);
   out.record[kLow] = static_cast<float>(exponent - high);
   out.record[kScaleLow] = static_cast<float>(scale - static_cast<double>(scale_high));

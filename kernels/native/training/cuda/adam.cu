@@ -61,23 +61,44 @@ __device__ void step_number(const AdamGroup& group, const AdamSettings& settings
   if (group.value != nullptr) group.value[i] = value_of(group, raw);
 }
 
-__device__ void store_sums(const double (&sums)[kAdamSums], double* to) {
-  for (int k = 0; k < kAdamSums; ++k) {
-    double total;
-    if (k == kLargest) {
-      __shared__ SharedArray<double, kThreads> all;
-      all[static_cast<int>(threadIdx.x)] = sums[k];
-      __syncthreads();
-      total = 0.0;
-      for (int t = 0; threadIdx.x == 0 && t < kThreads; ++t) total = all[t] > total ? all[t] : total;
-    } else {
-      total = block_total<kThreads>(sums[k]);
-    }
-    if (threadIdx.x == 0) to[k] = total;
+// What a thread, a block or all blocks of a group found.
+struct Found {
+  double squares;
+  float largest;
+  unsigned long long not_finite, skipped, updated;
+
+  __device__ void add(const Found& other) {
+    squares += other.squares;
+    largest = max(largest, other.largest);
+    not_finite += other.not_finite;
+    skipped += other.skipped;
+    updated += other.updated;
   }
+};
+
+__device__ Found of_warp(Found found) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const auto other = [&](auto value) { return __shfl_xor_sync(kWholeWarp, value, offset); };
+    found.add({other(found.squares), other(found.largest), other(found.not_finite), other(found.skipped),
+               other(found.updated)});
+  }
+  return found;
 }
 
-__global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ Call call, double* parts) {
+// In a fixed order, for the first warp of the block. All threads call it, once.
+__device__ Found of_block(const Found& found) {
+  constexpr int kWarps = kThreads / kWarp;
+  __shared__ SharedArray<Found, kWarps> warps;
+  const Found whole = of_warp(found);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (lane_index() == 0) warps[thread / kWarp] = whole;
+  __syncthreads();
+  if (thread >= kWarp) return {};
+  return of_warp(thread < kWarps ? warps[thread] : Found{});
+}
+
+__global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ Call call, Found* parts) {
   __shared__ SharedArray<int, kNumbers> state;
   int number = 0;
   while (blockIdx.x >= call.first[number + 1]) ++number;
@@ -86,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ 
   const int rows = static_cast<int>(left < rows_of_block(group) ? left : rows_of_block(group));
   const int numbers = rows * group.width, thread = static_cast<int>(threadIdx.x);
   const int64_t begin = row * group.width;
-  double sums[kAdamSums] = {};
+  Found found{};
   for (int r = thread; r < rows; r += kThreads) {
     state[r] = group.rows != nullptr && group.rows[row + r] == 0 ? kUnseen : kSteps;
   }
@@ -94,35 +115,40 @@ __global__ void __launch_bounds__(kThreads) adam_kernel(const __grid_constant__ 
   for (int i = thread; i < numbers; i += kThreads) {
     const int r = i / group.width;
     if (state[r] == kUnseen || is_finite(gradient_at(group, call.settings, begin + i))) continue;
-    sums[kNotFinite] += 1.0;
+    ++found.not_finite;
     state[r] = kBad;
   }
   __syncthreads();
   for (int r = thread; r < rows; r += kThreads) {
-    sums[kSkipped] += state[r] == kBad ? 1.0 : 0.0;
-    sums[kUpdated] += state[r] == kSteps ? 1.0 : 0.0;
+    found.skipped += state[r] == kBad;
+    found.updated += state[r] == kSteps;
   }
   for (int i = thread; i < numbers; i += kThreads) {
     if (state[i / group.width] != kSteps) continue;
     const float gradient = gradient_at(group, call.settings, begin + i);
-    sums[kSquares] += static_cast<double>(gradient) * static_cast<double>(gradient);
-    sums[kLargest] = ::max(sums[kLargest], static_cast<double>(abs(gradient)));
+    found.squares += static_cast<double>(gradient) * static_cast<double>(gradient);
+    found.largest = max(found.largest, abs(gradient));
     step_number(group, call.settings, begin + i, gradient);
   }
-  store_sums(sums, parts + int64_t{blockIdx.x} * kAdamSums);
+  found = of_block(found);
+  if (thread == 0) parts[blockIdx.x] = found;
 }
 
 // A block per group adds up what its blocks found.
 __global__ void __launch_bounds__(kThreads)
-    sums_kernel(const __grid_constant__ Call call, const double* parts, double* to) {
-  double sums[kAdamSums] = {};
+    sums_kernel(const __grid_constant__ Call call, const Found* parts, double* to) {
+  Found found{};
   for (int64_t b = call.first[blockIdx.x] + threadIdx.x; b < call.first[blockIdx.x + 1]; b += kThreads) {
-    for (int k = 0; k < kAdamSums; ++k) {
-      const double part = parts[b * kAdamSums + k];
-      sums[k] = k == kLargest ? ::max(sums[k], part) : sums[k] + part;
-    }
+    found.add(parts[b]);
   }
-  store_sums(sums, to + blockIdx.x * kAdamSums);
+  found = of_block(found);
+  if (threadIdx.x != 0) return;
+  double* sums = to + blockIdx.x * kAdamSums;
+  sums[kSquares] = found.squares;
+  sums[kLargest] = static_cast<double>(found.largest);
+  sums[kNotFinite] = static_cast<double>(found.not_finite);
+  sums[kSkipped] = static_cast<double>(found.skipped);
+  sums[kUpdated] = static_cast<double>(found.updated);
 }
 
 void step_some(const AdamGroup* groups, int count, const AdamSettings& settings, double* sums, cudaStream_t stream) {
@@ -135,7 +161,7 @@ void step_some(const AdamGroup* groups, int count, const AdamSettings& settings,
     call.first[i + 1] = call.first[i] + (groups[i].count + rows - 1) / rows;
   }
   const auto blocks = static_cast<unsigned>(call.first[count]);
-  DeviceBuffer<double> parts(std::size_t{blocks} * kAdamSums, stream);
+  DeviceBuffer<Found> parts(blocks, stream);
   launch(adam_kernel, blocks, kThreads, 0, stream, call, parts.data());
   launch(sums_kernel, static_cast<unsigned>(count), kThreads, 0, stream, call, parts.data(), sums);
 }

@@ -50,11 +50,12 @@ struct Place {
   int view, channel, x, y;
 
   __device__ explicit Place(const Call& call) {
-    const int block = static_cast<int>(blockIdx.x), tiles = call.tiles_x * call.tiles_y, plane = block / tiles;
-    view = plane / call.loss.channels;
-    channel = plane % call.loss.channels;
-    x = block % tiles % call.tiles_x * kWidth;
-    y = block % tiles / call.tiles_x * kHeight;
+    const int block = static_cast<int>(blockIdx.x), tile = block % call.tiles_of_view() / call.loss.channels;
+    view = block / call.tiles_of_view();
+    // The channels of a tile run one after the other, since they share the lines of memory that an image has there.
+    channel = block % call.loss.channels;
+    x = tile % call.tiles_x * kWidth;
+    y = tile / call.tiles_x * kHeight;
   }
   __device__ int64_t pixel(const Call& call, int px, int py) const {
     return view * call.pixels() + int64_t{py} * call.loss.width + px;

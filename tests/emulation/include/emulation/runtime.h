@@ -1,8 +1,10 @@
-// CUDA's runtime for a machine whose device is the host: memory is host memory, and streams do their work at once.
+// CUDA's runtime for a machine whose device is the host: memory is host memory, and streams do their work at once, or
+// as late as possible (streams.h).
 #pragma once
 
 #include <cstddef>
 #include <functional>
+#include <tuple>
 #include <utility>
 
 #include "emulation/vector_types.h"
@@ -69,12 +71,16 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 
 namespace lumigrad::emulation {
 
 // Runs `body` for every thread of the grid; answers what the hardware's limits say about the shape.
-cudaError_t launch_grid(const cudaLaunchConfig_t& config, const std::function<void()>& body);
+cudaError_t launch_grid(const cudaLaunchConfig_t& config, std::function<void()> body);
+
+// Whether work on streams is deferred until the host waits for it; runs what is queued.
+void set_deferred(bool deferred);
 
 // Makes the next `count` allocations of device memory fail, to test what happens then.
 void fail_allocations(int count);
@@ -86,7 +92,9 @@ std::size_t allocated_bytes();
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  return lumigrad::emulation::launch_grid(*config, [&] { kernel(arguments...); });
+  // Arguments are copied at the launch, as on a device.
+  std::tuple<Parameters...> copies(std::forward<Arguments>(arguments)...);
+  return lumigrad::emulation::launch_grid(*config, [kernel, copies] { std::apply(kernel, copies); });
 }
 
 // Overloads for typed pointers, as in CUDA.

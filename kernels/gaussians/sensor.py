@@ -1,0 +1,221 @@
+"""Sensors: cameras with a real lens, a windshield and a rolling shutter, and the gradients of their parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lumigrad.kernels import _native
+from lumigrad.kernels.checks import check
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians.sensor_lenses import (
+    GROUPS,
+    INVERSE_BEGINS,
+    PARAMETERS,
+    FisheyeLens,
+    FThetaLens,
+    OrthographicLens,
+    SensorLens,
+    Windshield,
+    groups_of,
+    packed,
+    packed_inverse,
+    windshield_order,
+    windshield_places,
+)
+
+Array = np.ndarray
+SHUTTERS = ("global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left")
+ROW_TIMES = ("continuous", "staircase")
+_ORTHONORMAL = 1e-4
+# Poses that are closer than this are turned by it: no derivative has to divide by 0.
+_LEAST_ANGLE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class SensorSource:
+    """A sensor: its lens, and the poses between which it moves while its rows are exposed. Float64.
+
+    Attributes:
+        lens: The lens.
+        rotation: [3, 3], world to camera, at the start of the exposure.
+        translation: [3], scene units.
+        end_rotation: [3, 3], at the end; as `rotation` with a global shutter.
+        end_translation: [3].
+        shutter: One of `SHUTTERS`.
+        row_time: One of `ROW_TIMES`.
+        windshield: What is in front of the lens, or None.
+    """
+
+    lens: SensorLens
+    rotation: Array
+    translation: Array
+    end_rotation: Array
+    end_translation: Array
+    shutter: str
+    row_time: str
+    windshield: Windshield | None
+
+    def __post_init__(self) -> None:
+        check(isinstance(self.lens, SensorLens), "lens", "a lens", type(self.lens).__name__)
+        check(self.shutter in SHUTTERS, "shutter", f"one of {SHUTTERS}", self.shutter)
+        check(self.row_time in ROW_TIMES, "row_time", f"one of {ROW_TIMES}", self.row_time)
+        if self.windshield is not None:
+            ok = isinstance(self.windshield, Windshield)
+            check(ok, "windshield", "a Windshield or None", type(self.windshield).__name__)
+            check(not isinstance(self.lens, OrthographicLens), "windshield", "none with an orthographic lens", "one")
+
+    @property
+    def rolling(self) -> bool:
+        """Whether the camera moves during the exposure."""
+        return self.shutter != "global"
+
+    @property
+    def eye(self) -> Array:
+        """The viewpoint for spherical harmonics, [3]: the mean of the centres at the start and at the end."""
+        start: Array = -self.rotation.T @ self.translation
+        end: Array = -self.end_rotation.T @ self.end_translation
+        mean: Array = 0.5 * (start + end)
+        return mean
+
+    def turn(self) -> tuple[Array, float]:
+        """The axis [3] and the angle of the rotation from the start to the end, seen from the camera."""
+        return _axis_and_angle(self.end_rotation @ self.rotation.T)
+
+    def native(self, width: int, height: int) -> Any:
+        """The extension's sensor."""
+        axis, angle = self.turn() if self.rolling else (np.array([1.0, 0.0, 0.0]), 0.0)
+        lens = self.lens
+        return _native.make_gaussian_sensor(
+            lens=lens.kind,
+            shutter=self.shutter,
+            continuous=self.row_time == "continuous",
+            monotone=getattr(lens, "domain", "monotone") == "monotone",
+            inverse_reference=isinstance(lens, FThetaLens) and lens.reference == "pixel_distance_to_angle",
+            windshield=self.windshield is not None,
+            parameters=packed(lens, self.windshield),
+            inverse_windshield=packed_inverse(self.windshield),
+            guess=lens.guess(width, height) if isinstance(lens, FisheyeLens) else 0.0,
+            limit=lens.limit(width, height),
+            distance_limit=lens.distance_limit if isinstance(lens, FThetaLens) else 0.0,
+            rotation=self.rotation.reshape(-1).tolist(),
+            translation=self.translation.tolist(),
+            axis=axis.tolist(),
+            angle=max(angle, _LEAST_ANGLE) if self.rolling else 0.0,
+            motion=(self.end_translation - self.translation).tolist(),
+        )
+
+
+def rotation_matrix(name: str, given: Array) -> Array:
+    """The rotation nearest to a matrix [3, 3] that is orthonormal to 1e-4.
+
+    Raises:
+        ArgumentError: It is not.
+    """
+    left, _, right = np.linalg.svd(given)
+    error = float(np.abs(given @ given.T - np.eye(3)).max())
+    if error > _ORTHONORMAL or np.linalg.det(given) < 0.0:
+        expected = f"a rotation: orthonormal to {_ORTHONORMAL:g}, of determinant 1"
+        raise ArgumentError(name, expected, f"{given.tolist()}")
+    result: Array = left @ right
+    return result
+
+
+def _axis_and_angle(rotation: Array) -> tuple[Array, float]:
+    """The axis [3], of length 1, and the angle in [0, pi] of a rotation."""
+    skew = rotation - rotation.T
+    twice_sine = np.array([skew[2, 1], skew[0, 2], skew[1, 0]])
+    length = float(np.linalg.norm(twice_sine))
+    angle = math.atan2(length, float(np.trace(rotation)) - 1.0)
+    if length > 1e-6 * (1.0 + angle):
+        return twice_sine / length, angle
+    if angle < 1.0:
+        return (twice_sine / length if length > 0.0 else np.array([1.0, 0.0, 0.0])), angle
+    # Half a turn: the axis is the column of largest length of (R + 1) / 2.
+    columns = 0.5 * (rotation + np.eye(3))
+    axis: Array = columns[:, int(np.argmax(np.diag(columns)))]
+    return axis / np.linalg.norm(axis), angle
+
+
+def gradients(sources: Sequence[SensorSource], d_eye: Array, sums: Array) -> dict[str, Array]:
+    """Gradients of the cameras' poses and intrinsics.
+
+    Args:
+        sources: V sensors.
+        d_eye: [V, 3] dL/d eye.
+        sums: [V, S] the engine's sums, see kSensorSums.
+
+    Returns:
+        By name, float64, at the start and, with "_end", at the end of the exposure: "camera_pose" [V, 6] (left
+        perturbation exp(xi) V; rho x y z, phi x y z), "camera_translation" [V, 3], and "camera_rotation" [V, 3, 3], the
+        gradient among the rotations; "camera_intrinsics" [V, 4].
+    """
+    found: dict[str, list[Array]] = {}
+    for source, eye, row in zip(sources, d_eye, sums, strict=True):
+        for name, value in _poses(source, eye, row[PARAMETERS:].reshape(4, 3)).items():
+            found.setdefault(name, []).append(value)
+    return {"camera_intrinsics": sums[:, :4], **{name: np.stack(values) for name, values in found.items()}}
+
+
+def _poses(source: SensorSource, d_eye: Array, sums: Array) -> dict[str, Array]:
+    spin, carried, push, timed = sums
+    axis, angle = source.turn()
+    to_end = _exp(axis * angle) if source.rolling else np.eye(3)
+    result = {}
+    for suffix, turn, d_translation, rotation, translation in (
+        ("", spin - carried, push - timed, source.rotation, source.translation),
+        ("_end", to_end @ carried, timed, source.end_rotation, source.end_translation),
+    ):
+        # The eye is the mean of both ends' -R^T t; without motion the start counts for both.
+        share = 0.5 if source.rolling else (0.0 if suffix else 1.0)
+        d_t = d_translation - share * rotation @ d_eye
+        phi = turn + share * np.cross(translation, rotation @ d_eye)
+        result["camera_translation" + suffix] = d_t
+        result["camera_rotation" + suffix] = 0.5 * _cross_matrix(phi) @ rotation
+        result["camera_pose" + suffix] = np.concatenate([d_t, phi + np.cross(translation, d_t)])
+    return result
+
+
+def lens_gradients(sources: Sequence[SensorSource], sums: Array, inverse: Array | None = None) -> dict[str, Array]:
+    """Gradients of the lenses, which are of one kind, by name: "lens_radial" [V, k], .. and "windshield_horizontal", ..
+
+    Args:
+        sources: V sensors.
+        sums: [V, S] the engine's sums.
+        inverse: [V, I] along rays: those of the windshield's inverse.
+    """
+    found = {
+        f"lens_{name}": sums[:, group.begin : group.begin + _width(sources[0].lens, name, group.count)]
+        for name, group in groups_of(sources[0].lens).items()
+    }
+    for group in GROUPS:
+        if group.name in ("horizontal", "vertical") and sources[0].windshield is not None:
+            count = len(getattr(sources[0].windshield, group.name))
+            places = np.add(windshield_places(windshield_order(count)), group.begin)
+            found[f"windshield_{group.name}"] = sums[:, places]
+            back = getattr(sources[0].windshield, f"{group.name}_inverse")
+            if inverse is not None and back:
+                begin = INVERSE_BEGINS[group.name]
+                places = np.add(windshield_places(windshield_order(len(back))), begin)
+                found[f"windshield_{group.name}_inverse"] = inverse[:, places]
+    return found
+
+
+def _width(lens: SensorLens, name: str, count: int) -> int:
+    return 4 if lens.kind == "fisheye" and name == "radial" else count
+
+
+def _cross_matrix(v: Array) -> Array:
+    return np.array([[0.0, -v[2], v[1]], [v[2], 0.0, -v[0]], [-v[1], v[0], 0.0]])
+
+
+def _exp(v: Array) -> Array:
+    """The rotation [3, 3] by a vector [3] of axis times angle."""
+    angle = float(np.linalg.norm(v))
+    k = _cross_matrix(v / angle) if angle > 0.0 else np.zeros((3, 3))
+    result: Array = np.eye(3) + math.sin(angle) * k + (1.0 - math.cos(angle)) * k @ k
+    return result

@@ -1,0 +1,31 @@
+// The gradients that lead through the rays of pixels: to lenses, poses, or rays that were given.
+#pragma once
+
+#include "gaussians/cpu/rays/field.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+// Sixteen pixels with the gradients of their rays, in the frame of the camera at the start.
+struct RayBlock {
+  const View& view;
+  int number;
+  const Sensor& sensor;
+  int x, y;
+  const float* rays;
+  bool one_origin;
+  const float* v_direction;  // [3, 16]
+  const float* v_origin;     // [3, 16]
+};
+
+// Zeros for the totals [kRaySums] and for each row of tiles.
+double* clear_ray_sums(ViewState& state);
+// Adds the gradients of the lens and of the motion, see kRaySums.
+void add_ray_sums(const RayBlock& block, double* sums);
+void total_ray_sums(const ViewState& state, double* sums);
+// Gradients of rays [V, H, W, 6] in the world.
+void write_ray_gradients(const RayBlock& block, const float* given, float* to);
+
+void blend_rays_backward(const View* views, int view, const Settings& settings, const Scene& scene, const Upstream& up,
+                         const Gradients& gradients, Pass& pass, Workspace& workspace);
+
+LG_END

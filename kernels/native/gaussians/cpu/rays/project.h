@@ -1,0 +1,19 @@
+// What Gaussians are along rays: their records and bounds, and the gradients that follow from the sums over pixels.
+#pragma once
+
+#include "gaussians/cpu/rays/field.h"
+#include "gaussians/cpu/sensor.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+// Writes the records and bounds of sixteen visible Gaussians from number `local` on; the first `used` exist. Unless
+// bounds are gsplat's, also sets the rectangles of pixels that they may reach.
+void project_rays(const SensorPlace& at, const RayField& field, const Gaussian<Pack>& gaussian, int used,
+                  Projected<Pack>& g, float* records, float* bounds);
+
+// The gradients of the Gaussians of `mask`, given the sums of their pixels (see ray_row) by field, and those of depth
+// and 1 / depth. Adds to the sums of the view (see kSensorSums) unless they are null.
+GaussianGradient<Pack> project_rays_backward(const SensorPlace& at, const Gaussian<Pack>& gaussian, const Pack* fields,
+                                             Pack v_depth, Pack v_inverse_depth, unsigned mask, double* view_sums);
+
+LG_END

@@ -1,0 +1,129 @@
+// Computes the gradients of Gaussians, and the sums for those of poses and lenses, in views that are sensors: in
+// doubles. A thread for each scene and Gaussian processes all views of the scene.
+#include "common/cuda/launch.h"
+#include "gaussians/cuda/receivers.cuh"
+
+namespace lumigrad::gaussians {
+namespace {
+
+// The sums of a thread (see kSensorSums); null if they are not wanted.
+struct ThreadSums {
+  double* to;
+  __device__ bool wanted() const { return to != nullptr; }
+  __device__ void operator()(int index, double value) const { to[index] += value; }
+};
+
+__device__ inline Triple<float> narrowed(const Triple<double>& v) {
+  return {static_cast<float>(v.x), static_cast<float>(v.y), static_cast<float>(v.z)};
+}
+__device__ inline GaussianGradient<float> narrowed(const GaussianGradient<double>& g) {
+  GaussianGradient<float> to{};
+  to.mean = narrowed(g.mean);
+  to.scale = narrowed(g.scale);
+  to.translation = narrowed(g.translation);
+  to.rotation = {narrowed(g.rotation.x), narrowed(g.rotation.y), narrowed(g.rotation.z)};
+  to.quaternion = {static_cast<float>(g.quaternion.w), static_cast<float>(g.quaternion.x),
+                   static_cast<float>(g.quaternion.y), static_cast<float>(g.quaternion.z)};
+  to.opacity = static_cast<float>(g.opacity);
+  to.mean2d = {static_cast<float>(g.mean2d.x), static_cast<float>(g.mean2d.y)};
+  return to;
+}
+
+__device__ inline PixelSums<double> widened(const PixelSums<float>& s, double depth) {
+  return {s.one, s.x, s.y, s.xx, s.xy, s.yy, depth, {s.extra.x, s.extra.y}};
+}
+
+// Sums over the block. All threads must call it together.
+__device__ inline void put_sensor_sums(const double* own, double* to) {
+  for (int i = 0; i < kSensorSums; ++i) {
+    const double total = block_total<static_cast<int>(kGaussianThreads)>(own[i]);
+    if (threadIdx.x == 0) to[i] = total;
+  }
+}
+
+// `block_sums` and `sensor_sums` [V, blocks, kSensorSums] are null if no sums are wanted.
+template <class SensorKind>
+__global__ void __launch_bounds__(kGaussianThreads)
+    sensors_kernel(const __grid_constant__ CudaCall call, const __grid_constant__ CudaRecords records,
+                   const __grid_constant__ Upstream up, const __grid_constant__ CudaRows rows,
+                   const __grid_constant__ Gradients to, double* block_sums, double* sensor_sums, SensorLens lens,
+                   bool add) {
+  const GaussianPlace place = gaussian_place(call);
+  const bool present = place.number >= 0, extra = up.d_means2d != nullptr;
+  const int64_t index = place.outer * static_cast<int64_t>(call.scene.count) + place.number;
+  Gaussian<double> gaussian{};
+  if (present) gaussian = gaussian64_of(call.scene, index);
+  Received<false> received;
+  bool touched = false;
+  for (int i = call.scene_starts[place.outer]; i < call.scene_starts[place.outer + 1]; ++i) {
+    const int view = call.scene_views[i];
+    const Sensor& sensor = call.scene.sensors[view];
+    if (sensor.lens != lens) continue;
+    float sums[block_sum::kFields] = {};
+    double own[kSensorSums];
+    for (int k = 0; sensor_sums != nullptr && k < kSensorSums; ++k) own[k] = 0.0;
+    bool receives = false;
+    if (present) {
+      const Receiver from(call, records, rows, extra, view, place.number);
+      receives = from.receives;
+      Pair<float> mean2d{0.0f, 0.0f};
+      if (receives) {
+        const SensorPlace at{call.view[view], sensor, call.scene.slice_poses[place.slice], call.settings};
+        const Pair<float> depth = depth_sums(from, records.features);
+        const ThreadSums of_view{sensor_sums != nullptr ? own : nullptr};
+        const auto g = narrowed(sensor_backward<SensorKind>(at, gaussian, widened(pixel_sums(from, up), depth.x),
+                                                            static_cast<double>(depth.y), of_view));
+        received.add(g);
+        mean2d = g.mean2d;
+        const Triple<float> mean = narrowed(gaussian.mean);
+        if (block_sums != nullptr) fill_block_sums(g, Triple<float>{}, mean, sums);
+      }
+      touched |= receives && extra;
+      write_means2d(to, from, mean2d);
+    }
+    if (block_sums != nullptr && __syncthreads_or(receives)) {
+      const int64_t block = static_cast<int64_t>(view) * call.blocks + place.block;
+      put_block_sums(sums, block_sum::kRotation, block_sum::kEye, block_sums + block * block_sum::kFields);
+      if (sensor_sums != nullptr) put_sensor_sums(own, sensor_sums + block * kSensorSums);
+    }
+  }
+  if (!present) return;
+  received.write(to, index, add);
+  if (touched) to.touched[index] = 1;
+}
+
+// Sums over the blocks of a view, in their order: a thread per sum.
+__global__ void sensor_totals_kernel(const double* sensor_sums, int blocks, double* to) {
+  const int field = static_cast<int>(threadIdx.x);
+  if (field >= kSensorSums) return;
+  double sum = 0.0;
+  for (int b = 0; b < blocks; ++b) {
+    sum += sensor_sums[(static_cast<int64_t>(blockIdx.x) * blocks + b) * kSensorSums + field];
+  }
+  to[static_cast<int64_t>(blockIdx.x) * kSensorSums + field] = sum;
+}
+
+}  // namespace
+
+void cuda_sensor_backward(const CudaCallData& data, const CudaRecords& records, const Upstream& upstream,
+                          const CudaRows& rows, const Gradients& gradients, double* block_sums, cudaStream_t stream) {
+  const CudaCall& call = data.call();
+  const bool wanted = gradients.sensors != nullptr;
+  const std::size_t sums = static_cast<std::size_t>(call.views) * call.blocks * kSensorSums;
+  DeviceBuffer<double> sensor_sums(wanted ? sums : 0, stream);
+  if (wanted) check(cudaMemsetAsync(sensor_sums.data(), 0, sensor_sums.bytes(), stream), "clearing sums");
+  bool add = false;
+  each_sensor_lens(data, [&](auto lens, SensorLens number) {
+    launch(sensors_kernel<decltype(lens)>, static_cast<unsigned>(call.scene.scenes * call.blocks), kGaussianThreads, 0,
+           stream, call, records, upstream, rows, gradients, block_sums, wanted ? sensor_sums.data() : nullptr, number,
+           add);
+    add = true;
+  });
+  static_assert(kSensorSums <= kGaussianThreads);
+  if (wanted) {
+    launch(sensor_totals_kernel, static_cast<unsigned>(call.views), kGaussianThreads, 0, stream, sensor_sums.data(),
+           call.blocks, gradients.sensors);
+  }
+}
+
+}  // namespace lumigrad::gaussians

@@ -1,0 +1,240 @@
+// Projection of a Gaussian to a sensor's film by sigma points, and its gradients. Templates on the number type of the
+// sigma points; what follows from the ellipse is that of the other views, in floats.
+#pragma once
+
+#include "gaussians/math/project_backward.h"
+#include "gaussians/math/sensor/opencv.h"
+#include "gaussians/math/sensor/radial.h"
+#include "gaussians/math/sensor/sigma_points.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+// Calls run(lens) for the sensor's family of lenses.
+template <class Run>
+LG_INLINE void with_sensor_lens(SensorLens lens, Run&& run) {
+  switch (lens) {
+    case SensorLens::pinhole:
+      return run(PerfectPinhole());
+    case SensorLens::opencv:
+      return run(OpenCVPinhole());
+    case SensorLens::orthographic:
+      return run(Orthographic());
+    case SensorLens::fisheye:
+      return run(Fisheye());
+    case SensorLens::ftheta:
+      return run(FTheta());
+  }
+}
+
+// A view that is a sensor, and a slice of the scene.
+struct SensorPlace {
+  const View& view;
+  const Sensor& sensor;
+  const SlicePose& slice;
+  const Settings& settings;
+};
+
+// The ellipse on the film.
+template <class F>
+struct SensorFootprint {
+  F x, y, depth;
+  F a, b, c;       // Covariance with eps2d: xx, xy, yy.
+  F sharp, schur;  // det / c, without and with eps2d.
+};
+
+// The depth by which Gaussians are sorted and culled: at the middle of the exposure.
+template <class D>
+struct Middle {
+  Seen<D> seen;  // Without a pixel.
+  D depth;
+  MaskOf<D> in_range;
+};
+template <class D>
+LG_INLINE Middle<D> middle_of(const SensorPlace& at, const Triple<D>& centre) {
+  const Sensor& s = at.sensor;
+  Middle<D> m;
+  m.seen.at = is_rolling(s) ? instant_at(s, D(0.5)) : Instant<D>{D(0.0), D(0.0), D(1.0)};
+  m.seen.point = at_instant(s, m.seen.at, centre);
+  const D distance = sqrt(dot(m.seen.point, m.seen.point)), z = m.seen.point.z;
+  m.depth = at.settings.distance_order ? distance : z;
+  const D limited = at.settings.distance_order && s.lens == SensorLens::ftheta ? distance : z;
+  m.in_range = (limited >= D(at.settings.near)) & (limited <= D(at.settings.far));
+  return m;
+}
+
+template <class D>
+LG_INLINE void set_ellipse(const Settings& settings, const SigmaPoints<D>& p, SensorFootprint<D>& f) {
+  f.x = p.mean.x;
+  f.y = p.mean.y;
+  f.a = p.xx + D(settings.eps2d);
+  f.b = p.xy;
+  f.c = p.yy + D(settings.eps2d);
+  const D inverse = D(1.0) / f.c;
+  f.sharp = fma(p.xx, p.yy, -(p.xy * p.xy)) * inverse;
+  f.schur = fma(f.a, f.c, -(f.b * f.b)) * inverse;
+}
+
+// Returns whether the Gaussian is in the view, but for what follows from the ellipse.
+template <class Lens, class D>
+LG_INLINE MaskOf<D> sensor_footprint(const SensorPlace& at, const Gaussian<D>& gaussian, SensorFootprint<D>& f) {
+  const Body<D> body = body_of(at.sensor, at.slice, at.settings, gaussian);
+  const Middle<D> middle = middle_of(at, body.centre);
+  f.depth = middle.depth;
+  const auto visible = middle.in_range & body.solid;
+  f.x = f.y = f.b = D(0.0);
+  f.a = f.c = f.sharp = f.schur = D(1.0);
+  if (!any(visible)) return visible;
+  const SigmaPoints<D> p = sigma_points(Sight<Lens>(at.view, at.sensor, at.settings), body);
+  set_ellipse(at.settings, p, f);
+  return visible & p.valid;
+}
+
+// gsplat's rectangles of whole tiles: the opacity by which it measures is that of the sharper ellipse (sensors spec
+// section 1).
+template <class F>
+LG_INLINE void gsplat_bounds(const View& view, const Settings& settings, const SensorFootprint<F>& f, Projected<F>& g) {
+  const F zero = F(0.0f), width = F(1.0f * view.width), height = F(1.0f * view.height);
+  const F ratio = select(g.visible, f.sharp / f.schur, F(1.0f));
+  const F shown = g.opacity * sqrt(max(ratio, F(kMinCompensationSquared)));
+  const F above = log2_positive(max(shown, F(1e-30f))) - log2_positive(F(settings.alpha_min));
+  const F reach = min(sqrt(F(kTwoLn2) * max(above, zero)), F(3.33f));
+  g.radius_x = ceil_whole(min(reach * sqrt(max(f.a, zero)), F(1e6f)));
+  g.radius_y = ceil_whole(min(reach * sqrt(max(f.c, zero)), F(1e6f)));
+  const F clip = F(settings.radius_clip), size = F(1.0f * settings.tile_size), step = F(1.0f) / size;
+  g.visible = g.visible & (shown >= F(settings.alpha_min)) & ((g.radius_x > clip) | (g.radius_y > clip)) &
+              (g.radius_x > zero) & (g.radius_y > zero) & (g.x + g.radius_x > zero) & (g.x - g.radius_x < width) &
+              (g.y + g.radius_y > zero) & (g.y - g.radius_y < height);
+  const auto first = [&](F low, int limit) { return -ceil_whole(-clamp(low, 0.0f, 1.0f * limit) * step) * size; };
+  const auto last = [&](F high, int limit) { return ceil_whole(clamp(high, 0.0f, 1.0f * limit) * step) * size; };
+  g.left = max(g.left, first(g.x - g.radius_x, view.width));
+  g.right = min(g.right, last(g.x + g.radius_x, view.width));
+  g.top = max(g.top, first(g.y - g.radius_y, view.height));
+  g.bottom = min(g.bottom, last(g.y + g.radius_y, view.height));
+}
+
+// Along rays a Gaussian may be seen where its ellipse is not: who reaches which pixels is found by other means.
+template <class F>
+LG_INLINE void ray_extent(const Settings& settings, Projected<F>& g) {
+  g.radius_x = ceil_whole(min(g.half_width, F(1e6f)));
+  g.radius_y = ceil_whole(min(g.half_height, F(1e6f)));
+  const F clip = F(settings.radius_clip);
+  g.visible = g.visible & (g.opacity >= F(settings.alpha_min)) & ((g.radius_x > clip) | (g.radius_y > clip));
+}
+
+// What is drawn of an ellipse; g.visible must be set.
+template <class F>
+LG_INLINE void finish_sensor(const View& view, const Settings& settings, const SensorFootprint<F>& f, F opacity,
+                             Projected<F>& g) {
+  g.x = f.x;
+  g.y = f.y;
+  g.depth = f.depth;
+  finish_ellipse(view, settings, f, opacity, g);
+  if (settings.rays) {
+    // The ellipse bounds nothing here.
+    g.left = g.top = F(0.0f);
+    g.right = F(1.0f * view.width);
+    g.bottom = F(1.0f * view.height);
+  }
+  if (settings.gsplat_bounds) {
+    gsplat_bounds(view, settings, f, g);
+  } else if (settings.rays) {
+    ray_extent(settings, g);
+  } else {
+    gsplat_extent(view, settings, g);
+  }
+}
+
+// The gradients that lead to a Gaussian's pixels: of the mean, and of the covariance, doubled.
+template <class D>
+struct EllipseGradient {
+  Pair<D> mean;
+  FilmGradient<D> film;
+};
+template <class D>
+LG_INLINE EllipseGradient<D> ellipse_backward(const SensorFootprint<D>& f, const PixelSums<D>& sums) {
+  Projected<D> g;
+  const D slope = -f.b / f.c;
+  g.a = D(1.0) / f.schur;
+  g.b = slope * g.a;
+  g.c = fma(slope, g.b, D(1.0) / f.c);
+  EllipseGradient<D> v;
+  v.mean = {fma(g.a, sums.x, g.b * sums.y) + sums.extra.x, fma(g.b, sums.x, g.c * sums.y) + sums.extra.y};
+  v.film = conic_backward(g, sums);
+  return v;
+}
+
+// From the gradients of the centre at the start of the exposure and of the Gaussian's rotation to those of the mean,
+// the quaternion and the slice.
+template <class D>
+LG_INLINE void place_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
+                              const Triple<D>& v_centre, const Matrix<D>& v_rotation, GaussianGradient<D>& to) {
+  to.translation = transposed_times(matrix_of<D>(at.sensor.rotation), v_centre);
+  to.mean = transposed_times(matrix_of<D>(at.slice.rotation), to.translation);
+  to.quaternion = normalized_backward(body.unit, rotation_backward(body.unit.q, v_rotation));
+  // The slice turns the centre and the axes: their gradients in the world times what is turned.
+  const Matrix<D> of_axes = product_transposed(product(matrix_of<D>(at.slice.rotation), v_rotation), body.rotation);
+  to.rotation = outer(to.translation, gaussian.mean) + of_axes;
+}
+
+// From the gradients of the centre and of the axes at the start of the exposure to those of the Gaussian and its slice.
+template <class D>
+LG_INLINE void body_backward(const SensorPlace& at, const Gaussian<D>& gaussian, const Body<D>& body,
+                             const Triple<D>& v_centre, const Triple<D> (&v_axis)[3], GaussianGradient<D>& to) {
+  const D stretch = D(std::sqrt(at.settings.unscented.spread) * at.settings.scale_modifier);
+  // As columns, in the slice's frame.
+  const Triple<D> x = scaled(transposed_times(body.to_camera, v_axis[0]), stretch);
+  const Triple<D> y = scaled(transposed_times(body.to_camera, v_axis[1]), stretch);
+  const Triple<D> z = scaled(transposed_times(body.to_camera, v_axis[2]), stretch);
+  const Matrix<D> v = {{x.x, y.x, z.x}, {x.y, y.y, z.y}, {x.z, y.z, z.z}};
+  const Matrix<D>& r = body.rotation;
+  to.scale = times(r.x, v.x) + times(r.y, v.y) + times(r.z, v.z);
+  const Matrix<D> v_rotation = {times(v.x, gaussian.scale), times(v.y, gaussian.scale), times(v.z, gaussian.scale)};
+  place_backward(at, gaussian, body, v_centre, v_rotation, to);
+}
+
+// From the gradient of the depth to that of the centre at the start of the exposure.
+template <class D, class Add>
+LG_INLINE Triple<D> depth_backward(const SensorPlace& at, const Triple<D>& centre, D v_depth, D v_inverse_depth,
+                                   const Add& add) {
+  const D zero = D(0.0);
+  const Middle<D> middle = middle_of(at, centre);
+  const D inverse = D(1.0) / middle.depth, v = fma(-v_inverse_depth, inverse * inverse, v_depth);
+  const Triple<D> ahead = {zero, zero, D(1.0)};
+  const Triple<D> v_middle = scaled(at.settings.distance_order ? scaled(middle.seen.point, inverse) : ahead, v);
+  return motion_backward(at.sensor, middle.seen, centre, v_middle, add);
+}
+
+// All but the spherical harmonics. `v_inverse_depth` is the gradient of 1 / depth. The Gaussian must be visible. Calls
+// add(index, value) for the sums of the view (see kSensorSums) if add.wanted().
+template <class Lens, class D, class Add>
+LG_INLINE GaussianGradient<D> sensor_backward(const SensorPlace& at, const Gaussian<D>& gaussian,
+                                              const PixelSums<D>& sums, D v_inverse_depth, const Add& add) {
+  const Body<D> body = body_of(at.sensor, at.slice, at.settings, gaussian);
+  const SigmaPoints<D> p = sigma_points(Sight<Lens>(at.view, at.sensor, at.settings), body);
+  SensorFootprint<D> f;
+  set_ellipse(at.settings, p, f);
+  const EllipseGradient<D> v = ellipse_backward(f, sums);
+  GaussianGradient<D> to{};
+  to.opacity = -sums.one / max(gaussian.opacity, D(1e-30));
+  to.mean2d = v.mean;
+  to.fx = to.fy = to.cx = to.cy = D(0.0);
+  if (at.settings.frozen_projection) return to;
+  const Unscented& u = at.settings.unscented;
+  const D xx = v.film.xx, xy = v.film.xy, yy = v.film.yy, zero = D(0.0);
+  const Pair<D> v_mean = mean_of_covariance(u, p, v.mean, xx, xy, yy);
+  Triple<D> v_centre = {zero, zero, zero}, v_axis[3] = {v_centre, v_centre, v_centre};
+  for (int i = 0; i < kSigmaPoints; ++i) {
+    const Seen<D>& seen = p.seen[i];
+    const Jacobian<D> j = Optics<Lens>::jacobian(at.sensor, seen.point);
+    const Pair<D> v_pixel = time_backward(at.view, at.sensor, seen, j, sigma_backward(u, p, v_mean, xx, xy, yy, i));
+    if (add.wanted()) Optics<Lens>::parameters(at.sensor, seen.point, v_pixel, add);
+    const Triple<D> v_start = motion_backward(at.sensor, seen, sigma_point(body, i), pulled_back(j, v_pixel), add);
+    v_centre = v_centre + v_start;
+    if (i > 0) v_axis[(i - 1) % 3] = v_axis[(i - 1) % 3] + scaled(v_start, D(i < 4 ? 1.0 : -1.0));
+  }
+  v_centre = v_centre + depth_backward(at, body.centre, sums.depth, v_inverse_depth, add);
+  body_backward(at, gaussian, body, v_centre, v_axis, to);
+  return to;
+}
+
+LG_END

@@ -1,0 +1,273 @@
+// Rolling shutters: when a pixel is exposed, where the camera is then, and which pixel a point lands in (sensors spec
+// section 5). Points are given in the camera's frame at the start of the exposure, before its translation.
+#pragma once
+
+#include "common/math/angle.h"
+#include "gaussians/math/sensor/windshield.h"
+
+LG_BEGIN_ENGINE(gaussians)
+
+// Times are cut to this: a point next to the plane of the camera lands anywhere.
+inline constexpr double kLongestTime = 1e4;
+
+LG_INLINE bool is_rolling(const Sensor& s) { return s.shutter != Shutter::global; }
+LG_INLINE bool is_by_rows(const Sensor& s) {
+  return s.shutter == Shutter::top_to_bottom || s.shutter == Shutter::bottom_to_top;
+}
+
+// The time of a pixel, and the derivative of the continuous one with respect to the row or column.
+struct Clock {
+  double offset, slope;
+  bool by_rows, staircase, reversed;
+
+  LG_INLINE Clock(const View& view, const Sensor& s) {
+    by_rows = is_by_rows(s);
+    staircase = s.continuous == 0;
+    reversed = s.shutter == Shutter::bottom_to_top || s.shutter == Shutter::right_to_left;
+    const double size = by_rows ? view.height : view.width;
+    const double step = size > 1.0 ? 1.0 / (size - 1.0) : 0.0, shift = staircase ? 0.0 : 0.5;
+    slope = reversed ? -step : step;
+    offset = size > 1.0 ? (reversed ? size - shift : -shift) * step : 0.5;
+  }
+  template <class D>
+  LG_INLINE D time(const Pair<D>& pixel) const {
+    D at = min(max(by_rows ? pixel.y : pixel.x, D(-1e9)), D(1e9));
+    if (staircase) at = reversed ? -floor_whole(-at) : floor_whole(at);
+    return min(max(fma(at, D(slope), D(offset)), D(-kLongestTime)), D(kLongestTime));
+  }
+};
+
+// The turn at a time, by half its angle.
+template <class D>
+struct Instant {
+  D time, sine, cosine;
+};
+template <class D>
+LG_INLINE Instant<D> instant_at(const Sensor& s, D time) {
+  const SineCosine<D> half = sine_cosine(time * D(0.5 * s.angle));
+  return {time, half.sine, half.cosine};
+}
+
+template <class D>
+LG_INLINE Triple<D> triple_of(const double* v) {
+  return {D(v[0]), D(v[1]), D(v[2])};
+}
+template <class D>
+LG_INLINE Matrix<D> matrix_of(const double* m) {
+  return {triple_of<D>(m), triple_of<D>(m + 3), triple_of<D>(m + 6)};
+}
+
+// v turned about the axis by twice the half angle.
+template <class D>
+LG_INLINE Triple<D> turned(const Sensor& s, D sine, D cosine, const Triple<D>& v) {
+  const Triple<D> axis = triple_of<D>(s.axis), across = cross(axis, v), inward = cross(axis, across);
+  return v + scaled(scaled(across, cosine) + scaled(inward, sine), D(2.0) * sine);
+}
+
+// In the camera's frame at a time.
+template <class D>
+LG_INLINE Triple<D> at_instant(const Sensor& s, const Instant<D>& at, const Triple<D>& start) {
+  const Triple<D> t = triple_of<D>(s.translation);
+  if (!is_rolling(s)) return start + t;
+  return turned(s, at.sine, at.cosine, start) + t + scaled(triple_of<D>(s.motion), at.time);
+}
+
+// The velocity of such a point, per unit of time.
+template <class D>
+LG_INLINE Triple<D> velocity_at(const Sensor& s, const Instant<D>& at, const Triple<D>& point) {
+  const Triple<D> m = triple_of<D>(s.motion), t = triple_of<D>(s.translation) + scaled(m, at.time);
+  const Triple<D> from_eye = {point.x - t.x, point.y - t.y, point.z - t.z};
+  return scaled(cross(triple_of<D>(s.axis), from_eye), D(s.angle)) + m;
+}
+
+// A point as the sensor sees it.
+template <class D>
+struct Seen {
+  Triple<D> point;  // In the camera's frame at that instant.
+  Pair<D> pixel;
+  Instant<D> at;
+  MaskOf<D> valid, found;  // `found`: its time follows from its pixel.
+};
+
+template <class D>
+LG_INLINE MaskOf<D> is_near_film(const View& view, const Settings& settings, const Pair<D>& pixel) {
+  const D x = D(settings.unscented.margin * view.width), y = D(settings.unscented.margin * view.height);
+  return (pixel.x >= -x) & (pixel.x < x + D(view.width)) & (pixel.y >= -y) & (pixel.y < y + D(view.height));
+}
+
+// The path of a point in the camera's frame: it turns about the axis.
+template <class D>
+struct Path {
+  Triple<D> start, across, inward;
+
+  LG_INLINE Path(const Sensor& s, const Triple<D>& at_start) : start(at_start) {
+    across = cross(triple_of<D>(s.axis), start);
+    inward = cross(triple_of<D>(s.axis), across);
+  }
+  LG_INLINE Triple<D> at(const Sensor& s, const Instant<D>& at) const {
+    const Triple<D> turn = scaled(scaled(across, at.cosine) + scaled(inward, at.sine), D(2.0) * at.sine);
+    const Triple<D> m = triple_of<D>(s.motion), t = triple_of<D>(s.translation);
+    return {start.x + turn.x + fma(m.x, at.time, t.x), start.y + turn.y + fma(m.y, at.time, t.y),
+            start.z + turn.z + fma(m.z, at.time, t.z)};
+  }
+};
+
+// What the search for a Gaussian's centre leaves for its other points, which are close: near the solution the time of
+// the pixel is a linear function of the time, of this slope.
+template <class D>
+struct Hint {
+  bool known;
+  D offset, slope;  // The solution is offset + time at the start / (1 - slope).
+};
+
+template <class Lens>
+struct Sight {
+  const View& view;
+  const Sensor& sensor;
+  const Settings& settings;
+  Clock clock;
+  SineCosine<double> end;  // Of half the turn.
+
+  LG_INLINE Sight(const View& v, const Sensor& s, const Settings& t)
+      : view(v), sensor(s), settings(t), clock(v, s), end(sine_cosine(0.5 * s.angle)) {}
+
+  // The first of a Gaussian's points sets `hint`, the others use it.
+  template <class D>
+  LG_CALLED Seen<D> find(const Triple<D>& start, Hint<D>& hint) const {
+    const D zero = D(0.0), one = D(1.0);
+    const Instant<D> at_start = {zero, zero, one}, at_end = {one, D(end.sine), D(end.cosine)};
+    if (!is_rolling(sensor)) return judged(see(start + triple_of<D>(sensor.translation), at_start));
+    const Path<D> path(sensor, start);
+    const Seen<D> first = judged(see(path.at(sensor, at_start), at_start));
+    const D from_first = clock.time(first.pixel);
+    // The end is looked at where the start does not see the point, and once for the slope.
+    MaskOf<D> found = first.valid;
+    D begin = from_first, line = zero;
+    const bool guessed = clock.staircase || hint.known;
+    if (!guessed || any(select(found, zero, one) > zero)) {
+      const Seen<D> last = judged(see(path.at(sensor, at_end), at_end));
+      const D from_last = clock.time(last.pixel);
+      found = found | last.valid;
+      // Points that neither end sees stay at the last one's pose.
+      begin = select(first.valid, from_first, select(last.valid, from_last, one));
+      line = zero_unless(first.valid & last.valid, from_last - from_first);
+    }
+    Seen<D> seen = clock.staircase ? settle(path, found, begin)
+                                   : solve(path, found, first.valid, begin, hint.known ? hint.slope : line, hint);
+    seen = judged(seen);
+    seen.found = found;
+    seen.valid = seen.valid & found;
+    return seen;
+  }
+
+ private:
+  template <class D>
+  LG_INLINE Seen<D> see(const Triple<D>& point, const Instant<D>& at) const {
+    const OnFilm<D> film = Optics<Lens>::project(sensor, point);
+    return {point, film.pixel, at, film.valid, film.valid};
+  }
+  template <class D>
+  LG_INLINE Seen<D> judged(Seen<D> seen) const {
+    seen.valid = seen.valid & is_near_film(view, settings, seen.pixel);
+    return seen;
+  }
+  template <class D>
+  LG_INLINE Seen<D> see_at(const Path<D>& path, D time) const {
+    const Instant<D> at = instant_at(sensor, time);
+    return see(path.at(sensor, at), at);
+  }
+
+  // Ten rounds, or until the row repeats.
+  template <class D>
+  LG_INLINE Seen<D> settle(const Path<D>& path, MaskOf<D> found, D time) const {
+    for (int i = 1;; ++i) {
+      const Seen<D> seen = see_at(path, time);
+      const D next = select(found, clock.time(seen.pixel), time);
+      if (i == 10 || !any(abs(next - time) > D(0.0))) return seen;
+      time = next;
+    }
+  }
+
+  // By the secant method, which takes a few rounds where the plain iteration takes many. Times are exact to 1e-10: a
+  // pixel, to far less than what a float holds.
+  template <class D>
+  LG_INLINE Seen<D> solve(const Path<D>& path, MaskOf<D> found, MaskOf<D> guessed, D begin, D slope,
+                          Hint<D>& hint) const {
+    constexpr int kRounds = 24;
+    const D steepest = D(0.9), one = D(1.0), offset = hint.known ? hint.offset : D(0.0);
+    slope = min(max(slope, -steepest), steepest);
+    D time = select(guessed, offset + begin / (one - slope), begin), before = time, error_before = D(0.0);
+    for (int i = 1;; ++i) {
+      const Seen<D> seen = see_at(path, time);
+      const D error = zero_unless(found, clock.time(seen.pixel) - time);
+      const auto moves = abs(error) > D(1e-10) * (one + abs(time));
+      const D step = time - before;
+      const auto apart = abs(step) > D(1e-9);
+      const D chord = one + (error - error_before) / select(apart, step, one);
+      slope = min(max(select(apart, chord, slope), -steepest), steepest);
+      if (i == kRounds || !any(moves)) {
+        if (!hint.known) {
+          const D missed = time - begin / (one - slope);
+          hint = {true, zero_unless(guessed, min(max(missed, -one), one)), zero_unless(guessed, slope)};
+        }
+        return seen;
+      }
+      before = time;
+      error_before = error;
+      time = select(moves, time + error / (one - slope), time);
+    }
+  }
+};
+
+// The gradient of a pixel as that of the pixel at a fixed time: with the continuous clock the time follows the pixel.
+template <class D>
+LG_INLINE Pair<D> time_backward(const View& view, const Sensor& s, const Seen<D>& seen, const Jacobian<D>& j,
+                                const Pair<D>& v) {
+  if (!is_rolling(s) || s.continuous == 0) return v;
+  const Clock clock(view, s);
+  const Pair<D> rate = product(j, velocity_at(s, seen.at, seen.point));
+  const D one = D(1.0), slope = D(clock.slope);
+  const D rest = fma(-slope, clock.by_rows ? rate.y : rate.x, one);
+  const D safe = select(abs(rest) > D(1e-6), rest, D(1e-6));
+  const D more = zero_unless(seen.found, slope * fma(rate.x, v.x, rate.y * v.y) / safe);
+  return clock.by_rows ? Pair<D>{v.x, v.y + more} : Pair<D>{v.x + more, v.y};
+}
+
+// Adds to the sums of the motion (see kMotionSums), given the gradients of the turn of the pose at a time, seen from
+// the start, and of its translation. With a rotation of the start by phi0 and of the end by phi1, the pose at time t is
+// turned by (1 - G) phi0 + G phi1 (each seen from the start): along the axis G is t, across it sin(t a / 2) / sin(a /
+// 2) times a turn by (t - 1) a / 2, a being the angle.
+template <class D, class Add>
+LG_INLINE void add_motion(const Sensor& s, const Instant<D>& at, const Triple<D>& spin, const Triple<D>& v,
+                          const Add& add) {
+  const auto put = [&](int first, const Triple<D>& values) {
+    add(lens_parameter::kCount + first, values.x);
+    add(lens_parameter::kCount + first + 1, values.y);
+    add(lens_parameter::kCount + first + 2, values.z);
+  };
+  put(0, spin);
+  put(6, v);
+  if (!is_rolling(s)) return;
+  const SineCosine<double> half = sine_cosine(0.5 * s.angle);
+  const Triple<D> axis = triple_of<D>(s.axis), parallel = scaled(axis, dot(axis, spin));
+  const Triple<D> across = {spin.x - parallel.x, spin.y - parallel.y, spin.z - parallel.z};
+  const D ratio = at.sine / D(half.sine);
+  // cos and sin of (t - 1) a / 2.
+  const D c = fma(at.cosine, D(half.cosine), at.sine * D(half.sine));
+  const D n = fma(at.sine, D(half.cosine), -(at.cosine * D(half.sine)));
+  const Triple<D> carried = scaled(across, ratio * c) + scaled(cross(axis, across), ratio * n);
+  put(3, carried + scaled(parallel, at.time));
+  put(9, scaled(v, at.time));
+}
+
+// Adds a point's share to these, given the gradient of the point in the camera's frame at its time; returns the
+// gradient in the frame at the start.
+template <class D, class Add>
+LG_INLINE Triple<D> motion_backward(const Sensor& s, const Seen<D>& seen, const Triple<D>& start, const Triple<D>& v,
+                                    const Add& add) {
+  const Triple<D> back = is_rolling(s) ? turned(s, -seen.at.sine, seen.at.cosine, v) : v;
+  if (add.wanted()) add_motion(s, seen.at, cross(start, back), v, add);
+  return back;
+}
+
+LG_END

@@ -1,0 +1,1 @@
+"""What the CUDA kernels may use, checked without a GPU: `make gpu-check`."""

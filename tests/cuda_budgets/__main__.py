@@ -1,0 +1,105 @@
+"""Compares what each CUDA kernel uses with its budget, without a GPU.
+
+    python -m tests.cuda_budgets            fails if a kernel uses more than budgets.csv allows, or has no budget
+    python -m tests.cuda_budgets --write    makes what the kernels use now their budgets
+
+The budgets hold for the toolkit named in the first line of the file: another compiler allocates other registers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TypeAlias
+
+from lumigrad.kernels import _native
+from tests.cuda_budgets.usage import Usage, architectures_of, of_module
+
+Budgets: TypeAlias = dict[tuple[str, str], Usage]
+FILE = Path(__file__).with_name("budgets.csv")
+FIELDS = [field.name for field in dataclasses.fields(Usage)]
+# Two generations; what differs among GPUs of one is their number of units, not what a kernel takes.
+ARCHITECTURES = ("80", "90")
+# A GPU gives registers to threads in eights, so that only those count.
+REGISTER_STEP = 8
+
+
+def compare(budgets: Budgets, used: Budgets) -> tuple[list[str], list[str]]:
+    """What exceeds the budgets, or has none; and what is below them."""
+    over, under = [], []
+    for key in sorted(used.keys() | budgets.keys()):
+        where = f"sm_{key[0]} {key[1]}"
+        if key not in budgets:
+            over.append(f"{where}: has no budget")
+        elif key not in used:
+            over.append(f"{where}: has a budget, but is not in the module")
+        else:
+            for field in FIELDS:
+                allowed, here = getattr(budgets[key], field), getattr(used[key], field)
+                step = REGISTER_STEP if field == "registers" else 1
+                if -(-here // step) != -(-allowed // step):
+                    (over if here > allowed else under).append(f"{where}: {field} {here}, budget {allowed}")
+    return over, under
+
+
+def read(file: Path) -> tuple[str, Budgets]:
+    """The toolkit and the budgets of a file."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        toolkit = next(lines).removeprefix("# CUDA ").strip()
+        return toolkit, {
+            (row["sm"], row["kernel"]): Usage(**{field: int(row[field]) for field in FIELDS})
+            for row in csv.DictReader(lines)
+        }
+
+
+def write(file: Path, toolkit: str, used: Budgets) -> None:
+    """Make these the budgets."""
+    with file.open("w", newline="", encoding="utf-8") as lines:
+        lines.write(f"# CUDA {toolkit}\n")
+        rows = csv.writer(lines, lineterminator="\n")
+        rows.writerow(["sm", "kernel", *FIELDS])
+        rows.writerows([*key, *dataclasses.astuple(used[key])] for key in sorted(used))
+
+
+def main() -> int:
+    """Run the check; 1 if a kernel exceeds its budget."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="make what the kernels use now their budgets")
+    arguments = parser.parse_args()
+    tools = _tools()
+    if not _native.CUDA_BUILT or tools is None:
+        print("needs a module with CUDA kernels, and nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm from PyPI")
+        return 2
+    runtime, module = _native.cuda_probe().runtime, Path(_native.__file__)
+    toolkit = f"{runtime // 1000}.{runtime % 1000 // 10}"
+    used: Budgets = {}
+    for architecture in ARCHITECTURES:
+        used |= of_module(module, tools, architecture)
+    if arguments.write:
+        write(FILE, toolkit, used)
+    expected, budgets = read(FILE)
+    if toolkit != expected:
+        print(f"the budgets are for CUDA {expected}, and the kernels were compiled with {toolkit}")
+        return 2
+    over, under = compare(budgets, used)
+    for line in under:
+        print(f"below its budget: {line}")
+    for line in over:
+        print(f"OVER: {line}")
+    compiled = ", ".join(f"sm_{name}" for name in architectures_of(module, tools))
+    print(f"{len(used)} kernels checked, {len(over)} over their budgets; the module has code for {compiled}")
+    return 1 if over else 0
+
+
+def _tools() -> Path | None:
+    found = importlib.util.find_spec("nvidia.cu13")
+    places = found.submodule_search_locations if found else None
+    return Path(places[0]) / "bin" if places else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+#include "streams.h"
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "emulator.h"
+
+namespace lumigrad::emulation {
+namespace {
+
+struct Item {
+  Work work;
+  // Not null: nothing happens before it is done.
+  std::shared_ptr<Recording> awaited;
+  // Host memory that the work uses.
+  const char* host = nullptr;
+  std::size_t bytes = 0;
+};
+
+struct State {
+  // Held while work runs, too: one thread of the host at a time.
+  std::recursive_mutex mutex;
+  std::map<cudaStream_t, std::deque<Item>> queues;
+};
+
+// Never destroyed: tensors may free memory while the interpreter is shutting down.
+State& state() {
+  static State* instance = new State;
+  return *instance;
+}
+
+std::atomic<bool> deferred{false};
+
+void run_first(std::deque<Item>& queue);
+
+// Runs the streams that the recordings are on, as far as needed.
+void reach(const Recording& recording) {
+  std::deque<Item>& queue = state().queues[recording.stream];
+  while (!recording.done && !queue.empty()) run_first(queue);
+}
+
+void run_first(std::deque<Item>& queue) {
+  if (queue.front().awaited) reach(*queue.front().awaited);
+  const Item item = std::move(queue.front());
+  queue.pop_front();
+  try {
+    if (item.work) item.work();
+  } catch (...) {
+    // As on a device, nothing works after a kernel has failed; the next test begins anew.
+    for (auto& [stream, rest] : state().queues) rest.clear();
+    throw;
+  }
+}
+
+void put(cudaStream_t stream, Item item) {
+  std::lock_guard lock(state().mutex);
+  state().queues[stream].push_back(std::move(item));
+}
+
+}  // namespace
+
+bool is_deferred() { return deferred.load(); }
+
+void set_deferred(bool value) {
+  run_all_streams();
+  // What is freed is overwritten, so that work which still refers to it reads something else.
+  mallopt(M_PERTURB, value ? 0x5A : 0);
+  deferred.store(value);
+}
+
+void queue_work(cudaStream_t stream, Work work) {
+  if (is_deferred()) return put(stream, {std::move(work), nullptr});
+  work();
+}
+
+std::shared_ptr<Recording> queue_recording(cudaStream_t stream) {
+  auto recording = std::make_shared<Recording>(stream);
+  queue_work(stream, [recording] {
+    recording->time = std::chrono::steady_clock::now();
+    recording->done = true;
+  });
+  return recording;
+}
+
+void queue_wait(cudaStream_t stream, std::shared_ptr<Recording> recording) {
+  if (is_deferred()) put(stream, {{}, std::move(recording)});
+}
+
+void queue_copy(cudaStream_t stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  Work work = [=] { std::memcpy(to, from, bytes); };
+  if (!is_deferred()) return work();
+  // Nobody may rely on what is there before the copy is done.
+  if (kind == cudaMemcpyDeviceToHost) std::memset(to, 0xFF, bytes);
+  const void* host = kind == cudaMemcpyDeviceToHost ? to : kind == cudaMemcpyHostToDevice ? from : nullptr;
+  put(stream, {std::move(work), nullptr, static_cast<const char*>(host), bytes});
+}
+
+void check_unused(const void* block, std::size_t bytes) {
+  std::lock_guard lock(state().mutex);
+  const auto* begin = static_cast<const char*>(block);
+  for (const auto& [stream, queue] : state().queues) {
+    for (const Item& item : queue) {
+      if (item.host == nullptr || item.host + item.bytes <= begin || begin + bytes <= item.host) continue;
+      throw Error("host memory was freed before a copy that uses it was done");
+    }
+  }
+}
+
+void run_until(const Recording& recording) {
+  std::lock_guard lock(state().mutex);
+  reach(recording);
+}
+
+void run_stream(cudaStream_t stream) {
+  std::lock_guard lock(state().mutex);
+  std::deque<Item>& queue = state().queues[stream];
+  while (!queue.empty()) run_first(queue);
+}
+
+void run_all_streams() {
+  std::lock_guard lock(state().mutex);
+  for (auto& [stream, queue] : state().queues) {
+    while (!queue.empty()) run_first(queue);
+  }
+}
+
+}  // namespace lumigrad::emulation

@@ -1,0 +1,181 @@
+"""Gaussians along rays: images and every gradient as the reference computes them, on each instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.kernels.errors import ArgumentError
+from lumigrad.kernels.gaussians import Gaussians, PinholeLens, Settings, backward, forward
+from support.backends.gaussian_engines import Engine, cpu
+from support.closeness import assert_image, assert_relative
+from support.gaussians.sensor_cases import CASES, RAY_CASES, START, SensorCase, given_rays, reference, run, scene
+
+TOLERANCES = {"lens_": 2e-3, "windshield": 2e-3, "camera_intrinsics": 2e-3, "rays": 2e-3}
+IMAGES = ("color", "alpha", "depth", "inverse_depth", "hit_distance", "normals")
+
+
+@pytest.fixture(autouse=True)
+def _only_cpus(request: pytest.FixtureRequest) -> None:
+    if "gaussian_engine" in request.fixturenames:
+        engine: Engine = request.getfixturevalue("gaussian_engine")
+        if not engine.name.startswith("cpu"):
+            pytest.skip("rays are computed on CPUs")
+
+
+def upstream_of(images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Random gradients of the images; 0 where a rounding decides."""
+    random = torch.Generator().manual_seed(5)
+    drawn = {name: torch.rand(images[name].shape, generator=random) - 0.3 for name in IMAGES}
+    stable = images["stable"]
+    return {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
+
+
+@cache
+def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """The reference's outputs and gradients of a case, and the gradients that it was given."""
+    upstream = upstream_of(reference(RAY_CASES[name])[0])
+    return *reference(RAY_CASES[name], upstream), upstream
+
+
+@pytest.mark.parametrize("name", RAY_CASES)
+def test_images_and_gradients_along_rays_are_those_of_the_reference(name: str, gaussian_engine: Engine) -> None:
+    images, gradients, upstream = expected(name)
+    found = run(gaussian_engine, RAY_CASES[name], upstream)
+    stable = images["stable"].numpy()
+    assert stable.mean() > 0.9, "most pixels count"
+    assert (images["alpha"].detach().numpy() > 0.1).mean() > 0.2, "there is something to see"
+    for output in IMAGES:
+        values = images[output].detach().numpy()
+        assert_image(found.outputs[output][stable], values[stable], 5e-5 * max(1.0, float(np.abs(values).max())))
+    for key, gradient in gradients.items():
+        tolerance = next((value for start, value in TOLERANCES.items() if key.startswith(start)), 1e-3)
+        assert_relative(key, found.gradients[key].reshape(gradient.shape), gradient, tolerance, 1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("name", ["opencv", "rolling up"])
+def test_colors_alone_are_as_with_other_outputs(name: str, channels: int, gaussian_engine: Engine) -> None:
+    """The loops for three channels, for others and with further features agree."""
+    case = RAY_CASES[name]
+    tensors = {**case.scene, "colors": case.scene["colors"][:, [0, 1, 2, 0, 1][:channels]].contiguous()}
+    wanted = ("means", "scales", "colors", "cameras", "lenses")
+    made = []
+    for names in (("color",), ("color", "depth", "normals", "contributors")):
+        outputs, state = gaussian_engine.forward(
+            Gaussians(**tensors), [case.camera()], Settings(**case.settings), outputs=names, retain=True
+        )
+        upstream = {"color": torch.linspace(-1, 1, outputs["color"].numel()).reshape(outputs["color"].shape)}
+        made.append((outputs["color"].numpy(), gaussian_engine.backward(state, upstream, wanted)[0]))
+    (alone, of_alone), (together, of_together) = made
+    assert_image(alone, together, 1e-6)
+    for key, gradient in of_alone.items():
+        assert_relative(key, gradient, of_together[key].numpy(), 1e-4, 1e-6)
+
+
+def test_gsplat_semantics_send_gradients_through_the_response_only() -> None:
+    upstream = expected("rolling")[2]
+    found = run(cpu(), replace(RAY_CASES["rolling"], settings={"semantics": "gsplat", "response": "ray"}), upstream)
+    exact = run(cpu(), RAY_CASES["rolling"], upstream)
+    assert not found.gradients["camera_intrinsics"].any()
+    for name in ("opacities", "sh", "quats", "scales"):
+        np.testing.assert_allclose(found.gradients[name], exact.gradients[name], rtol=1e-4, atol=1e-5)
+    assert found.gradients["means"].any()
+
+
+@pytest.mark.parametrize("response", ["picture", "ray"])
+def test_gradients_are_slopes_of_the_loss(response: str) -> None:
+    """In one random direction of all parameters of the scene."""
+    base = replace(CASES["rolling up"], settings={"response": response, "alpha_min": 1e-7, "transmittance_min": 0.0})
+    random = torch.Generator().manual_seed(8)
+    weights = {"color": torch.rand(36, 48, 3, generator=random), "depth": torch.rand(36, 48, generator=random)}
+    way = {name: torch.randn(value.shape, generator=random) * 0.02 for name, value in base.scene.items()}
+    step = 0.05
+
+    def loss(sign: float) -> float:
+        moved = {name: value + sign * step * way[name] for name, value in base.scene.items()}
+        made = run(cpu(), replace(base, scene=moved), weights)
+        return sum(float((made.outputs[name] * v.double().numpy()).sum()) for name, v in weights.items())
+
+    slope = (loss(1.0) - loss(-1.0)) / (2 * step)
+    gradients = run(cpu(), base, weights).gradients
+    predicted = sum(float((gradients[name] * v.double().numpy()).sum()) for name, v in way.items())
+    assert abs(predicted - slope) < 5e-3 * abs(slope), f"{predicted} instead of {slope}"
+
+
+@pytest.mark.parametrize("name", ["opencv", "rolling fisheye", "ftheta", "orthographic"])
+def test_conservative_bounds_leave_nothing_out(name: str, gaussian_engine: Engine) -> None:
+    """Many small and long Gaussians, with what they are without any bounds: gsplat's with one tile."""
+    many = scene(300, seed=9)
+    many["scales"] = many["scales"] * torch.tensor([0.05, 0.3, 1.5])
+    case = replace(RAY_CASES[name], scene=many)
+    images = reference(case)[0]
+    upstream = {"alpha": torch.ones(case.height, case.width)}
+    found, stable = run(gaussian_engine, case, upstream), images["stable"].numpy()
+    assert_image(found.outputs["alpha"][stable], images["alpha"].detach().numpy()[stable], 1e-4)
+
+
+def test_extreme_scenes_along_rays_give_finite_results(gaussian_engine: Engine) -> None:
+    tensors = {
+        "means": [[0.1, -0.2, 3.0], [0.1, 0.0, -3.0], [0.3, 0.2, 0.02], [1e8, 0.0, 1e8], [0.0, 0.0, 4.0]],
+        "quats": [[1.0, 0.2, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0] * 4, [1e-20, 0.0, 0.0, 0.0]],
+        "scales": [[0.5, 0.5, 0.0], [1e4, 1e3, 1e4], [2.0, 2.0, 2.0], [1e-6, 1e-6, 1e-6], [1e-5, 5.0, 5.0]],
+        "opacities": [1.0, 0.5, 0.9, 1.0, 0.999],
+        "colors": [[0.2, 0.4, 0.6]] * 5,
+    }
+    small = {key: torch.tensor(value, dtype=torch.float32) for key, value in tensors.items()}
+    upstream = {name: torch.ones(36, 48, 3) if name in ("color", "normals") else torch.ones(36, 48) for name in IMAGES}
+    for name in ("pinhole", "rolling up", "ftheta", "orthographic"):
+        for bounds in ("conservative", "gsplat"):
+            settings = {"response": "ray", "tile_bounds": bounds}
+            made = run(gaussian_engine, replace(CASES[name], scene=small, settings=settings), upstream)
+            for key, value in {**made.outputs, **made.gradients}.items():
+                assert np.isfinite(value).all(), f"{name}: {key} with {bounds}"
+
+
+def test_what_makes_no_sense_along_rays_is_refused() -> None:
+    case = CASES["windshield"]
+    tensors, cameras = Gaussians(**case.scene), [case.camera()]
+    plain = [CASES["pinhole"].camera()]
+    along = Settings(response="ray")
+
+    def refused(argument: str, *words: str, **call: Any) -> None:
+        with pytest.raises(ArgumentError) as caught:
+            forward(**{"gaussians": tensors, "cameras": plain, "settings": along, **call})
+        assert caught.value.argument == argument
+        for word in words:
+            assert word in str(caught.value), str(caught.value)
+
+    refused("windshield", "horizontal_inverse", cameras=cameras)
+    refused("outputs", "normals", "picture", settings=Settings(), outputs=("normals",))
+    refused("rays", "picture", settings=Settings(), rays=given_rays()[None])
+    refused("rays", "[1, 36, 48, 6]", rays=given_rays())
+    refused("rays", "other than 0", rays=torch.zeros(1, 36, 48, 6))
+    state = forward(tensors, plain, along, retain=True).state
+    assert state is not None
+    for wanted in ("means2d", "rays"):
+        with pytest.raises(ArgumentError, match="wanted"):
+            backward(state, {"color": torch.zeros(1, 36, 48, 3)}, (wanted,))
+    with pytest.raises(ArgumentError, match="response"):
+        Settings(response="film")
+    with pytest.raises(ArgumentError, match="tile_size"):
+        Settings(tile_size=5)
+
+
+def test_rays_of_a_perfect_pinhole_are_as_the_film_for_small_gaussians() -> None:
+    small = scene()
+    small["scales"] = small["scales"] * 0.3
+    lens = PinholeLens(fx=300.0, fy=300.0, cx=160.0, cy=120.0)
+    case = SensorCase("small", lens, small, START, width=320, height=240)
+    film, rays = (
+        cpu().forward(Gaussians(**small), [case.camera()], Settings(response=response, eps2d=0.0))[0]["color"]
+        for response in ("picture", "ray")
+    )
+    assert_image(rays, film, 3e-2)

@@ -1,0 +1,214 @@
+"""Sensors: images and every gradient as the reference computes them, on each machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lumigrad.kernels import gaussians
+from lumigrad.kernels.gaussians import Gaussians, PinholeLens, Settings, Transform
+from support.backends.gaussian_engines import Engine, cpu
+from support.closeness import assert_image, assert_of_maximum, assert_relative
+from support.gaussians.sensor_cases import CASES, END, OUTPUTS, PINHOLE, START, SensorCase, pose, reference, run, scene
+
+TOLERANCES = {"lens_": 2e-3, "windshield": 2e-3, "camera_intrinsics": 2e-3}
+
+
+def upstream_of(case: SensorCase, stable: Tensor) -> dict[str, Tensor]:
+    """Random gradients of the images; 0 where a rounding decides."""
+    random = torch.Generator().manual_seed(5)
+    shapes = {"color": (case.height, case.width, 3), **dict.fromkeys(("alpha", "depth", "inverse_depth"), stable.shape)}
+    drawn = {name: torch.rand(shape, generator=random) - 0.3 for name, shape in shapes.items()}
+    return {name: v * (stable[..., None] if v.dim() == 3 else stable) for name, v in drawn.items()}
+
+
+@cache
+def expected(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """The reference's outputs and gradients of a case, and the gradients that it was given."""
+    case = CASES[name]
+    upstream = upstream_of(case, reference(case)[0]["stable"])
+    return *reference(case, upstream), upstream
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_images_and_gradients_are_those_of_the_reference(name: str, gaussian_engine: Engine) -> None:
+    images, gradients, upstream = expected(name)
+    found = run(gaussian_engine, CASES[name], upstream)
+    stable, seen = images["stable"].numpy(), images["visible"].numpy()
+    assert stable.mean() > 0.97, "most pixels count"
+    assert seen.sum() > 25, "most Gaussians count"
+    for output in ("color", "alpha", "depth", "inverse_depth"):
+        values = images[output].detach().numpy()
+        assert_image(found.outputs[output][stable], values[stable], 3e-5 * max(1.0, float(np.abs(values).max())))
+    np.testing.assert_array_equal(found.outputs["radii"].any(-1), seen)
+    assert_image(found.outputs["means2d"][seen], images["means2d"].detach().numpy()[seen], 2e-5)
+    assert_of_maximum("conics", found.outputs["conics"][seen], images["conics"].detach().numpy()[seen], 1e-5)
+    assert_image(found.outputs["depths"][seen], images["depths"].detach().numpy()[seen], 1e-5)
+    for key, gradient in gradients.items():
+        tolerance = next((value for start, value in TOLERANCES.items() if key.startswith(start)), 1e-3)
+        actual = found.gradients[key]
+        assert_relative(key, actual.reshape(gradient.shape), gradient, tolerance, 1e-6)
+
+
+def test_the_gradient_of_a_rotation_lies_among_the_rotations(gaussian_engine: Engine) -> None:
+    case = CASES["rolling"]
+    found = run(gaussian_engine, case, expected("rolling")[2]).gradients
+    for end, matrix in (("", START), ("_end", END)):
+        rotation, translation = matrix[:3, :3], matrix[:3, 3]
+        skew = found["camera_rotation" + end][0] @ rotation.T
+        turn = np.array([skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]])
+        push = found["camera_translation" + end][0]
+        pose6 = np.concatenate([push, turn + np.cross(translation, push)])
+        assert_relative("pose" + end, found["camera_pose" + end][0], pose6, 1e-4)
+        np.testing.assert_allclose(skew, -skew.T, atol=1e-5 * np.abs(skew).max())
+
+
+def test_transforms_move_gaussians_with_their_slices(gaussian_engine: Engine) -> None:
+    case = CASES["rolling"]
+    matrix = pose(0.2, -0.1, 0.3, (0.2, -0.1, 0.3))
+    count, begin = len(case.scene["means"]), 7
+    inverse = np.linalg.inv(matrix)
+    local = {name: value.clone() for name, value in case.scene.items()}
+    means = case.scene["means"][begin:].double().numpy() @ inverse[:3, :3].T + inverse[:3, 3]
+    local["means"][begin:] = torch.tensor(means, dtype=torch.float32)
+    turn = gaussians.sensor._axis_and_angle(inverse[:3, :3])
+    local["quats"][begin:] = _rotated(turn, case.scene["quats"][begin:])
+    del local["sh"]
+    local["colors"] = scene()["colors"]
+    plain = {**case.scene, "colors": local["colors"]}
+    del plain["sh"]
+    upstream = {name: v[None] for name, v in expected("rolling")[2].items() if name != "inverse_depth"}
+    results = []
+    for tensors, transforms in ((plain, ()), (local, (Transform(begin, count, matrix),))):
+        outputs, state = gaussian_engine.forward(
+            Gaussians(**tensors), [case.camera()], Settings(), transforms=transforms, outputs=OUTPUTS, retain=True
+        )
+        wanted = ("means", "cameras", *(("transforms",) if transforms else ()))
+        results.append((outputs, gaussian_engine.backward(state, upstream, wanted)[0]))
+    (whole, of_whole), (sliced, of_sliced) = results
+    assert_image(sliced["depth"], whole["depth"], 2e-4)
+    assert_relative("camera_pose", of_sliced["camera_pose"], of_whole["camera_pose"], 1e-3)
+    assert_relative("camera_pose_end", of_sliced["camera_pose_end"], of_whole["camera_pose_end"], 1e-3)
+    push = of_whole["means"][begin:].double().numpy().sum(0)
+    assert_relative("translation", of_sliced["transforms"][0, :3, 3], push, 1e-3)
+
+
+def _rotated(turn: tuple[Any, float], quats: Tensor) -> Tensor:
+    """Quaternions [N, 4] after a rotation by an axis and an angle."""
+    axis, angle = turn
+    w, v = np.cos(angle / 2), np.sin(angle / 2) * axis
+    q = quats.double().numpy()
+    real = w * q[:, :1] - q[:, 1:] @ v[:, None]
+    return torch.tensor(np.concatenate([real, w * q[:, 1:] + q[:, :1] * v + np.cross(v, q[:, 1:])], -1)).float()
+
+
+def test_gsplat_semantics_send_no_gradient_through_the_projection(gaussian_engine: Engine) -> None:
+    case = replace(CASES["rolling"], settings={"semantics": "gsplat"})
+    upstream = expected("rolling")[2]
+    found = run(gaussian_engine, case, upstream).gradients
+    for name in ("quats", "scales", "camera_intrinsics"):
+        assert not found[name].any(), name
+    exact = run(gaussian_engine, CASES["rolling"], upstream).gradients
+    for name in ("opacities", "sh"):
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-4, atol=1e-5)
+    # Through the directions of the harmonics: of the means, and half of its opposite to each centre.
+    assert found["means"].any()
+    centre = -found["means"].sum(0) / 2
+    for end, matrix in (("", START), ("_end", END)):
+        push = -matrix[:3, :3] @ centre
+        assert_relative("camera_translation" + end, found["camera_translation" + end][0], push, 1e-3)
+
+
+def test_equal_poses_are_those_of_a_global_shutter(gaussian_engine: Engine) -> None:
+    still = CASES["pinhole"]
+    case = replace(still, end=still.start, shutter="bottom_to_top")
+    upstream = expected("pinhole")[2]
+    rolling, steady = run(gaussian_engine, case, upstream), run(gaussian_engine, still, upstream)
+    for name in OUTPUTS:
+        assert_image(rolling.outputs[name], steady.outputs[name], 2e-5)
+    both = rolling.gradients["camera_pose"] + rolling.gradients["camera_pose_end"]
+    assert_relative("camera_pose", both, steady.gradients["camera_pose"], 1e-3)
+
+
+def test_two_cameras_are_as_two_calls(gaussian_engine: Engine) -> None:
+    cases = [CASES["rolling up"], replace(CASES["opencv"], settings=CASES["rolling up"].settings)]
+    settings = Settings(**cases[0].settings)
+    upstream = expected("rolling up")[2]
+    both, state = gaussian_engine.forward(
+        Gaussians(**cases[0].scene), [case.camera() for case in cases], settings, outputs=OUTPUTS, retain=True
+    )
+    stacked = {name: torch.stack([v, v]) for name, v in upstream.items()}
+    gradients = gaussian_engine.backward(state, stacked, ("means", "cameras", "lenses"))[0]
+    single = [run(gaussian_engine, case, upstream) for case in cases]
+    for view, made in enumerate(single):
+        for name in OUTPUTS:
+            np.testing.assert_allclose(both[name][view], made.outputs[name], rtol=1e-6, atol=1e-6)
+        for name in ("camera_pose", "lens_radial", "camera_pose_end"):
+            assert_relative(name, gradients[name][view], made.gradients[name][0], 1e-4, 1e-6)
+    assert_relative("means", gradients["means"], single[0].gradients["means"] + single[1].gradients["means"], 1e-4)
+
+
+EXTREMES = {
+    "axis": {"means": [[0.0, 0.0, 3.0], [0.0, 0.0, 4.0]]},
+    "behind": {"means": [[0.1, 0.1, -3.0], [0.1, 0.0, 4.0]]},
+    "camera plane": {"means": [[0.3, 0.2, 0.02], [0.1, 0.0, 4.0]], "scales": [[2.0, 2.0, 2.0], [0.3, 0.3, 0.3]]},
+    "huge": {"scales": [[1e4, 1e3, 1e4], [1e-6, 1e-6, 1e-6]]},
+    "flat": {"scales": [[0.5, 0.5, 0.0], [0.3, 0.0, 0.0]]},
+    "far": {"means": [[1e8, -1e8, 1e8], [0.1, 0.0, 1e9]]},
+    "saturated": {"opacities": [1.0, 1.0]},
+    "invisible": {"opacities": [0.0, 0.001]},
+    "no direction": {"quats": [[0.0, 0.0, 0.0, 0.0], [1e-20, 0.0, 0.0, 0.0]]},
+}
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@pytest.mark.parametrize("name", ["opencv", "rolling fisheye", "rolling up", "staircase", "ftheta"])
+def test_extreme_scenes_give_finite_results(name: str, extreme: str, gaussian_engine: Engine) -> None:
+    tensors = {
+        "means": [[0.1, -0.2, 3.0], [0.1, 0.0, 4.0]],
+        "quats": [[1.0, 0.2, 0.0, 0.0], [1.0, 0.0, 0.0, 0.3]],
+        "scales": [[0.3, 0.2, 0.4], [0.3, 0.3, 0.3]],
+        "opacities": [0.7, 0.8],
+        "colors": [[0.2, 0.4, 0.6], [0.9, 0.8, 0.7]],
+        **EXTREMES[extreme],
+    }
+    small = {key: torch.tensor(value, dtype=torch.float32) for key, value in tensors.items()}
+    start = np.eye(4) if extreme == "axis" else START
+    for bounds in ("conservative", "gsplat"):
+        case = replace(CASES[name], scene=small, start=start, settings={"tile_bounds": bounds})
+        images = {key: v for key, v in expected(name)[2].items() if key != "inverse_depth"}
+        made = run(gaussian_engine, case, images)
+        for key, value in {**made.outputs, **made.gradients}.items():
+            assert np.isfinite(value).all(), f"{key} with {bounds}"
+
+
+def test_sharp_pinholes_without_distortion_are_as_of_the_jacobian() -> None:
+    """Where Gaussians are small the two ways of projection agree."""
+    small = scene()
+    small["scales"] = small["scales"] * 0.05
+    case = SensorCase("small", PINHOLE, small, START)
+    plain = gaussians.Camera.opencv(
+        PINHOLE.fx, PINHOLE.fy, PINHOLE.cx, PINHOLE.cy, START[:3, :3], START[:3, 3], case.width, case.height
+    )
+    by_points = cpu().forward(Gaussians(**small), [case.camera()], Settings(), outputs=("color", "means2d"))[0]
+    by_jacobian = cpu().forward(Gaussians(**small), [plain], Settings(), outputs=("color", "means2d"))[0]
+    assert_image(by_points["color"], by_jacobian["color"], 2e-3)
+    assert_image(by_points["means2d"], by_jacobian["means2d"], 5e-3)
+
+
+def test_a_barrel_shows_its_corners_only_in_the_monotone_domain() -> None:
+    barrel = PinholeLens(fx=24.0, fy=24.0, cx=24.0, cy=18.0, radial=(-0.3, 0.1))
+    corner = scene(1)
+    # Within the image, where the factor is below 0.8.
+    corner["means"] = torch.tensor([[4.4, 0.0, 4.0]])
+    corner["scales"] = torch.full((1, 3), 0.1)
+    for domain, shown in (("monotone", True), ("gsplat", False)):
+        case = SensorCase("corner", replace(barrel, domain=domain), corner, np.eye(4))
+        alpha = cpu().forward(Gaussians(**corner), [case.camera()], Settings(), outputs=("alpha",))[0]["alpha"]
+        assert bool((alpha > 0.05).any()) is shown, domain

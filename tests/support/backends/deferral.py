@@ -1,0 +1,74 @@
+"""Has the emulated device do its work as late as a GPU may: when the host waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+# What needs no numbers of a tensor: it may be called while work is queued.
+_ATTRIBUTES = {
+    "__get__",
+    "dim",
+    "size",
+    "stride",
+    "numel",
+    "data_ptr",
+    "is_contiguous",
+    "__dlpack__",
+    "__dlpack_device__",
+}
+_ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided"}
+_VIEWS = {"view", "expand", "detach", "unsqueeze", "squeeze", "unbind", "split", "permute"}
+_PLAIN_INDICES = int, slice, type(None), type(Ellipsis)
+
+
+@contextmanager
+def deferred(native: ModuleType) -> Iterator[None]:
+    """Within, kernels of `native` run when the host needs their results, and then only what it waits for.
+
+    Tensors on the CPU are the memory of the emulated device. As on a GPU, functions of torch come after what is queued,
+    and the memory of tensors that are gone is not used for anything else before.
+    """
+    order = _StreamOrder(native.synchronize)
+    native.set_deferred(True)
+    try:
+        with order:
+            yield
+    finally:
+        # While `order` keeps what the queued work uses.
+        native.set_deferred(False)
+
+
+class _StreamOrder(TorchFunctionMode):
+    """Waits for the device before torch reads or writes a tensor, and keeps all tensors until then."""
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        super().__init__()
+        self._synchronize = synchronize
+        self._kept: list[object] = []
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if not _may_overtake(function.__name__, args):
+            self._synchronize()
+            self._kept.clear()
+        result = function(*args, **(kwargs or {}))
+        self._kept.append((result, args))
+        return result
+
+
+def _may_overtake(name: str, args: Sequence[Any]) -> bool:
+    if name in _ATTRIBUTES or name in _ALLOCATIONS or name in _VIEWS:
+        return True
+    if name == "contiguous":
+        return bool(args[0].is_contiguous())
+    if name == "__getitem__":
+        indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return all(isinstance(index, _PLAIN_INDICES) for index in indices) and isinstance(args[0], torch.Tensor)
+    return False

@@ -1,0 +1,287 @@
+"""Cases of sensors for the engines and the reference: one description, from which both are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lumigrad.kernels.gaussians import (
+    Camera,
+    FisheyeLens,
+    FThetaLens,
+    Gaussians,
+    OrthographicLens,
+    PinholeLens,
+    SensorLens,
+    Settings,
+    UnscentedTransform,
+    Windshield,
+)
+from support.backends.gaussian_engines import Engine
+from support.gaussians.rays import render_rays
+from support.gaussians.rotation import turned
+from support.gaussians.sensors import Exposure, Optics, Rules, render
+
+Doubles = NDArray[np.float64]
+WIDTH, HEIGHT = 48, 36
+CENTER = (23.1, 18.4)
+POSE6 = ("camera_pose", "camera_pose_end")
+
+
+@dataclass(frozen=True)
+class SensorCase:
+    """A scene of float32 tensors, a sensor and the settings that differ from the defaults."""
+
+    name: str
+    lens: SensorLens
+    scene: Mapping[str, Tensor]
+    start: Doubles
+    end: Doubles | None = None
+    shutter: str = "global"
+    row_time: str = "continuous"
+    windshield: Windshield | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    width: int = WIDTH
+    height: int = HEIGHT
+    # [H, W, 6], in place of those of the pixels.
+    rays: Tensor | None = None
+
+    @property
+    def on_rays(self) -> bool:
+        """Whether Gaussians respond along rays."""
+        return self.settings.get("response") == "ray"
+
+    def camera(self) -> Camera:
+        """The engine's camera."""
+        end: dict[str, Any] = {}
+        if self.end is not None:
+            end = {"end_rotation": self.end[:3, :3], "end_translation": self.end[:3, 3]}
+        return Camera.sensor(
+            self.lens,
+            self.start[:3, :3],
+            self.start[:3, 3],
+            self.width,
+            self.height,
+            shutter=self.shutter,
+            row_time=self.row_time,
+            windshield=self.windshield,
+            **end,
+        )
+
+    def optics(self) -> Optics:
+        """The reference's lens; its parameters are leaves of the graph."""
+        lens, given = self.lens, {}
+        padded = {"radial": 4 if isinstance(lens, FisheyeLens) else 6, "tangential": 2, "thin_prism": 4, "linear": 3}
+        padded |= {"angle_to_pixel_distance": 6, "pixel_distance_to_angle": 6}
+        for item in fields(lens):
+            if item.name in padded:
+                values = getattr(lens, item.name)
+                given[item.name] = [*values, *[0.0] * (padded[item.name] - len(values))]
+        if not isinstance(lens, FThetaLens):
+            given["focal"] = [lens.fx, lens.fy]
+        given["center"] = [lens.cx, lens.cy]
+        if self.windshield is not None:
+            glass = {item.name: getattr(self.windshield, item.name) for item in fields(Windshield)}
+            given |= {name: values for name, values in glass.items() if values}
+        return Optics(
+            lens.kind,
+            {name: torch.tensor(values, dtype=torch.float64, requires_grad=True) for name, values in given.items()},
+            lens.limit(self.width, self.height),
+            getattr(lens, "domain", "monotone"),
+            getattr(lens, "reference", ""),
+        )
+
+
+def scene(
+    count: int = 40, seed: int = 3, degree: int | None = None, ahead: tuple[float, float] = (3.0, 7.0)
+) -> dict[str, Tensor]:
+    """Gaussians in front of a camera at the origin."""
+    random = np.random.default_rng(seed)
+    depth = random.uniform(*ahead, count)
+    means = np.stack(
+        [random.uniform(-0.45, 0.45, count) * depth, random.uniform(-0.35, 0.35, count) * depth, depth], -1
+    )
+    tensors = {
+        "means": means,
+        "quats": random.normal(size=(count, 4)),
+        "scales": np.exp(random.uniform(math.log(0.06), math.log(0.5), (count, 3))),
+        "opacities": random.uniform(0.2, 0.95, count),
+    }
+    if degree is None:
+        tensors["colors"] = random.uniform(0, 1, (count, 3))
+    else:
+        tensors["sh"] = random.normal(size=(count, (degree + 1) ** 2, 3)) * 0.2
+    return {name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()}
+
+
+def pose(x: float = 0.02, y: float = -0.03, z: float = 0.05, t: Sequence[float] = (0.1, -0.05, 0.2)) -> Doubles:
+    """A pose [4, 4], world to camera."""
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = turned(x, y, z), t
+    return matrix
+
+
+START, END = pose(), pose(0.05, 0.01, -0.02, (0.3, 0.05, 0.1))
+FOCAL = {"fx": 44.0, "fy": 46.0, "cx": CENTER[0], "cy": CENTER[1]}
+PINHOLE = PinholeLens(**FOCAL)
+OPENCV = PinholeLens(
+    **FOCAL,
+    radial=(-0.21, 0.06, -0.004, 0.02, 0.01, -0.001),
+    tangential=(0.003, -0.002),
+    thin_prism=(0.002, -0.001, -0.003, 0.001),
+)
+FISHEYE = FisheyeLens(**{**FOCAL, "fx": 40.0, "fy": 41.0}, radial=(-0.04, 0.01, -0.003, 0.0004))
+FTHETA = FThetaLens(
+    cx=CENTER[0],
+    cy=CENTER[1],
+    max_angle=1.4,
+    angle_to_pixel_distance=(0.0, 42.0, 0.8, -1.5, 0.3),
+    pixel_distance_to_angle=(0.0, 1 / 42.0),
+    linear=(1.01, 0.003, -0.002),
+)
+INVERSE_FTHETA = FThetaLens(
+    cx=CENTER[0],
+    cy=CENTER[1],
+    max_angle=1.4,
+    reference="pixel_distance_to_angle",
+    angle_to_pixel_distance=(0.0, 42.0),
+    pixel_distance_to_angle=(0.0, 1 / 42.0, 2e-6, 1e-7, 0.0, 1e-12),
+    linear=(0.99, -0.004, 0.002),
+)
+ORTHOGRAPHIC = OrthographicLens(fx=9.0, fy=8.5, cx=CENTER[0], cy=CENTER[1])
+GLASS = Windshield(
+    horizontal=(0.003, 1.02, 0.004, 0.01, -0.006, 0.002, 0.03, 0.001, -0.002, 0.004),
+    vertical=(-0.002, 0.005, -0.004, 0.98, 0.006, 0.02),
+)
+ROLLING = {"start": START, "end": END, "shutter": "top_to_bottom"}
+CASES = {
+    case.name: case
+    for case in (
+        SensorCase("pinhole", PINHOLE, scene(degree=2), START),
+        SensorCase("opencv", OPENCV, scene(), START),
+        SensorCase("fisheye", FISHEYE, scene(), START, settings={"depth_order": "distance"}),
+        SensorCase("ftheta", FTHETA, scene(), START),
+        SensorCase("inverse ftheta", INVERSE_FTHETA, scene(), START),
+        SensorCase("orthographic", ORTHOGRAPHIC, scene(), START),
+        SensorCase("windshield", OPENCV, scene(), START, windshield=GLASS),
+        SensorCase("rolling", PINHOLE, scene(degree=1), **ROLLING),
+        SensorCase("rolling fisheye", FISHEYE, scene(), START, END, "right_to_left", windshield=GLASS),
+        SensorCase("rolling up", OPENCV, scene(), START, END, "bottom_to_top", settings={"depth_order": "distance"}),
+        SensorCase("staircase", INVERSE_FTHETA, scene(), START, END, "left_to_right", "staircase"),
+        SensorCase(
+            "tiles",
+            PINHOLE,
+            scene(60),
+            START,
+            settings={
+                "tile_bounds": "gsplat",
+                "unscented": UnscentedTransform(alpha=1.0, kappa=0.5, margin=0.2, require_all=True),
+            },
+        ),
+    )
+}
+# The same glass with a way back; one needs it along rays.
+BACK = Windshield(
+    horizontal=GLASS.horizontal,
+    vertical=GLASS.vertical,
+    horizontal_inverse=(-0.003, 0.98, -0.004, 0.0, 0.006, 0.0),
+    vertical_inverse=(0.002, -0.005, 0.0, 0.004, 0.0, 0.0, 1.02, -0.006, 0.0, -0.02),
+)
+
+
+def given_rays() -> Tensor:
+    """Rays from origins that differ, of several lengths."""
+    random = torch.Generator().manual_seed(2)
+    y, x = torch.meshgrid(torch.linspace(-0.4, 0.4, 36), torch.linspace(-0.5, 0.5, 48), indexing="ij")
+    directions = torch.stack([x, y, torch.ones_like(x)], -1) * (0.5 + torch.rand(36, 48, 1, generator=random))
+    return torch.cat([0.1 * torch.rand(36, 48, 3, generator=random), directions], -1)
+
+
+def on_rays(name: str, **changes: Any) -> SensorCase:
+    case = CASES[name]
+    if case.windshield is not None:
+        changes["windshield"] = BACK
+    return replace(case, name=f"{name} on rays", settings={**case.settings, "response": "ray"}, **changes)
+
+
+RAY_CASES = {name: on_rays(name) for name in CASES} | {"given": on_rays("opencv", rays=given_rays())}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an engine makes of a case: outputs of its only camera, and gradients."""
+
+    outputs: dict[str, Doubles]
+    gradients: dict[str, Doubles]
+
+
+RAY_IMAGES = ("hit_distance", "normals")
+OUTPUTS = ("color", "alpha", "depth", "inverse_depth", "means2d", "conics", "depths", "radii")
+WANTED = ("means", "quats", "scales", "opacities", "cameras", "lenses")
+
+
+def run(engine: Engine, case: SensorCase, upstream: Mapping[str, Tensor], wanted: Sequence[str] = WANTED) -> Made:
+    """Renders a case and differentiates it."""
+    settings = Settings(**case.settings)
+    names = (*OUTPUTS, *RAY_IMAGES) if case.on_rays else OUTPUTS
+    rays = None if case.rays is None else case.rays[None]
+    scene = Gaussians(**case.scene)
+    outputs, state = engine.forward(scene, [case.camera()], settings, rays=rays, outputs=names, retain=True)
+    colors = "sh" if "sh" in case.scene else "colors"
+    extra = () if rays is None else ("rays",)
+    gradients, _ = engine.backward(state, {name: v[None] for name, v in upstream.items()}, (*wanted, *extra, colors))
+    return Made(
+        {name: value[0].double().numpy() for name, value in outputs.items()},
+        {name: value.double().numpy() for name, value in gradients.items()},
+    )
+
+
+def moved(matrix: Doubles, xi: Tensor) -> Tensor:
+    """exp(xi) V, to first order in the translation."""
+    v, base = xi[3:], torch.tensor(matrix, dtype=torch.float64)
+    zero = torch.zeros((), dtype=torch.float64)
+    skew = torch.stack([zero, -v[2], v[1], v[2], zero, -v[0], -v[1], v[0], zero]).reshape(3, 3)
+    turn = torch.linalg.matrix_exp(skew)
+    top = torch.cat([turn @ base[:3, :3], (turn @ base[:3, 3] + xi[:3])[:, None]], 1)
+    return torch.cat([top, base[3:]])
+
+
+def reference(
+    case: SensorCase, upstream: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Any], dict[str, Doubles]]:
+    """The reference's results for a case, and with upstream gradients those of its inputs, named as the engine's."""
+    leaves = {name: value.double().requires_grad_() for name, value in case.scene.items()}
+    xi = {name: torch.zeros(6, dtype=torch.float64, requires_grad=True) for name in POSE6}
+    lens = case.optics()
+    end = None if case.end is None else moved(case.end, xi["camera_pose_end"])
+    exposure = Exposure(moved(case.start, xi["camera_pose"]), end, case.shutter, case.row_time)
+    rays = None if case.rays is None else case.rays.double().requires_grad_()
+    result = render(leaves, lens, exposure, case.width, case.height, rules_of(case.settings))
+    if case.on_rays:
+        result = render_rays(leaves, lens, exposure, rays, result)
+    if upstream is None:
+        return result, {}
+    sum((result[name] * v.double()).sum() for name, v in upstream.items()).backward()
+    inputs = {**leaves, **xi, **({} if rays is None else {"rays": rays})}
+    names = {item.name: f"windshield_{item.name}" for item in fields(Windshield)}
+    inputs |= {names.get(name, f"lens_{name}"): value for name, value in lens.parameters.items()}
+    found = {
+        name: np.zeros(value.shape) if value.grad is None else value.grad.numpy() for name, value in inputs.items()
+    }
+    focal = found.pop("lens_focal", np.zeros(2))
+    found["camera_intrinsics"] = np.concatenate([focal, found.pop("lens_center")])
+    return result, found
+
+
+def rules_of(settings: Mapping[str, Any]) -> Rules:
+    """The reference's settings."""
+    sigma = settings.get("unscented", UnscentedTransform())
+    same = {item.name: getattr(sigma, item.name) for item in fields(sigma)}
+    return Rules(**same, **{name: value for name, value in settings.items() if name != "unscented"})

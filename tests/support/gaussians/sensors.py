@@ -1,0 +1,330 @@
+"""Sensors in float64 torch: lenses, shutters, sigma points and blending by their formulas; autograd differentiates.
+
+One camera at a time, all Gaussians with all pixels. Fixed points and inverses are iterated with gradients until these
+have converged, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from support.gaussians.blending import Splats, blend, pixel_centres
+from support.gaussians.case import Options
+from support.gaussians.colors import seen_colors
+
+EXTENT, LEAST_RATIO, TILE, RAY_TILE = 3.33, 2.5e-5, 16, 8
+
+
+@dataclass(frozen=True)
+class Optics:
+    """A lens: `kind` is pinhole, opencv, orthographic, fisheye or ftheta; its parameters are tensors by name."""
+
+    kind: str
+    parameters: Mapping[str, Tensor]
+    # The largest angle, or radius of (X/Z, Y/Z); for "monotone" domains the pinhole's limit.
+    limit: float = math.inf
+    domain: str = "monotone"
+    reference: str = "angle_to_pixel_distance"
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Poses [4, 4] at both ends of the exposure, world to camera."""
+
+    start: Tensor
+    end: Tensor | None = None
+    shutter: str = "global"
+    row_time: str = "continuous"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings of sensors beside the blending's."""
+
+    alpha: float = 0.1
+    beta: float = 2.0
+    kappa: float = 0.0
+    margin: float = 0.1
+    require_all: bool = False
+    depth_order: str = "z"
+    tile_bounds: str = "conservative"
+    response: str = "picture"
+    options: Options = field(default_factory=Options)
+
+
+def polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
+    """sum_i c_i x^i."""
+    value = torch.zeros_like(x)
+    for c in reversed(coefficients.unbind(-1)):
+        value = value * x + c
+    return value
+
+
+def _polar(p: Tensor) -> tuple[Tensor, Tensor]:
+    r = torch.sqrt((p[..., :2] ** 2).sum(-1).clamp_min(1e-30))
+    return r, torch.atan2(r, p[..., 2])
+
+
+def _distance(lens: Optics, angle: Tensor) -> Tensor:
+    given = lens.parameters
+    if lens.kind == "fisheye":
+        return angle * polynomial(torch.cat([torch.ones(1, dtype=torch.float64), given["radial"]]), angle**2)
+    forward, backward = given["angle_to_pixel_distance"], given["pixel_distance_to_angle"]
+    if lens.reference == "angle_to_pixel_distance":
+        return polynomial(forward, angle)
+    slopes = backward[1:] * torch.arange(1, len(backward))
+    x = angle.detach() / backward[1].detach()
+    for _ in range(30):
+        x = x - (polynomial(backward, x) - angle) / polynomial(slopes, x)
+    return x
+
+
+def _distorted(lens: Optics, p: Tensor) -> tuple[Tensor, Tensor]:
+    k, t, s = (lens.parameters[name] for name in ("radial", "tangential", "thin_prism"))
+    xy = p[..., :2] / p[..., 2:]
+    far = torch.sqrt((xy**2).sum(-1).clamp_min(1e-30))
+    inside = far < lens.limit
+    if lens.limit < math.inf:
+        xy = xy * (far.clamp_max(lens.limit) / far)[..., None]
+    x, y = xy.unbind(-1)
+    r = x * x + y * y
+    one = torch.ones(1, dtype=torch.float64)
+    factor = polynomial(torch.cat([one, k[:3]]), r) / polynomial(torch.cat([one, k[3:]]), r)
+    image = torch.stack(
+        [
+            factor * x + 2 * t[0] * x * y + t[1] * (r + 2 * x * x) + s[0] * r + s[1] * r * r,
+            factor * y + t[0] * (r + 2 * y * y) + 2 * t[1] * x * y + s[2] * r + s[3] * r * r,
+        ],
+        -1,
+    )
+    return image, inside if lens.domain == "monotone" else factor > 0.8
+
+
+def bent(lens: Optics, p: Tensor) -> Tensor:
+    """Directions behind the windshield, if there is one."""
+    if "horizontal" not in lens.parameters:
+        return p
+    d = p / p.norm(dim=-1, keepdim=True)
+    across, up = torch.asin(d[..., 0]), torch.asin(d[..., 1])
+
+    def surface(c: Tensor) -> Tensor:
+        order, total, at = (math.isqrt(1 + 8 * len(c)) - 3) // 2, torch.zeros_like(across), 0
+        for j in range(order + 1):
+            total = total + up**j * polynomial(c[at : at + order - j + 1], across)
+            at += order - j + 1
+        return total
+
+    x, y = torch.sin(surface(lens.parameters["horizontal"])), torch.sin(surface(lens.parameters["vertical"]))
+    z = torch.sqrt((1 - x * x - y * y).clamp_min(1e-30))
+    return torch.stack([x, y, torch.where(d[..., 2] < 0, -z, z)], -1)
+
+
+def pixels_of(lens: Optics, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Pixels [.., 2] of points [.., 3] in the camera's frame, and which the lens shows."""
+    p = bent(lens, points)
+    given = lens.parameters
+    ahead = p[..., 2] > 0
+    if lens.kind == "ftheta":
+        r, angle = _polar(p)
+        image = (_distance(lens, angle.clamp_max(lens.limit)) / r)[..., None] * p[..., :2]
+        c, d, e = given["linear"]
+        x, y = image.unbind(-1)
+        return torch.stack([c * x + d * y, e * x + y], -1) + given["center"], angle < lens.limit
+    p = torch.where(ahead[..., None], p, torch.ones_like(p))
+    shown = ahead
+    if lens.kind == "fisheye":
+        r, angle = _polar(p)
+        far = _distance(lens, angle.clamp_max(lens.limit))
+        image, ahead = (far / r)[..., None] * p[..., :2], ahead & (far > 0)
+        shown = ahead & (angle < lens.limit)
+    elif lens.kind == "opencv":
+        image, good = _distorted(lens, p)
+        shown = ahead & good
+    else:
+        image = p[..., :2] if lens.kind == "orthographic" else p[..., :2] / p[..., 2:]
+    pixels = image * given["focal"] + given["center"]
+    return torch.where(ahead[..., None], pixels, torch.zeros_like(pixels)), shown
+
+
+def quaternion_of(rotation: Tensor) -> Tensor:
+    """(w, x, y, z) of a rotation [3, 3] by less than half a turn."""
+    w = torch.sqrt(1 + rotation.diagonal().sum()) / 2
+    skew = rotation - rotation.T
+    return torch.stack([w, *(torch.stack([skew[2, 1], skew[0, 2], skew[1, 0]]) / (4 * w))])
+
+
+def rotations(q: Tensor) -> Tensor:
+    """[.., 3, 3] of quaternions [.., 4] of any length."""
+    w, x, y, z = (q / q.norm(dim=-1, keepdim=True)).unbind(-1)
+    rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)]
+    rows += [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)]
+    rows += [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)]
+    return torch.stack(rows, -1).reshape(*q.shape[:-1], 3, 3)
+
+
+def pose_at(exposure: Exposure, time: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotations [.., 3, 3] and translations [.., 3] at times [..]."""
+    start, end = exposure.start, exposure.end
+    if end is None:
+        return start[:3, :3].expand(*time.shape, 3, 3), start[:3, 3].expand(*time.shape, 3)
+    a, b = quaternion_of(start[:3, :3]), quaternion_of(end[:3, :3])
+    cosine = (a * b).sum()
+    if float(cosine.detach()) < 0:
+        b, cosine = -b, -cosine
+    t = time[..., None]
+    if float(cosine.detach()) > 1 - 1e-12:
+        q = (1 - t) * a + t * b
+    else:
+        angle = torch.acos(cosine)
+        q = (torch.sin((1 - t) * angle) * a + torch.sin(t * angle) * b) / torch.sin(angle)
+    return rotations(q), (1 - t) * start[:3, 3] + t * end[:3, 3]
+
+
+def time_of(exposure: Exposure, pixels: Tensor, width: int, height: int) -> Tensor:
+    """When pixels [.., 2] are exposed."""
+    rows = exposure.shutter in ("top_to_bottom", "bottom_to_top")
+    at, size = (pixels[..., 1], height) if rows else (pixels[..., 0], width)
+    backwards = exposure.shutter in ("bottom_to_top", "right_to_left")
+    if size == 1:
+        return torch.full_like(at, 0.5)
+    if exposure.row_time == "continuous":
+        at = size - at - 0.5 if backwards else at - 0.5
+    else:
+        at = size - at.ceil() if backwards else at.floor()
+    return at / (size - 1)
+
+
+def seen(
+    lens: Optics, exposure: Exposure, points: Tensor, width: int, height: int, margin: float
+) -> tuple[Tensor, Tensor]:
+    """Pixels of points [.., 3] in the world, each at the time of its own row, and which are valid."""
+
+    def at(time: Tensor) -> tuple[Tensor, Tensor]:
+        rotation, translation = pose_at(exposure, time)
+        pixels, shown = pixels_of(lens, (rotation @ points[..., None])[..., 0] + translation)
+        size, edge = torch.tensor([width, height]), margin * torch.tensor([width, height])
+        return pixels, shown & ((pixels >= -edge) & (pixels < size + edge)).all(-1)
+
+    zeros = torch.zeros(points.shape[:-1], dtype=torch.float64)
+    first, first_valid = at(zeros)
+    if exposure.end is None:
+        return first, first_valid
+    last, last_valid = at(zeros + 1)
+    found = first_valid | last_valid
+    pixels, valid = torch.where(first_valid[..., None], first, last), last_valid
+    for _ in range(60 if exposure.row_time == "continuous" else 10):
+        time = torch.where(found, time_of(exposure, pixels, width, height), zeros + 1)
+        pixels, valid = at(time)
+    return pixels, valid & found
+
+
+def sigma_points(means: Tensor, quats: Tensor, scales: Tensor, rules: Rules) -> tuple[Tensor, Tensor, Tensor]:
+    """Points [N, 7, 3] and their weights [7] in the mean and in the covariance."""
+    spread = rules.alpha**2 * (3 + rules.kappa)
+    axes = math.sqrt(spread) * (rotations(quats) * scales[:, None, :]).mT
+    points = torch.cat([means[:, None], means[:, None] + axes, means[:, None] - axes], 1)
+    mean = torch.full((7,), 0.5 / spread, dtype=torch.float64)
+    mean[0] = 1 - 3 / spread
+    covariance = mean.clone()
+    covariance[0] += 1 - rules.alpha**2 + rules.beta
+    return points, mean, covariance
+
+
+def render(
+    scene: Mapping[str, Tensor], lens: Optics, exposure: Exposure, width: int, height: int, rules: Rules
+) -> dict[str, Any]:
+    """The images "color", "alpha", "transmittance", "depth" and "inverse_depth", [H, W, ..]; "stable" pixels; and what
+    each Gaussian becomes: "means2d", "conics", "depths", "visible", "radii"."""
+    o = rules.options
+    points, w, c = sigma_points(scene["means"], scene["quats"], scene["scales"], rules)
+    pixels, valid = seen(lens, exposure, points, width, height, rules.margin)
+    mean = (w[:, None] * pixels).sum(1)
+    apart = pixels - mean[:, None]
+    sharp = (c[:, None, None] * apart[..., None] * apart[..., None, :]).sum(1)
+    blurred = sharp + o.eps2d * torch.eye(2, dtype=torch.float64)
+    determinant = torch.linalg.det(blurred)
+    conics = torch.stack([blurred[:, 1, 1], -blurred[:, 0, 1], blurred[:, 0, 0]], -1) / determinant[:, None]
+    half = torch.full((), 0.5 if exposure.end is not None else 0.0, dtype=torch.float64)
+    rotation, translation = pose_at(exposure, half)
+    centre = scene["means"] @ rotation.T + translation
+    distance = centre.norm(dim=-1)
+    by_distance = rules.depth_order == "distance"
+    depths = distance if by_distance else centre[:, 2]
+    ranged = distance if by_distance and lens.kind == "ftheta" else centre[:, 2]
+    visible = (valid.all(1) if rules.require_all else valid.any(1)) & (ranged >= o.near) & (ranged <= o.far)
+    visible &= (determinant > 0) & (blurred[:, 0, 0] > 0) & (blurred[:, 1, 1] > 0)
+    grid = pixel_centres(width, height, 0.5)
+    reached, radii, inside = _reach(scene["opacities"], mean, sharp, blurred, grid, width, height, rules)
+    visible &= inside
+    splats = Splats(
+        mean,
+        conics,
+        scene["opacities"],
+        depths,
+        torch.cat([_colors(scene, exposure), depths[:, None], 1 / depths[:, None]], -1),
+        visible,
+        torch.zeros_like(visible),
+        reached,
+    )
+    blended = blend(splats, grid, replace(o, semantics="exact"))
+    images = blended.features.reshape(height, width, -1)
+    through = blended.transmittance.reshape(height, width)
+    return {
+        "color": images[..., :-2],
+        "depth": images[..., -2],
+        "inverse_depth": images[..., -1],
+        "transmittance": through,
+        "alpha": 1 - through,
+        "stable": blended.stable.reshape(height, width),
+        "means2d": mean,
+        "conics": conics,
+        "depths": depths,
+        "visible": visible,
+        "radii": radii * visible[:, None],
+        "reached": reached,
+        "features": splats.features,
+    }
+
+
+def _colors(scene: Mapping[str, Tensor], exposure: Exposure) -> Tensor:
+    if "sh" not in scene:
+        return scene["colors"]
+    ends = [exposure.start] if exposure.end is None else [exposure.start, exposure.end]
+    eye = sum((-pose[:3, :3].T @ pose[:3, 3] for pose in ends), torch.zeros(3, dtype=torch.float64)) / len(ends)
+    return seen_colors(scene["sh"], scene["means"], eye, math.isqrt(scene["sh"].shape[1]) - 1)[0]
+
+
+@torch.no_grad()
+def _reach(
+    opacities: Tensor,
+    mean: Tensor,
+    sharp: Tensor,
+    blurred: Tensor,
+    grid: Tensor,
+    width: int,
+    height: int,
+    rules: Rules,
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Pixels [P, N] within gsplat's tiles (None: all), radii [N, 2], and which Gaussians [N] they leave."""
+    ratio = (torch.linalg.det(sharp) / torch.linalg.det(blurred)).clamp_min(LEAST_RATIO)
+    gsplat = rules.tile_bounds == "gsplat"
+    shown = opacities * (torch.sqrt(ratio) if gsplat else 1.0)
+    reach = torch.sqrt(2 * torch.log((shown / rules.options.alpha_min).clamp_min(1.0)))
+    if gsplat:
+        reach = reach.clamp_max(EXTENT)
+    radii = (reach[:, None] * torch.sqrt(blurred.diagonal(dim1=1, dim2=2).clamp_min(0))).ceil()
+    size = torch.tensor([width, height])
+    inside = (shown >= rules.options.alpha_min) & (radii > rules.options.radius_clip).any(-1)
+    if gsplat or rules.response == "picture":
+        inside &= ((mean + radii > 0) & (mean - radii < size)).all(-1)
+    if not gsplat:
+        return None, radii, inside
+    tile = TILE if rules.response == "picture" else RAY_TILE
+    low, high = ((mean - radii) / tile).floor() * tile, ((mean + radii) / tile).ceil() * tile
+    return ((grid[:, None] > low) & (grid[:, None] < high)).all(-1), radii, inside

@@ -1,0 +1,73 @@
+"""The check of what the CUDA kernels use: what it reads, and when it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cuda_budgets.__main__ import FILE, compare, read, write
+from tests.cuda_budgets.usage import Usage, demangled, instructions_of, resources_of
+
+MANGLED = "_ZN8lumigrad7density41_GLOBAL__N__543fcc79_9_gather_cu_2e8d9bbc12split_kernelILi3EEEvNS0_8ChildrenEPf"
+RESOURCES = f"""
+Fatbin elf code:
+================
+arch = sm_90
+
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function {MANGLED}:
+  REG:38 STACK:16 SHARED:1024 LOCAL:8 CONSTANT[0]:456 TEXTURE:0 SURFACE:0 SAMPLER:0
+"""
+CODE = f"""
+        code for sm_90
+        .target sm_90
+
+                Function : {MANGLED}
+        .headerflags    @"EF_CUDA_SM90"
+        /*0000*/                   LDC R1, c[0x0][0x28] ;          /* 0x00000a0000017a02 */
+                                                                   /* 0x000fe40000000f00 */
+        /*0010*/              @!P0 DFMA R2, R4, R6, R8 ;           /* 0x000fe40000000f00 */
+        /*0020*/               @P1 STL.64 [R1+0x8], R2 ;           /* 0x000fe40000000f00 */
+        /*0030*/                   LDL R3, [R1] ;                  /* 0x000fe40000000f00 */
+        /*0040*/                   MUFU.RCP64H R3, R5 ;            /* 0x000fe40000000f00 */
+        /*0050*/                   MUFU.EX2 R3, R5 ;               /* 0x000fe40000000f00 */
+        /*0060*/              @UP0 MATCH.ANY R9, R2 ;              /* 0x000fe40000000f00 */
+"""
+
+
+def test_the_tools_output_is_read() -> None:
+    key = ("90", MANGLED)
+    assert resources_of(RESOURCES.splitlines()) == {key: (38, 24)}
+    counts = instructions_of(CODE.splitlines())[key]
+    assert counts == {"LDC": 1, "DFMA": 1, "STL": 1, "LDL": 1, "MUFU64": 1, "MUFU": 1, "MATCH": 1}
+    assert demangled({MANGLED}) == {MANGLED: "lumigrad::density::split_kernel<3> in gather.cu"}
+
+
+def test_what_uses_more_or_has_no_budget_fails() -> None:
+    key, other = ("90", "draw in blend.cu"), ("80", "draw in blend.cu")
+    budget = {key: Usage(48, 8, 2, 0, 0)}
+    assert compare(budget, budget) == ([], [])
+    assert compare(budget, {key: Usage(40, 8, 2, 0, 0)}) == (
+        [],
+        ["sm_90 draw in blend.cu: registers 40, budget 48"],
+    )
+    assert compare(budget, {key: Usage(41, 8, 2, 0, 0)}) == ([], [])
+    assert compare(budget, {key: Usage(49, 8, 2, 0, 0)})[0] == ["sm_90 draw in blend.cu: registers 49, budget 48"]
+    over, under = compare(budget, {key: Usage(48, 8, 3, 1, 0)})
+    assert over == [
+        "sm_90 draw in blend.cu: local_accesses 3, budget 2",
+        "sm_90 draw in blend.cu: fp64 1, budget 0",
+    ]
+    assert under == []
+    assert compare(budget, {})[0] == ["sm_90 draw in blend.cu: has a budget, but is not in the module"]
+    assert compare(budget, {**budget, other: Usage()})[0] == ["sm_80 draw in blend.cu: has no budget"]
+
+
+def test_budgets_are_written_and_read(tmp_path: Path) -> None:
+    budgets = {("90", "rows_kernel<1, false> in evaluate.cu"): Usage(96, 80, 62, 0, 33)}
+    write(tmp_path / "budgets.csv", "13.0", budgets)
+    assert read(tmp_path / "budgets.csv") == ("13.0", budgets)
+    toolkit, all_budgets = read(FILE)
+    assert toolkit
+    assert {sm for sm, _ in all_budgets} == {"80", "90"}

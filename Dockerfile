@@ -54,7 +54,7 @@ FROM build AS wheel-cuda
 # nvcc runs wherever glibc does, and uses Debian's g++ 12.
 COPY --from=toolkit /usr/local/cuda /usr/local/cuda
 RUN SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH}" PATH="/usr/local/cuda/bin:${PATH}" \
-    pip wheel --no-build-isolation --no-deps --wheel-dir /wheels -C cmake.define.LUMIGRAD_CUDA=ON .
+    pip wheel --no-build-isolation --no-deps --wheel-dir /wheels -C cmake.define.LUMIGRAD_CUDA=ON -C cmake.define.LUMIGRAD_CUDA_ARCHITECTURES=RELEASE .
 
 # The packages are a layer of their own, which changes with the lock only.
 FROM base AS cpu
@@ -74,8 +74,12 @@ LABEL org.opencontainers.image.title="Lumigrad" \
 USER 10001:10001
 
 FROM base AS cuda
+# GPUs newer than the kernels' binary code compile it anew, which takes minutes: a volume keeps what they compiled.
+RUN install -d -o 10001 -g 10001 -m 0700 /var/cache/cuda
 ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    CUDA_CACHE_PATH=/var/cache/cuda \
+    CUDA_CACHE_MAXSIZE=1073741824
 COPY deploy/locks/cuda.txt /opt/lumigrad/lock.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --require-hashes -r /opt/lumigrad/lock.txt

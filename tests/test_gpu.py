@@ -1,0 +1,209 @@
+"""The program behind `make gpu`, as far as a machine without a GPU can run it."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support import gpu_cases
+from tests.gpu import __main__ as program
+from tests.gpu import build, checks, context, profiling, site, table
+from tests.gpu.context import OUT_OF_TIME, Context, read_json
+from tests.gpu.device import Device, in_turns
+from tests.gpu.oracles import compare
+from tests.gpu.runner import run_cases, supervise
+
+NCU = """==PROF== Connected to process 7
+"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"
+"","","ns","%"
+"0","void lumigrad::short(int)","1,000","50"
+"1","void lumigrad::long<3>(int)","9,000","70"
+"2","void lumigrad::long<3>(int)","7,000","80"
+"""
+
+
+def within(folder: Path, seconds: float = 60.0, device: str = "emulation") -> Context:
+    return Context(device, folder, time.monotonic() + seconds)
+
+
+def tool(folder: Path, name: str, script: str) -> None:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH without ncu and compute-sanitizer, to which a test may add."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def test_cases_end_as_they_may_and_time_ends_them(tmp_path: Path) -> None:
+    results = supervise(within(tmp_path, 4.0), "bench", "support.gpu_cases")
+    status = {name: case["status"] for name, case in results["cases"].items()}
+    assert status == {
+        "good": "ok",
+        "lacking": "not here",
+        "failing": "failed",
+        "crashing": "ended the process: exit status 7",
+        "after the crash": "ok",
+        "hanging": OUT_OF_TIME,
+        "never begun": OUT_OF_TIME,
+    }
+    assert "a value is wrong" in results["cases"]["failing"]["why"]
+    assert read_json(tmp_path / "bench.json") == results
+    text = table.text(tmp_path, "emulation")
+    assert "| good | forward | 1.0 | 2.0 | 0.5 | 100 |" in text
+    assert f"- hanging: {OUT_OF_TIME}" in text
+
+
+def test_a_broken_device_ends_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    context.write_json(file, {"cases": {}})
+    device = gpu_cases.Device("broken")
+    assert run_cases(gpu_cases.cases(device), device, file, time.monotonic() + 60.0) == 3
+    assert read_json(file)["cases"]["crashing"]["status"] == "not run"
+
+
+def test_commands_end_in_time_and_keep_what_they_wrote(tmp_path: Path) -> None:
+    endless = "import time; print('so far', flush=True); time.sleep(600)"
+    done = within(tmp_path, 2.0).run([sys.executable, "-c", endless])
+    assert done.status == OUT_OF_TIME
+    assert "so far" in done.output
+    assert within(tmp_path).run(["/nowhere/nvcc"]).code == 127
+
+
+def test_steps_share_the_time(tmp_path: Path) -> None:
+    steps = list(program.SHARES)
+    given = [program._context(step, steps, "cuda", tmp_path, time.monotonic() + 1000.0).left() for step in steps]
+    assert given == pytest.approx([1000 * program.SHARES[step] for step in steps], abs=1.0)
+    alone = program._context("bench", ["bench"], "cuda", tmp_path, time.monotonic() + 1000.0)
+    assert alone.left() == pytest.approx(1000.0, abs=1.0)
+
+
+def test_tools_that_are_missing_are_reported(tmp_path: Path, no_tools: Path) -> None:
+    assert profiling.run(within(tmp_path))["status"] == "not here"
+    assert checks._sanitized(within(tmp_path), "memcheck") == {"status": "not here"}
+    tool(no_tools, "compute-sanitizer", 'echo "========= Invalid __global__ write"; exit 86')
+    found = checks._sanitized(within(tmp_path), "memcheck")
+    assert found["status"] == "found errors"
+    assert found["output"] == ["========= Invalid __global__ write"]
+    assert checks._sanitized(within(tmp_path, 0.0), "memcheck") == {"status": OUT_OF_TIME}
+
+
+def test_a_step_writes_its_results_and_the_table_says_that_they_are_of_no_gpu(
+    tmp_path: Path, no_tools: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "counted.csv").write_text(NCU, encoding="utf-8")
+    write = f'while [ "$1" != --log-file ]; do shift; done; cp {tmp_path}/counted.csv "$2"'
+    tool(no_tools, "ncu", write)
+    arguments = ["profile", "--device", "emulation", "--out", str(tmp_path), "--budget", "60"]
+    monkeypatch.setattr(sys, "argv", ["gpu", *arguments])
+    assert program.main() == 0
+    found = read_json(tmp_path / "profile.json")
+    assert list(found["kernels"]) == ["lumigrad::long<3>", "lumigrad::short"]
+    assert found["kernels"]["lumigrad::long<3>"]["duration"] == 8000
+    shown = capsys.readouterr().out
+    assert shown.startswith("# DRY RUN")
+    assert "| lumigrad::long<3> | 2 | 8000 | 75 |" in shown
+    assert (tmp_path / "table.md").read_text(encoding="utf-8").strip() == shown.strip()
+
+
+def test_the_machine_is_probed_and_packages_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import is of the packages in the folder, by a Python that does not look elsewhere for them."""
+    pytest.importorskip("tomllib", reason="Python 3.10 reads no pyproject.toml")
+    from lumigrad.kernels import _native
+
+    for module in (site, context):
+        monkeypatch.setattr(module, "SITE", tmp_path / "site")
+    monkeypatch.setattr(site, "installed_native", lambda: Path(_native.__file__))
+    found = build.run(within(tmp_path))
+    assert found["status"] == "ok", found
+    assert found["gpu"]["copy_gb_per_s"] > 0
+    folder = tmp_path / "site" / "lumigrad"
+    assert (folder / "kernels" / "gaussians" / "forward.py").is_file()
+    assert (folder / "server" / "__init__.py").is_file()
+    assert "serve = " in next(folder.parent.glob("lumigrad-*.dist-info/entry_points.txt")).read_text(encoding="utf-8")
+
+
+def test_calls_are_timed_in_turns_with_events_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose clock goes on by a millisecond for each "fast" call and three for each "slow" one."""
+    clock, made = [0.0], []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.time = -1.0
+
+        def record(self) -> None:
+            self.time = clock[0]
+
+        def elapsed_time(self, stop: Event) -> float:
+            return stop.time - self.time
+
+    def call(name: str, milliseconds: float, argument: int) -> None:
+        made.append((name, argument))
+        clock[0] += milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    calls: Any = {"fast": partial(call, "fast", 1.0), "slow": partial(call, "slow", 3.0)}
+    times = in_turns(Device("cuda"), calls, prepare={"slow": lambda number: -number})
+    assert [(name, each.median_ms, each.p99_ms, each.runs) for name, each in times.items()] == [
+        ("fast", 1.0, 1.0, 100),
+        ("slow", 3.0, 3.0, 100),
+    ]
+    assert made[:4] == [("fast", 0), ("slow", 0), ("fast", 1), ("slow", -1)]
+    assert len(made) == 2 * (20 + 100)
+    assert in_turns(Device("cuda"), calls, seconds=0.0)["fast"].runs == 5
+
+
+def test_the_kernels_are_compiled_for_the_device_alone(
+    tmp_path: Path, no_tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "BUILD", tmp_path)
+    monkeypatch.setattr(build, "_tool", lambda name: str(no_tools / name))
+    module = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    made = f"mkdir -p {tmp_path}/native; touch {tmp_path}/native/{module}"
+    tool(no_tools, "cmake", f'echo "$@" >> {tmp_path}/commands; if [ "$1" = --build ]; then {made}; fi')
+    native, steps = build._compile(within(tmp_path), [9, 0])
+    assert native == tmp_path / "native" / module
+    assert [step["status"] for step in steps.values()] == ["ok", "ok"]
+    commands = (tmp_path / "commands").read_text(encoding="utf-8")
+    assert "-DLUMIGRAD_CUDA_ARCHITECTURES=90-real" in commands
+    assert f"-DPython_EXECUTABLE={sys.executable}" in commands
+    tool(no_tools, "cmake", 'echo "error: no kernel was compiled"; exit 1')
+    assert build._compile(within(tmp_path), [9, 0]) == (
+        None,
+        {"configure": {"status": "exit status 1", "seconds": 0.0}},
+    )
+    assert "error: no kernel was compiled" in build._errors(within(tmp_path))
+
+
+def test_messages_of_other_protos_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "PACK", tmp_path)
+    monkeypatch.setattr(site, "_INSTALLED", "nowhere")
+    (tmp_path / "protos.sha256").write_text(site.protos_digest(), encoding="utf-8")
+    assert list(site._messages()) == [tmp_path / "v1"]
+    (tmp_path / "protos.sha256").write_text("of yesterday", encoding="utf-8")
+    assert not list(site._messages())
+
+
+def test_results_that_differ_are_named() -> None:
+    import numpy as np
+
+    expected: Any = {"picture": np.ones(10000, np.float32), "gradient": np.ones(10000, np.float32)}
+    close = {name: value + 1e-4 for name, value in expected.items()}
+    assert compare(close, expected) == {}
+    close["gradient"][:100] = np.nan
+    assert compare(close, expected) == {"gradient": 0.01}
+    assert compare({"picture": close["picture"]}, expected) == {"gradient": 1.0}

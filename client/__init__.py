@@ -23,11 +23,18 @@ from lumigrad.client.errors import (
     Violation,
 )
 from lumigrad.client.rendering.frame import Frame
-from lumigrad.client.settings.engines import DistanceSettings, GaussianSettings, SphereSettings, Transform
+from lumigrad.client.settings.engines import (
+    DistanceSettings,
+    GaussianSettings,
+    SphereSettings,
+    Transform,
+    UnscentedTransform,
+)
 from lumigrad.client.training import AdaptiveDensity, Loss, Mcmc, Rate, Trainer
 from lumigrad.client.values.camera import Camera
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle
+from lumigrad.client.values.lenses import FisheyeLens, FThetaLens, OrthographicLens, PinholeLens, Windshield
 from lumigrad.client.values.mesh import Mesh, MeshReport
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
@@ -44,6 +51,8 @@ __all__ = [
     "DeadlineExceeded",
     "DistanceSettings",
     "Distances",
+    "FThetaLens",
+    "FisheyeLens",
     "Frame",
     "GaussianSettings",
     "Gaussians",
@@ -57,6 +66,8 @@ __all__ = [
     "MeshReport",
     "MissingPackage",
     "Obstacle",
+    "OrthographicLens",
+    "PinholeLens",
     "Rate",
     "ResourceExhausted",
     "SceneHandle",
@@ -72,9 +83,11 @@ __all__ = [
     "Transform",
     "Unauthenticated",
     "Unavailable",
+    "UnscentedTransform",
     "VersionMismatch",
     "Violation",
     "VoxelGrid",
+    "Windshield",
     "WorkerInfo",
     "World",
 ]

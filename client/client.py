@@ -11,7 +11,17 @@ from lumigrad.client.calls.scenes import SceneCalls, on_each
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.rendering.frame import Frame, render, render_spread
 from lumigrad.client.rendering.request import RenderRequest
-from lumigrad.client.settings.engines import GaussianSemantics, Semantics, Transform, settings_of
+from lumigrad.client.settings.engines import (
+    DepthOrder,
+    GaussianSemantics,
+    ProjectionMethod,
+    Response,
+    Semantics,
+    TileBounds,
+    Transform,
+    UnscentedTransform,
+    settings_of,
+)
 from lumigrad.client.settings.image_format import ImageFormat, image_formats, jpeg_quality_of
 from lumigrad.client.training.calls import TrainingCalls
 from lumigrad.client.transport.addresses import Targets, WorkerTargets
@@ -140,6 +150,12 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
         scale_modifier: float | None = None,
         transforms: Sequence[Transform] | None = None,
         deterministic: bool | None = None,
+        projection_method: ProjectionMethod | None = None,
+        unscented: UnscentedTransform | None = None,
+        depth_order: DepthOrder | None = None,
+        tile_bounds: TileBounds | None = None,
+        tile_size: int | None = None,
+        response: Response | None = None,
         outputs: Sequence[str] = ("color",),
         image_format: ImageFormat | Mapping[str, ImageFormat] = "float32",
         jpeg_quality: int | None = None,
@@ -165,7 +181,7 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             max_hits: maximum number of spheres blended per pixel; None, 0: no limit.
             n_track: spheres recorded per pixel in "info", "sphere_ids" and "weights", up to 128; None: 5.
             background_depth: normalised closeness of the background, in (0, 1); None: 1e-6.
-            sh_degree: of Gaussians, as those up to `transforms`: degree of the harmonics in use; None: the stored one.
+            sh_degree: of Gaussians, as those up to `response`: degree of the harmonics in use; None: the stored one.
             antialiased: scale opacities to compensate for the area that the blur adds.
             eps2d: blur in the image, pixels squared; None: 0.3.
             near: least depth shown, scene units; None: 0.01.
@@ -178,9 +194,16 @@ class Client(SceneCalls, DistanceCalls, TrainingCalls):
             scale_modifier: factor on all scales; None: 1.
             transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians in the world.
             deterministic: sum gradients in a fixed order on every device.
+            projection_method: "jacobian", or by sigma points "unscented"; None: what the cameras need.
+            unscented: of sigma points, as those up to `response`: where they lie; see `GaussianSettings`.
+            depth_order: sort by, and measure depth along, "z" (None) or as "distance" from the camera.
+            tile_bounds: "conservative" (None) or "gsplat", which cuts Gaussians at its tiles.
+            tile_size: of gsplat's tiles, pixels; None: as in gsplat.
+            response: evaluate Gaussians in the "picture" (None), or along the "ray" of each pixel.
             outputs: of spheres any of "color", "alpha", "depth", "info", "sphere_ids", "weights", "hits"; of Gaussians
                 "color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "contributors", "radii",
-                "means2d", "depths", "conics", "projected_opacities"; see `Frame`.
+                "means2d", "depths", "conics", "projected_opacities", along rays also "hit_distance",
+                "expected_hit_distance", "normals"; see `Frame`.
             image_format: wire format of outputs: one for all of them, or some by name, e.g. {"color": "png",
                 "depth": "float16"}. "float16" and "bfloat16" for images of floats, which are converted back to float32;
                 "uint8" and "png" for "color", "alpha" and "transmittance", rounded to 256 levels from 0 to 1; "jpeg"
@@ -217,7 +240,7 @@ def _info(worker: Worker, call: Call) -> WorkerInfo:
 def _cameras(camera: Any) -> tuple[Camera, ...]:
     if isinstance(camera, Camera):
         return (camera,)
-    advice = "make one with Camera.look_at, orbit, opencv, pulsar or inria"
+    advice = "make one with Camera.look_at, orbit, opencv, sensor, pulsar or inria"
     # A string is iterable, but its letters are not what the caller passed.
     instance("camera", camera, (Camera,) if isinstance(camera, str) else (Camera, Iterable), advice)
     cameras = tuple(camera)

@@ -63,7 +63,7 @@ class ContextLost(LumigradError):
 
 
 class LaneLost(LumigradError):
-    """The call's shared memory is not registered with the worker. The client repeats the call over the stream."""
+    """The worker has no such shared memory, or no room in it. The client repeats the call over the stream."""
 
 
 class VersionMismatch(LumigradError):

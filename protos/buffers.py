@@ -12,6 +12,9 @@ from lumigrad.protos.chunks import allocate_bytes
 _Bytes = npt.NDArray[np.uint8]
 
 _KEPT = 2
+# glibc returns the free end of a heap to the system when it exceeds a threshold: twice the size of the largest block
+# that was mapped for itself and freed so far, where blocks count up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD).
+_LARGEST_COUNTED_BYTES = (32 << 20) - (64 << 10)
 
 
 class PayloadBuffers:
@@ -26,6 +29,7 @@ class PayloadBuffers:
         self._most_bytes = most_bytes
         # By their ids, the oldest first. Single operations on it are safe wherever the last view of a loan dies.
         self._waiting: dict[int, _Bytes] = {}
+        keep_free_memory()
 
     def lend(self, length: int) -> memoryview:
         """A buffer, which comes back when nothing views it any more."""
@@ -53,3 +57,12 @@ class PayloadBuffers:
 
 class _Lent(np.ndarray):
     """What all views of a loan keep alive."""
+
+
+def keep_free_memory() -> None:
+    """Have the C library keep the memory of gRPC's messages for the next ones, up to 64 MiB per heap.
+
+    It would otherwise return it after each few messages, and the system would clear it page by page for the next.
+    """
+    # Nothing touches the block, so the system provides no memory for it.
+    np.empty(_LARGEST_COUNTED_BYTES, np.uint8)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.dtypes import Array
 from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.protos.tensors import ALIGNMENT, PayloadReader, PayloadWriter
 from lumigrad.v1 import tensor_pb2
 
 # Smaller tensors travel as fast with the stream.
@@ -21,13 +22,18 @@ LeasedRegion = tuple[int, Array]
 class LaneWriter(PayloadWriter):
     """Writes each large array to a region of its own."""
 
-    def __init__(self, lease_region: Callable[[int], LeasedRegion | None]) -> None:
-        """`lease_region` leases a region of at least the given size; None if none is free."""
+    def __init__(self, lease_region: Callable[[int], LeasedRegion | None], *, is_short: bool = False) -> None:
+        """`lease_region` leases a region of at least the given size; None if none is free.
+
+        With `is_short` the payload has to fit into the header's own message: what does not fit counts as large.
+        """
         super().__init__()
         self._lease_region = lease_region
+        self._is_short = is_short
 
     def _place(self, array: Array, element: np.dtype[Any]) -> dict[str, Any]:
-        leased = self._lease_region(array.nbytes) if array.nbytes >= LEAST_BYTES else None
+        is_large = array.nbytes >= LEAST_BYTES or (self._is_short and not self._fits(array.nbytes))
+        leased = self._lease_region(array.nbytes) if is_large else None
         if leased is None:
             return super()._place(array, element)
         region, memory = leased
@@ -35,6 +41,9 @@ class LaneWriter(PayloadWriter):
         np.copyto(memory[: array.nbytes].view(element).reshape(array.shape), array)
         self.lane_bytes += array.nbytes
         return {"region": tensor_pb2.RegionSpan(region=region, length=array.nbytes)}
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.length + ALIGNMENT + nbytes <= SHORT_BYTES
 
 
 class LaneReader(PayloadReader):

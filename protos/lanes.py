@@ -25,6 +25,10 @@ class ToWorker(IntEnum):
     RELEASE = 4
 
 
+# The first number of OPEN: calls that name the lane may ask for a single reply. Earlier workers send 0.
+SINGLE_REPLIES = 1
+
+
 class ToCaller(IntEnum):
     """Kinds of packets that workers send."""
 

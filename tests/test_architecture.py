@@ -46,7 +46,7 @@ ORDER = {
         "training",
         "client",
         "default datasets robots aio shell operators",
-        "torch jax fitting clearance benchmark monitor viewer",
+        "torch jax fitting clearance benchmark monitor viewer samples",
         "compat",
         "commands",
         "cli",

@@ -49,8 +49,12 @@ class Gradients(NamedArrays):
     camera, without the axis C if a single camera was rendered: `cameras` [C, 8 | 10 | 11 | 13] for Pulsar's;
     `camera_rotation` [C, 3, 3], `camera_translation` [C, 3] and `camera_intrinsics` [C, 4] (fx, fy, cx, cy) for
     OpenCV's, with Gaussians also `camera_pose` [C, 6] (of a motion exp(xi) in front of the view matrix, translation
-    before rotation); `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for Inria's; and of
-    the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values `means2d_abs`.
+    before rotation); for sensors the same of the start of the exposure and, with `_end`, of its end, and with
+    `wanted=["lenses"]` what the lens has of `lens_radial`, `lens_tangential`, `lens_thin_prism`,
+    `lens_angle_to_pixel_distance`, `lens_pixel_distance_to_angle`, `lens_linear`, `windshield_horizontal` and
+    `windshield_vertical` [C, k]; `camera_view` and `camera_projection` [C, 4, 4] and `camera_position` [C, 3] for
+    Inria's; and of the projected centres of Gaussians, in pixels, `means2d` [C, N, 2] and sums of absolute values
+    `means2d_abs`.
 
     Of distances: `spheres` shaped as the spheres (centres, radii), `poses` [I, 7] of all obstacles, through the
     normalisation of their quaternions, `weight` [].

@@ -15,6 +15,7 @@ from lumigrad.client.base.timings import Gradients
 from lumigrad.client.client import Client
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import RemoteCall
+from lumigrad.client.operators.sensors import LENS_INPUTS, RAYS, SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import RenderRequest, WireFormat
 from lumigrad.client.settings.engines import GaussianSettings, Transform
@@ -22,7 +23,7 @@ from lumigrad.client.values.camera import Camera, Projection
 from lumigrad.client.values.gaussians import Gaussians
 
 # The names of the arrays that cameras are made of.
-CAMERA_INPUTS = ("view", "projection", "position")
+CAMERA_INPUTS = ("view", "projection", "position", "view_end")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class ViewMatrices:
         return {"view": view, "projection": intrinsics}
 
 
+_OF_INRIA = CAMERA_INPUTS[:3]
+
+
 @dataclass(frozen=True)
 class InriaMatrices:
     """Inria's camera: "view" and "projection" are its two matrices [4, 4], "position" [3] is its centre.
@@ -72,14 +76,14 @@ class InriaMatrices:
 
     def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
         """The camera of the matrices."""
-        view, projection, position = (_present(inputs[name]) for name in CAMERA_INPUTS)
+        view, projection, position = (_present(inputs[name]) for name in _OF_INRIA)
         size = self.width, self.height
         return (Camera.inria(view, projection, position, self.tan_fov_x, self.tan_fov_y, *size),)
 
     def gradients(self, found: Gradients) -> dict[str, Array]:
         """The gradients of the matrices, as the worker returns them."""
         arrays = (found.camera_view, found.camera_projection, found.camera_position)
-        return dict(zip(CAMERA_INPUTS, arrays, strict=True))
+        return dict(zip(_OF_INRIA, arrays, strict=True))
 
 
 def distortion_rows(distortion: Any, cameras: int) -> tuple[tuple[float, ...], ...]:
@@ -105,13 +109,17 @@ def _present(array: Array | None) -> Array:
 # The tensors of the scene, named as in the protocol.
 SCENE_INPUTS = ("means", "quats", "scales", "covariances", "opacities", "sh", "colors")
 # All differentiable inputs of a rendering.
-INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS)
+INPUTS = (*SCENE_INPUTS, "background", "transforms", *CAMERA_INPUTS, *LENS_INPUTS, RAYS)
 # The images through which gradients flow.
-IMAGES = ("color", "transmittance", "depth", "inverse_depth")
+IMAGES = ("color", "transmittance", "depth", "inverse_depth", "hit_distance", "normals")
 # The default outputs of the operators.
 OUTPUTS = ("color", "alpha", "depth", "expected_depth", "transmittance")
 # Outputs that are cheap to compute from others and therefore not transferred.
-_SOURCES = {"alpha": ("transmittance",), "expected_depth": ("depth", "transmittance")}
+_SOURCES = {
+    "alpha": ("transmittance",),
+    "expected_depth": ("depth", "transmittance"),
+    "expected_hit_distance": ("hit_distance", "transmittance"),
+}
 # Lower bound of the divisor of expected depths.
 LEAST_ALPHA = 1e-10
 # Row and column of the six numbers of a symmetric matrix, in the order of the protocol.
@@ -136,7 +144,7 @@ class GaussianCall(RemoteCall):
 
     client: Client
     settings: GaussianSettings
-    cameras: ViewMatrices | InriaMatrices
+    cameras: ViewMatrices | InriaMatrices | SensorMatrices
     outputs: tuple[str, ...]
     batch: tuple[int, ...] = ()
     slices: tuple[tuple[int, int], ...] = ()
@@ -180,13 +188,15 @@ class GaussianCall(RemoteCall):
         self, result: Frame, upstream: Mapping[str, Any], wanted: Sequence[str], release: bool
     ) -> dict[str, Array]:
         """Computes dense gradients; `wanted` may also contain "means2d" and "means2d_abs"."""
-        of_cameras = [name for name in wanted if name in CAMERA_INPUTS]
-        names = [name for name in wanted if name not in CAMERA_INPUTS] + (["cameras"] if of_cameras else [])
+        of_cameras = [name for name in wanted if name in (*CAMERA_INPUTS, *LENS_INPUTS)]
+        names = [name for name in wanted if name not in of_cameras]
+        groups = (("cameras", CAMERA_INPUTS), ("lenses", LENS_INPUTS))
+        names += [group for group, members in groups if not set(members).isdisjoint(of_cameras)]
         sparse = self.sparse and any(name in SCENE_INPUTS for name in names)
         found = result.backward(**upstream, wanted=names, sparse=sparse, wire_format=self.wire_format, release=release)
         scene = result.request.scene
         assert isinstance(scene, Gaussians)
-        arrays = {name: _dense(found, name, scene) for name in names if name != "cameras"}
+        arrays = {name: _dense(found, name, scene) for name in names if name not in ("cameras", "lenses")}
         if of_cameras:
             every = self.cameras.gradients(found)
             arrays.update({name: every[name] for name in of_cameras})

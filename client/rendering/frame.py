@@ -43,7 +43,7 @@ from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import render_pb2
 
 # Outputs whose derivatives depend on their values.
-_NEEDED = ("depth", "expected_depth", "inverse_depth")
+_NEEDED = ("depth", "expected_depth", "inverse_depth", "hit_distance", "expected_hit_distance", "normals")
 
 
 class Frame(Result):
@@ -58,7 +58,9 @@ class Frame(Result):
     (camera-space Z, weighted and summed, scene units), `expected_depth` [C, H, W] (depth / alpha), `inverse_depth`
     [C, H, W] (1 / Z, weighted and summed), `contributors` int32 [C, H, W]; and per Gaussian, 0 where it is culled:
     `radii` int32 [C, N, 2] and `means2d` [C, N, 2] (x, y; pixels), `depths` [C, N], `conics` [C, N, 3] (xx, xy, yy) and
-    `projected_opacities` [C, N].
+    `projected_opacities` [C, N]. Along rays also `hit_distance` [C, H, W] (distance from the ray's origin to the
+    largest response, weighted and summed, scene units), `expected_hit_distance` [C, H, W] (the same / alpha) and
+    `normals` [C, H, W, 3] (third axes, turned against the ray, weighted and summed, world frame).
 
     Arrays are float32 unless stated otherwise; outputs requested as uint8 map 0 to 1 to 0 to 255. Outputs requested as
     JPEG or PNG files are in `encoded` instead. The camera axis C is absent if a single camera was passed to render
@@ -108,6 +110,9 @@ class Frame(Result):
         expected_depth: Any = None,
         inverse_depth: Any = None,
         means2d: Any = None,
+        hit_distance: Any = None,
+        expected_hit_distance: Any = None,
+        normals: Any = None,
         wanted: Sequence[str] = (),
         sparse: bool = False,
         wire_format: WireFormat = "float32",
@@ -126,10 +131,13 @@ class Frame(Result):
             expected_depth: dL/dexpected_depth, of a frame that has the output.
             inverse_depth: dL/dinverse_depth, of a frame that has the output.
             means2d: dL/dmeans2d, added to the gradients that reach the projected centres through the images.
+            hit_distance: dL/dhit_distance, of a frame that has the output, as are the next two.
+            expected_hit_distance: dL/dexpected_hit_distance.
+            normals: dL/dnormals.
             wanted: for spheres, any of "positions", "colors", "radii" (these if empty), "opacities", "cameras",
                 "background", "gamma"; of Gaussians any of "means", "quats", "scales", "covariances", "opacities", "sh",
-                "colors" (those that the scene has, if empty), "cameras", "background", "transforms", "means2d" and
-                "means2d_abs".
+                "colors" (those that the scene has, if empty), "cameras", "lenses", "rays", "background", "transforms",
+                "means2d" and "means2d_abs".
             sparse: transfer only rows that are not zero, with their "index".
             wire_format: number format of transferred gradients per primitive; "float16" and "bfloat16" halve the bytes.
             release: free the forward state on the worker afterwards.
@@ -141,6 +149,9 @@ class Frame(Result):
             "expected_depth": expected_depth,
             "inverse_depth": inverse_depth,
             "means2d": means2d,
+            "hit_distance": hit_distance,
+            "expected_hit_distance": expected_hit_distance,
+            "normals": normals,
         }
         method = f"{RENDER_SERVICE}/Backward"
         with self._workers.begin(timeout_s, method, self.request.facts, self._cancellation) as call:

@@ -14,16 +14,12 @@ from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.settings.engines import GaussianSettings, SphereSettings
 from lumigrad.client.settings.image_format import ImageFormats
 from lumigrad.client.transport.connection import Reply
-from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, PulsarModel
+from lumigrad.client.values.camera import Camera, OpenCVModel, PulsarModel
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.spheres import Spheres
-from lumigrad.client.wire.scenes import (
-    camera_message,
-    gaussian_settings_message,
-    scene_message,
-    sphere_settings_message,
-)
+from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
+from lumigrad.client.wire.scenes import scene_message
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import ALIGNMENT, PayloadWriter
 from lumigrad.v1 import render_pb2, scene_pb2
@@ -31,6 +27,7 @@ from lumigrad.v1 import render_pb2, scene_pb2
 WireFormat = Literal["float32", "float16", "bfloat16"]
 # Those with a fixed number of channels, besides "color".
 _ONE_CHANNEL = {"alpha", "depth", "expected_depth"}
+_SPHERE_MODELS = (PulsarModel, OpenCVModel)
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,8 @@ class RenderRequest:
         spheres = isinstance(self.settings, SphereSettings)
         for camera in self.cameras:
             model = camera.model
-            if isinstance(model, InriaModel if spheres else PulsarModel):
-                known = "pulsar or opencv for spheres" if spheres else "opencv or inria for Gaussians"
+            if not isinstance(model, _SPHERE_MODELS) if spheres else isinstance(model, PulsarModel):
+                known = "pulsar or opencv for spheres" if spheres else "opencv, inria or sensor for Gaussians"
                 raise InvalidArgument.of("camera", f"expected {known}, got {type(model).__name__}")
             if spheres and isinstance(model, OpenCVModel):
                 model.check_for_spheres()
@@ -107,15 +104,15 @@ class BackwardRequest:
 
 
 # Name prefixes of gradients that have one row per camera for every kind of scene.
-PER_CAMERA = ("camera", "means2d")
+PER_CAMERA = ("camera", "means2d", "lens_", "windshield_", "rays")
 WIRE_FORMATS = {"float32": dtypes.FLOAT32, "float16": dtypes.FLOAT16, "bfloat16": dtypes.BFLOAT16}
 
 
 def fill_spec(
     spec: render_pb2.RenderSpec, request: RenderRequest, reference: scene_pb2.SceneRef | None, payload: PayloadWriter
 ) -> None:
-    """Fills `spec` from `request`; without a `reference` the scene is appended to `payload`."""
-    spec.cameras.extend(camera_message(camera) for camera in request.cameras)
+    """Fills `spec` from `request`; given rays, and without a `reference` the scene, are appended to `payload`."""
+    spec.cameras.extend(camera_message(camera, payload) for camera in request.cameras)
     spec.outputs.extend(request.outputs)
     if isinstance(request.settings, SphereSettings):
         spec.spheres.CopyFrom(sphere_settings_message(request.settings))

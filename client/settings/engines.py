@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number, one_of, truth, whole_number
+from lumigrad.client.base.arguments import instance, number, one_of, truth, whole_number
 from lumigrad.client.base.arrays import affine_array, to_numpy
 from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.values.camera import Camera, InriaModel
@@ -100,6 +100,34 @@ def _farthest(low: Sequence[float], high: Sequence[float], eye: Sequence[float])
 
 
 GaussianSemantics = Literal["exact", "gsplat", "inria_depth", "inria_exact"]
+ProjectionMethod = Literal["jacobian", "unscented"]
+DepthOrder = Literal["z", "distance"]
+TileBounds = Literal["conservative", "gsplat"]
+Response = Literal["picture", "ray"]
+
+
+@dataclass(frozen=True)
+class UnscentedTransform:
+    """The seven sigma points by which Gaussians are projected; the worker checks ranges.
+
+    Attributes:
+        alpha: spread: the points lie alpha sqrt(3 + kappa) standard deviations from the mean.
+        beta: added to the weight of the centre in the covariance, beside 1 - alpha^2.
+        kappa: see alpha.
+        margin: points are valid up to this fraction of the image's size outside the image.
+        require_all: show Gaussians only if all seven points are valid; otherwise one is enough.
+    """
+
+    alpha: float = 0.1
+    beta: float = 2.0
+    kappa: float = 0.0
+    margin: float = 0.1
+    require_all: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "kappa", "margin"):
+            vars(self)[name] = number(f"unscented.{name}", getattr(self, name))
+        vars(self)["require_all"] = truth("unscented.require_all", self.require_all)
 
 
 class Transform(NamedTuple):
@@ -137,6 +165,17 @@ class GaussianSettings(Settings):
         transmittance_min: blending of a pixel stops when its transmittance falls to this; 1e-4.
         pixel_center: where the centre of the first pixel is, pixels: 0.5 or 0; 0.5.
         scale_modifier: factor on all scales; 1.
+        projection_method: "jacobian": by the camera's Jacobian; "unscented": by sigma points. None: the first, and the
+            second for sensors, which have no other. OpenCV's cameras can have both.
+        unscented: of sigma points, as all after it: where they lie.
+        depth_order: what Gaussians are sorted by, and what depths are, at the middle of the exposure: "z" (None) or
+            "distance" from the camera.
+        tile_bounds: which pixels see a Gaussian: "conservative" (None), all in which its alpha reaches `alpha_min`;
+            "gsplat", those of gsplat's tiles, which cut some.
+        tile_size: of gsplat's tiles, pixels: 4, 8 or 16. None: 16, along rays 8 for images of less than 1080 pixels in
+            width or height.
+        response: where the alpha of a Gaussian comes from: "picture" (None), its ellipse in the image; "ray", its
+            largest response in space along the ray of each pixel, on workers with a CPU.
     """
 
     semantics: GaussianSemantics = "exact"
@@ -154,13 +193,34 @@ class GaussianSettings(Settings):
     transmittance_min: float | None = None
     pixel_center: float | None = None
     scale_modifier: float | None = None
+    projection_method: ProjectionMethod | None = None
+    unscented: UnscentedTransform | None = None
+    depth_order: DepthOrder | None = None
+    tile_bounds: TileBounds | None = None
+    tile_size: int | None = None
+    response: Response | None = None
 
     def __post_init__(self) -> None:
         one_of("semantics", self.semantics, get_args(GaussianSemantics), quote='"', suffix=" for Gaussians")
+        for name, kinds in _CHOICES.items():
+            if getattr(self, name) is not None:
+                one_of(name, getattr(self, name), get_args(kinds), quote='"')
+        if self.unscented is not None:
+            instance("unscented", self.unscented, (UnscentedTransform,), "or leave it out")
         if self.sh_degree is not None:
             vars(self)["sh_degree"] = whole_number("sh_degree", self.sh_degree, 0, 4)
+        if self.tile_size is not None:
+            vars(self)["tile_size"] = whole_number("tile_size", self.tile_size, 4, 16)
         self._check_numbers()
         vars(self)["transforms"] = tuple(_transform(index, entry) for index, entry in enumerate(self.transforms))
+
+
+_CHOICES = {
+    "projection_method": ProjectionMethod,
+    "depth_order": DepthOrder,
+    "tile_bounds": TileBounds,
+    "response": Response,
+}
 
 
 def _transform(index: int, entry: Any) -> Transform:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 
 from lumigrad.client.base.arrays import Array
-from lumigrad.client.operators.gaussians import IMAGES, INPUTS, GaussianCall
+from lumigrad.client.operators.gaussians import CAMERA_INPUTS, IMAGES, INPUTS, GaussianCall
+from lumigrad.client.operators.sensors import LENS_INPUTS
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.torch.remote import Tensors, attach
 
 Gradients = dict[str, torch.Tensor]
 # The inputs that the projected centres depend on.
-PROJECTED = ("means", "quats", "scales", "covariances", "transforms", "view", "projection", "position")
+PROJECTED = ("means", "quats", "scales", "covariances", "transforms", *CAMERA_INPUTS, *LENS_INPUTS)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from lumigrad.client.base.arguments import one_of
+from lumigrad.client.base.arguments import one_of, truth
 from lumigrad.client.client import Client
 from lumigrad.client.default import client_of
+from lumigrad.client.errors import InvalidArgument
 from lumigrad.client.operators.call import chosen
 from lumigrad.client.operators.gaussians import (
     LEAST_ALPHA,
@@ -21,15 +23,23 @@ from lumigrad.client.operators.gaussians import (
     projection_of,
     travelling,
 )
+from lumigrad.client.operators.sensors import SensorMatrices
 from lumigrad.client.rendering.frame import Frame
 from lumigrad.client.rendering.request import WireFormat
-from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings
+from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, TileBounds
 from lumigrad.client.torch.gaussian_inputs import Prepared, check_matrices, prepared
 from lumigrad.client.torch.gaussian_nodes import Layout, Rendering, draw, project
 from lumigrad.client.torch.remote import outside_graphs, run
+from lumigrad.client.torch.sensors import check_without, refuse_lidars, sensor_settings, sensors
+from lumigrad.client.values.camera import RowTime
+from lumigrad.client.values.lenses import LensDomain
 
-# Outputs on request. Of these only inverse_depth and means2d have gradients.
-MORE_OUTPUTS = ("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities")
+# Outputs on request. Of these inverse_depth, means2d and those along rays have gradients.
+ON_RAYS = ("hit_distance", "expected_hit_distance", "normals")
+MORE_OUTPUTS = (
+    *("inverse_depth", "contributors", "means2d", "radii", "depths", "conics", "projected_opacities"),
+    *ON_RAYS,
+)
 _WITHOUT_GRADIENT = ("contributors", "radii", "depths", "conics", "projected_opacities")
 
 
@@ -50,6 +60,10 @@ class RenderedGaussians(NamedTuple):
         depths: [C, N] camera-space Z.
         conics: [C, N, 3] inverse covariances (xx, xy, yy) in the image.
         projected_opacities: [C, N] opacities after antialiasing.
+        hit_distance: [C, H, W] with `with_eval3d`, as the next two: sum of distances from the ray's origin to the
+            largest response times blending weight, scene units.
+        expected_hit_distance: [C, H, W] hit_distance / alpha; 0 where alpha is 0.
+        normals: [C, H, W, 3] sum of the third axes, turned against the ray, times blending weight; world frame.
     """
 
     color: torch.Tensor
@@ -64,6 +78,9 @@ class RenderedGaussians(NamedTuple):
     depths: torch.Tensor | None = None
     conics: torch.Tensor | None = None
     projected_opacities: torch.Tensor | None = None
+    hit_distance: torch.Tensor | None = None
+    expected_hit_distance: torch.Tensor | None = None
+    normals: torch.Tensor | None = None
 
 
 @outside_graphs
@@ -82,8 +99,25 @@ def render_gaussians(
     backgrounds: torch.Tensor | None = None,
     covars: torch.Tensor | None = None,
     transforms: Sequence[tuple[int, int, torch.Tensor]] = (),
-    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye"] = "pinhole",
+    camera_model: Literal["pinhole", "orthographic", "ortho", "fisheye", "ftheta"] = "pinhole",
     distortion: Any = None,
+    with_ut: bool = False,
+    with_eval3d: bool = False,
+    global_z_order: bool = True,
+    tile_size: int | None = None,
+    rays: Any = None,
+    radial_coeffs: Any = None,
+    tangential_coeffs: Any = None,
+    thin_prism_coeffs: Any = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: Any = None,
+    row_time: RowTime = "continuous",
+    lens_domain: LensDomain = "monotone",
+    tile_bounds: TileBounds = "conservative",
+    ut_params: Any = None,
     semantics: GaussianSemantics = "exact",
     antialiased: bool = False,
     eps2d: float | None = None,
@@ -122,8 +156,32 @@ def render_gaussians(
         backgrounds: [C, D] or [D] for all cameras; None: 0.
         covars: [N, 3, 3] covariances, instead of quats and scales.
         transforms: (begin, end, matrix [4, 4]): place slices of the Gaussians rigidly in the world.
-        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit.
+        camera_model: of all cameras; "ortho" is "orthographic", with Ks in pixels per scene unit; "ftheta" needs
+            with_ut.
         distortion: [k] or [C, k] coefficients k1 k2 p1 p2 [k3 [k4 k5 k6]] of a pinhole; no gradient flows to them.
+        with_ut: project by sigma points, through real lenses and shutters; the arguments up to `ut_params` are for it.
+            Rotations in viewmats must then be orthonormal, and there are no covars.
+        with_eval3d: with with_ut: evaluate Gaussians along the rays of pixels, on workers with a CPU; False: in the
+            image.
+        global_z_order: sort by, and measure depth along, z; False: as distance from the camera.
+        tile_size: of gsplat's tiles, with tile_bounds="gsplat": 4, 8 or 16 pixels; None: as in gsplat.
+        rays: [C, H, W, 6] with with_eval3d: for each pixel the origin and the direction, of any length but 0, world
+            frame, in place of those of the lens and pose, which still decide what is visible.
+        radial_coeffs: [C, 1 to 6] k1 to k6 of a pinhole, or [C, 4] k1 to k4 of a fisheye.
+        tangential_coeffs: [C, 2] p1 p2 of a pinhole.
+        thin_prism_coeffs: [C, 4] s1 to s4 of a pinhole.
+        ftheta_coeffs: FThetaCameraDistortionParameters of all cameras; Ks then give cx and cy, which count the centre
+            of the first pixel as 0.
+        lidar_coeffs: must be None.
+        external_distortion_coeffs: BivariateWindshieldModelParameters of all cameras.
+        rolling_shutter: RollingShutterType; None: GLOBAL.
+        viewmats_rs: [C, 4, 4] the poses at the end of the exposure, with a rolling shutter; viewmats are those at its
+            start.
+        row_time: when a point is exposed: "continuous", a smooth function of its pixel; "staircase", with its whole
+            row or column, as in gsplat.
+        lens_domain: "monotone": lenses are valid up to where they stop rising; "gsplat": gsplat's limits.
+        tile_bounds: "conservative", or "gsplat", which cuts Gaussians at its tiles.
+        ut_params: UnscentedTransformParameters; None: the defaults.
         semantics: "exact" for true derivatives; for the others see `GaussianSettings`.
         antialiased: scale opacities to compensate for the area that the blur adds to each Gaussian.
         eps2d: blur in the picture, pixels squared; None: 0.3.
@@ -151,12 +209,11 @@ def render_gaussians(
         sh_degree=sh_degree, backgrounds=backgrounds, covars=covars, matrices=[entry[2] for entry in transforms],
     )  # fmt: skip
     check_matrices(tensors.inputs)
-    settings = GaussianSettings.of(arguments, transforms=())
-    rows = distortion_rows(distortion, math.prod(tensors.views))
+    tensors, cameras, of_sensors = _cameras(arguments, tensors)
     call = GaussianCall(
         client=client_of(client),
-        settings=settings,
-        cameras=ViewMatrices(width, height, projection_of(camera_model), rows),
+        settings=GaussianSettings.of(arguments, transforms=(), **of_sensors),
+        cameras=cameras,
         batch=tensors.batch,
         slices=tuple((begin, end) for begin, end, _ in transforms),
         outputs=travelling(wanted),
@@ -167,12 +224,32 @@ def render_gaussians(
     return _results(call, run(call, tensors.inputs), tensors, wanted)
 
 
+def _cameras(
+    given: Mapping[str, Any], tensors: Prepared
+) -> tuple[Prepared, ViewMatrices | SensorMatrices, dict[str, Any]]:
+    """The inputs with those of lenses, the cameras, and the settings that sensors have."""
+    refuse_lidars(given)
+    if not truth("with_ut", given["with_ut"]):
+        check_without(given)
+        rows = distortion_rows(given["distortion"], math.prod(tensors.views))
+        projection = projection_of(given["camera_model"])
+        return tensors, ViewMatrices(given["width"], given["height"], projection, rows), {"tile_bounds": None}
+    for name, instead in (("distortion", "radial_coeffs and tangential_coeffs"), ("covars", "quats and scales")):
+        if given[name] is not None:
+            raise InvalidArgument.of(name, f"expected None with with_ut=True, got one; pass {instead}")
+    cameras, inputs = sensors(given, tensors, given["row_time"], given["lens_domain"])
+    tensors = replace(tensors, inputs={**tensors.inputs, **inputs})
+    return tensors, cameras, sensor_settings(given, given["tile_bounds"])
+
+
 def with_derived(images: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The images, with alpha and expected depth computed from them."""
+    """The images, with alpha, expected depth and expected hit distance computed from them."""
     if "transmittance" in images:
         images = {**images, "alpha": 1.0 - images["transmittance"]}
         if "depth" in images:
             images["expected_depth"] = images["depth"] / images["alpha"].clamp_min(LEAST_ALPHA)
+        if "hit_distance" in images:
+            images["expected_hit_distance"] = images["hit_distance"] / images["alpha"].clamp_min(LEAST_ALPHA)
     return images
 
 
@@ -181,8 +258,12 @@ def _results(call: GaussianCall, frame: Frame, tensors: Prepared, wanted: Sequen
     rendering = Rendering(call, frame, layout)
     centres = echo = None
     if "means2d" in wanted:
-        centres, echo = project(rendering, tensors.inputs)
-    images = with_derived(draw(rendering, centres, echo, tensors.inputs))
+        if call.settings.response == "ray":
+            # They have no gradient.
+            centres = layout.arrange(frame.means2d)
+        else:
+            centres, echo = project(rendering, tensors.inputs)
+    images = with_derived(draw(rendering, None if echo is None else centres, echo, tensors.inputs))
     images |= {name: torch.from_numpy(frame[name]) for name in _WITHOUT_GRADIENT if name in wanted}
     results = {name: tensors.placed(image) for name, image in images.items() if name in wanted}
     if centres is not None:

@@ -29,7 +29,7 @@ from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import SceneHandle, scene_facts
 from lumigrad.client.values.spheres import Spheres
 from lumigrad.client.values.target import Target
-from lumigrad.client.wire.scenes import camera_message, gaussian_settings_message, sphere_settings_message
+from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message, sphere_settings_message
 from lumigrad.client.workers.attempts import RoutedAttempts
 from lumigrad.client.workers.pool import Pool
 from lumigrad.client.workers.scene_store import SceneStore

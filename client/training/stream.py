@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
-
-import grpc
+from typing import Literal, TypeVar
 
 from lumigrad.client.base import forks
 from lumigrad.client.base.arguments import one_of
-from lumigrad.client.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    Internal,
-    ResourceExhausted,
-    Unavailable,
-)
+from lumigrad.client.errors import Cancelled, LaneLost, ResourceExhausted, Unavailable
+from lumigrad.client.training.exchange import Exchange, Request, TrainReply
 from lumigrad.client.transport.call import Call, Cancellation
-from lumigrad.client.transport.connection import REPLY_LIMIT_BYTES, Connection
+from lumigrad.client.transport.connection import Connection
 from lumigrad.client.transport.retry import Attempts, Backoff
-from lumigrad.client.transport.status import exception_of
 from lumigrad.protos import dtypes
-from lumigrad.protos.chunks import PayloadAssembler
-from lumigrad.protos.errors import ProtocolError
-from lumigrad.protos.streams import collect_until_full, frames_of
-from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.protos.wire import Frame
+from lumigrad.protos.tensors import PayloadReader
 from lumigrad.v1 import training_pb2
 
 T = TypeVar("T")
@@ -56,123 +40,12 @@ def step_message(
     )
 
 
-# How long the worker has to end a call without further requests.
-_END_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class TrainReply:
-    """One reply, complete."""
-
-    message: training_pb2.TrainReply
-    reader: PayloadReader
-
-    @property
-    def kind(self) -> str:
-        """The name of the field that is set."""
-        return str(self.message.WhichOneof("kind"))
-
-
-class Exchange:
-    """An RPC until it breaks or is closed."""
-
-    def __init__(self, connection: Connection, call: Call, timeout_s: float) -> None:
-        """Starts the RPC of a call; `timeout_s` is how long a reply may take."""
-        self._target = connection.target
-        self._timeout_s = timeout_s
-        self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
-        self._incoming: queue.SimpleQueue[TrainReply | BaseException] = queue.SimpleQueue()
-        self._has_ended = threading.Event()
-        self._call = connection.open_stream(connection.training.Train, self._frames(), call)
-        threading.Thread(target=self._read, name="lumigrad training", daemon=True).start()
-
-    def send(self, message: training_pb2.TrainRequest, payload: PayloadWriter) -> None:
-        """Sends a request after those before it; does not wait."""
-        self._outgoing.put((message, payload))
-
-    def receive(self, cancellation: Cancellation | None = None) -> TrainReply:
-        """Waits for the next reply and returns it."""
-        try:
-            # Cancelling the wait ends the RPC; its reader then puts an error into the queue.
-            with nullcontext() if cancellation is None else cancellation.watch(self._call):
-                reply = self._incoming.get(timeout=self._timeout_s)
-        except queue.Empty:
-            self.close()
-            raise DeadlineExceeded(
-                f"no reply from {self._target} within {self._timeout_s:g} s; pass a larger timeout_s"
-            ) from None
-        if isinstance(reply, BaseException):
-            # Later calls get the same error.
-            self._incoming.put(reply)
-            raise reply
-        return reply
-
-    def close(self, *, is_answered: bool = False) -> None:
-        """Ends the call; pending requests are not sent.
-
-        If every request `is_answered`, this waits briefly for the worker to end the call.
-        """
-        self._outgoing.put(None)
-        if is_answered:
-            self._has_ended.wait(_END_SECONDS)
-        self._call.cancel()
-
-    def _frames(self) -> Iterator[Frame[training_pb2.TrainRequest]]:
-        while (item := self._outgoing.get()) is not None:
-            yield from frames_of(*item)
-
-    def _read(self) -> None:
-        try:
-            frames = iter(self._call)
-            for frame in frames:
-                self._incoming.put(_complete(frame, frames))
-            self._incoming.put(Unavailable(f"the worker at {self._target} ended the training's call"))
-        except grpc.RpcError as error:
-            translated = exception_of(error, self._target, self._timeout_s)
-            translated.__cause__ = error
-            self._incoming.put(translated)
-        except ProtocolError as error:
-            self._incoming.put(Internal(f"the worker at {self._target} broke the contract: {error}"))
-        finally:
-            self._has_ended.set()
-
-
-def _complete(first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
-    message = first.message
-    if message is None or message.WhichOneof("kind") is None:
-        raise ProtocolError("kind", "a known kind of reply", "none")
-    assembler = PayloadAssembler(message.payload_bytes, REPLY_LIMIT_BYTES)
-    return TrainReply(message, PayloadReader(collect_until_full(first, frames, assembler)))
-
-
 Restore = Callable[[Call], None]
 _log = logging.getLogger("lumigrad")
 # Limit of calls that break in a row without a reply; the step itself may be the cause.
 _MOST_BROKEN = 8
 # The calls of the parent process, in a forked child.
 _LEFT: list[Exchange | None] = []
-
-
-@dataclass(eq=False)
-class _Request:
-    """A request, kept as long as it may have to be sent again.
-
-    Attributes:
-        number: the step that it belongs to; None: it belongs to no step.
-        replies: the number of expected replies.
-        delivered: the number of replies that were delivered.
-    """
-
-    message: training_pb2.TrainRequest
-    payload: PayloadWriter
-    number: int | None
-    replies: int
-    delivered: int = 0
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether every reply was delivered."""
-        return self.delivered == self.replies
 
 
 class TrainingStream:
@@ -193,14 +66,18 @@ class TrainingStream:
         self._retry_s = retry_s
         self._restore = restore
         self._exchange: Exchange | None = None
-        self._requests: deque[_Request] = deque()
+        self._requests: deque[Request] = deque()
         # Each expected reply, as its request and its number among the replies of that request.
-        self._expected: deque[tuple[_Request, int]] = deque()
+        self._expected: deque[tuple[Request, int]] = deque()
         # Replies that were received with the reply to a resumption.
         self._ready: deque[TrainReply] = deque()
         self._started = training_pb2.TrainingStarted()
         # Earlier steps need not be repeated, because a snapshot includes them.
         self._kept_from = 0
+        # Steps from here on have no result yet.
+        self._undone = 0
+        # Whether large tensors may travel through shared memory.
+        self._may_use_lanes = True
         self.resumed = 0
         forks.follow(self)
 
@@ -216,7 +93,7 @@ class TrainingStream:
     @property
     def history_bytes(self) -> int:
         """The size of the payloads that are kept to be sent again."""
-        return sum(request.payload.length for request in self._requests)
+        return sum(request.nbytes for request in self._requests)
 
     def call(self) -> Call:
         """Begins a call to the training's worker."""
@@ -254,16 +131,13 @@ class TrainingStream:
         self._take_up()
         return self._started
 
-    def send(
-        self, message: training_pb2.TrainRequest, payload: PayloadWriter, *, number: int | None = None, replies: int = 1
-    ) -> None:
-        """Sends a request, of a step if it has a `number`."""
+    def send(self, request: Request) -> None:
+        """Sends a request."""
         self._connection.check_own()
-        request = _Request(message, payload, number, replies)
         self._requests.append(request)
         self._expect(request)
         if self._exchange is not None:
-            self._exchange.send(message, payload)
+            self._exchange.send(request, has_lanes=self._has_lanes)
 
     def receive(self) -> TrainReply:
         """Returns the next undelivered reply; resumes the training if its call breaks or the worker is full."""
@@ -274,6 +148,11 @@ class TrainingStream:
                 return self._ready.popleft()
             try:
                 reply = self._live().receive(self.cancellation)
+            except LaneLost:
+                # The call reaches another worker than the one that opened the lane, or the lane is broken.
+                self._may_use_lanes = False
+                self._resume()
+                continue
             except ResourceExhausted as error:
                 backoff.after(error)
                 self._resume()
@@ -304,16 +183,22 @@ class TrainingStream:
             self._exchange.close(is_answered=not self._expected)
             self._exchange = None
 
+    @property
+    def _has_lanes(self) -> bool:
+        return self._may_use_lanes and self._started.has_lanes
+
     def _live(self) -> Exchange:
         if self._exchange is None:
             self._resume()
         assert self._exchange is not None
         return self._exchange
 
-    def _delivered(self, request: _Request, reply: TrainReply) -> TrainReply:
+    def _delivered(self, request: Request, reply: TrainReply) -> TrainReply:
         request.delivered += 1
-        if reply.kind == "done" and reply.message.done.snapshotted:
-            self._kept_from = reply.message.done.number + 1
+        if reply.kind == "done":
+            self._undone = reply.message.done.number + 1
+            if reply.message.done.snapshotted:
+                self._kept_from = self._undone
         if reply.kind == "snapshotted":
             self._kept_from = reply.message.snapshotted.step
         self._forget()
@@ -325,7 +210,9 @@ class TrainingStream:
         while self._requests:
             request = self._requests[0]
             is_kept = is_spooled and request.number is not None and request.number >= self._kept_from
-            if not request.is_answered or is_kept:
+            # A step of the client's own loss is rendered again if its gradients have to be sent again.
+            is_open = request.message.step.own_loss and request.message.step.number >= self._undone
+            if not request.is_answered or is_kept or is_open:
                 return
             self._requests.popleft()
 
@@ -354,7 +241,7 @@ class TrainingStream:
 
     def _open(self, start: training_pb2.TrainingStart, call: Call) -> None:
         exchange = Exchange(self._connection, call, self._timeout_s)
-        exchange.send(training_pb2.TrainRequest(start=start), PayloadWriter())
+        exchange.send(Request(training_pb2.TrainRequest(start=start)), has_lanes=False)
         try:
             # Waits without cancellation: a training that has begun, but whose id this client has not received, would
             # block its scene for other trainings.
@@ -363,6 +250,7 @@ class TrainingStream:
             exchange.close()
             raise
         self._started = reply.message.started
+        self._undone = self._started.step
         self._exchange = exchange
 
     def _repeat(self) -> None:
@@ -375,10 +263,10 @@ class TrainingStream:
             elif request.number is not None or not request.is_answered:
                 self._expect(request)
                 assert self._exchange is not None
-                self._exchange.send(request.message, request.payload)
+                self._exchange.send(request, has_lanes=self._has_lanes)
         self._forget()
 
-    def _take_over(self, request: _Request, done: dict[int, training_pb2.StepDone]) -> None:
+    def _take_over(self, request: Request, done: dict[int, training_pb2.StepDone]) -> None:
         """Delivers the repeated reply of a step that was done, but whose reply was lost; its images are lost."""
         assert request.number is not None
         if request.is_answered:
@@ -389,5 +277,5 @@ class TrainingStream:
             message = training_pb2.TrainReply(done=done[request.number])
             self._ready.append(TrainReply(message, PayloadReader()))
 
-    def _expect(self, request: _Request) -> None:
+    def _expect(self, request: Request) -> None:
         self._expected.extend((request, index) for index in range(request.replies))

@@ -14,13 +14,13 @@ from lumigrad.client.base.arrays import Array, float32_array
 from lumigrad.client.base.timings import Timings
 from lumigrad.client.errors import InvalidArgument, LumigradError, TrainingHeld, TrainingLost
 from lumigrad.client.rendering.request import WireFormat
+from lumigrad.client.training.exchange import Request, TrainReply
 from lumigrad.client.training.results import Images, StepResult
-from lumigrad.client.training.stream import ImageFormat, TrainingStream, TrainReply, step_message
+from lumigrad.client.training.stream import ImageFormat, TrainingStream, step_message
 from lumigrad.client.transport.call import Cancellation
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.workers.scene_store import SceneStore
 from lumigrad.protos import dtypes
-from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.v1 import tensor_pb2, training_pb2
 
 # Enough for a step of a few milliseconds over a link of 50 ms.
@@ -181,7 +181,7 @@ class Trainer:
             SceneNotFound: the scene was deleted or evicted; `Client.resume_trainer` resumes the training.
             VersionMismatch: the scene was updated by another call.
         """
-        self._stream.send(training_pb2.TrainRequest(publish=training_pb2.Publish()), PayloadWriter())
+        self._stream.send(Request(training_pb2.TrainRequest(publish=training_pb2.Publish())))
         published = self._received("published").message.published
         return self._store.handle(published.scene, self._stream.call())
 
@@ -194,12 +194,12 @@ class Trainer:
 
     def snapshot(self) -> int:
         """Writes a snapshot into the worker's spool; returns the number of the next step."""
-        self._stream.send(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot()), PayloadWriter())
+        self._stream.send(Request(training_pb2.TrainRequest(snapshot=training_pb2.Snapshot())))
         return int(self._received("snapshotted").message.snapshotted.step)
 
     def views(self) -> tuple[tuple[training_pb2.TrainingView, ...], Array | None]:
         """Downloads the current views, with refined poses, and the exposures [V, 3, 4] if they are optimised."""
-        self._stream.send(training_pb2.TrainRequest(get_views=training_pb2.GetViews()), PayloadWriter())
+        self._stream.send(Request(training_pb2.TrainRequest(get_views=training_pb2.GetViews())))
         reply = self._received("views")
         found = reply.message.views
         exposures = reply.reader.read(found.exposures, "exposures") if found.HasField("exposures") else None
@@ -227,13 +227,14 @@ class Trainer:
         self._stream.close()
 
     def _finish(self) -> None:
-        self._stream.send(training_pb2.TrainRequest(finish=training_pb2.Finish()), PayloadWriter())
+        self._stream.send(Request(training_pb2.TrainRequest(finish=training_pb2.Finish())))
         self._received("finished")
 
-    def apply(self, gradients: training_pb2.StepGradients, payload: PayloadWriter) -> LateResult:
-        """Sends the gradients of a batch; `Batch.apply` calls this."""
-        result = LateResult(int(gradients.number), self)
-        self._stream.send(training_pb2.TrainRequest(gradients=gradients), payload, number=result.number)
+    def apply(self, number: int, gradients: Mapping[str, tuple[Array, tensor_pb2.DType | None]]) -> LateResult:
+        """Sends the gradients of a batch, as `Request` has them; `Batch.apply` calls this."""
+        result = LateResult(number, self)
+        message = training_pb2.TrainRequest(gradients=training_pb2.StepGradients(number=number))
+        self._stream.send(Request(message, number, gradients=gradients))
         self._late.append(result)
         self._applied = result.number
         if self._ahead == 1:
@@ -267,7 +268,7 @@ class Trainer:
         """Sends a step without waiting; `receive_step` returns its result. `steps` is simpler to use."""
         step = step_message(number, views, batch, outputs, image_format, own_loss)
         replies = 1 if own_loss or not outputs else 2
-        self._stream.send(training_pb2.TrainRequest(step=step), PayloadWriter(), number=number, replies=replies)
+        self._stream.send(Request(training_pb2.TrainRequest(step=step), number, replies))
         self._sent, self._is_own = number + 1, own_loss
 
     def _images(self) -> Images:
@@ -359,9 +360,8 @@ class Batch:
             gradient_format: wire format of the gradients.
             gradients: dL/d output by its name, with the shape of the output.
         """
-        payload = PayloadWriter()
-        message = _gradients_message(self.images.number, gradients, gradient_format, payload)
-        return self._trainer.apply(message, payload)
+        encoded = {name: _encoded(name, value, gradient_format) for name, value in gradients.items()}
+        return self._trainer.apply(self.images.number, encoded)
 
     def _cancelled_by(self, cancellation: Cancellation | None) -> Batch:
         """Returns this batch, whose calls `cancellation` cancels."""
@@ -369,18 +369,11 @@ class Batch:
         return self
 
 
-def _gradients_message(
-    number: int, gradients: Mapping[str, Any], gradient_format: WireFormat, payload: PayloadWriter
-) -> training_pb2.StepGradients:
-    """The request that brings the gradients of a step; their bytes go to `payload`."""
-    message = training_pb2.StepGradients(number=number)
-    for name, value in gradients.items():
-        array = float32_array(name, value)
-        if gradient_format == "float32":
-            tensor = payload.add(array)
-        elif gradient_format == "float16":
-            tensor = payload.add(array.astype("<f2"))
-        else:
-            tensor = payload.add(dtypes.float32_to_bfloat16(array), dtypes.BFLOAT16)
-        message.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
-    return message
+def _encoded(name: str, value: Any, gradient_format: WireFormat) -> tuple[Array, tensor_pb2.DType | None]:
+    """A gradient as it travels, and its dtype; None: NumPy's."""
+    array = float32_array(name, value)
+    if gradient_format == "float32":
+        return array, None
+    if gradient_format == "float16":
+        return array.astype("<f2"), None
+    return dtypes.float32_to_bfloat16(array), dtypes.BFLOAT16

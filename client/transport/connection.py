@@ -121,6 +121,14 @@ class Connection:
         with suppress(grpc.RpcError, ValueError):
             method(request, timeout=_TELL_S, metadata=(*self._metadata, *routing))
 
+    def trip(self, call: Call) -> StreamTrip:
+        """Begins the way of one request and its replies, by the lane if there is one; `note` what it carried."""
+        return self._lanes.trip(call)
+
+    def note(self, payload_bytes: int) -> None:
+        """Notes how many bytes of a payload travelled with a stream: a lane is opened once they are many."""
+        self._lanes.note(payload_bytes)
+
     def open_stream(self, method: Any, frames: Iterator[Frame[Any]], call: Call) -> Any:
         """Opens a bidirectional RPC, which lasts until it is cancelled or breaks; returns gRPC's call."""
         self._check(call)
@@ -153,7 +161,8 @@ class Connection:
             with trips as trip, self._rpc(call) as left:
                 start, frames, metadata = self._sent(method, build(trip.payload), trip, call)
                 began = time.perf_counter()
-                if start is method.single and most_reply_bytes <= SHORT_BYTES:
+                is_short = trip.has_single_reply or most_reply_bytes <= SHORT_BYTES
+                if start is method.single and is_short:
                     reply = self._reply(method.once, frames, left, call, (*metadata, SINGLE_REPLY))
                     return self._collected(iter((reply,)), began, trip, call)
                 return self._received(start(frames, timeout=left, metadata=metadata), began, trip, call)

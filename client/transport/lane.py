@@ -20,7 +20,7 @@ import numpy as np
 from lumigrad.client.base import forks
 from lumigrad.client.base.arrays import Array
 from lumigrad.protos.lane_tensors import LeasedRegion
-from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, ToWorker, lane_metadata
+from lumigrad.protos.lanes import PACKET_BYTES, SINGLE_REPLIES, Packet, ToCaller, ToWorker, lane_metadata
 
 # A worker that does not answer for so long is considered hung.
 PATIENCE_S = 2.0
@@ -50,6 +50,8 @@ class Lane:
         self._held: set[int] = set()
         self._unsent: deque[bytes] = deque()
         self._is_open = self._is_retired = self._is_dead = False
+        # Whether calls by the lane may ask for a single reply.
+        self.has_single_replies = False
         weakref.finalize(self, link.close).atexit = False
         forks.follow(self)
 
@@ -160,7 +162,8 @@ class Lane:
         match packet:
             case Packet(ToCaller.REGION, region, size) if descriptors:
                 self._regions[region] = self._mapped(descriptors[0], size)
-            case Packet(ToCaller.OPEN):
+            case Packet(ToCaller.OPEN, abilities):
+                self.has_single_replies = abilities == SINGLE_REPLIES
                 self._is_open = True
             case Packet(ToCaller.DROP, region):
                 self._regions.pop(region, None)

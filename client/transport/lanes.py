@@ -33,9 +33,16 @@ class StreamTrip:
     metadata: tuple[tuple[str, str], ...] = ()
     # Bytes of the reply that came by a lane.
     received_bytes = 0
+    # Whether any reply fits into one message, because its large tensors come by a lane.
+    has_single_reply = False
 
     def __init__(self) -> None:
         self.payload = PayloadWriter()
+
+    @property
+    def lane_name(self) -> str:
+        """The name of the lane and of the reply's lease; empty: there is no lane."""
+        return next((name for _, name in self.metadata), "")
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:
         """Views the tensors of the reply."""
@@ -57,6 +64,7 @@ class LaneTrip(StreamTrip):
         self._reply_is_open = True
         self._upload: int | None = None
         self.metadata = (lane.metadata(self._reply),)
+        self.has_single_reply = lane.has_single_replies
         self.payload = LaneWriter(self._lease_region)
 
     def reader(self, header: Message, payload: memoryview) -> PayloadReader:

@@ -10,9 +10,18 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from lumigrad.client.base.arguments import number, one_of
-from lumigrad.client.base.arrays import Float32, Float64, affine_array, float32_array, float64_array, to_numpy
+from lumigrad.client.base.arguments import instance, number, one_of
+from lumigrad.client.base.arrays import (
+    Float32,
+    Float64,
+    affine_array,
+    check_shape,
+    float32_array,
+    float64_array,
+    to_numpy,
+)
 from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.values.lenses import Lens, OrthographicLens, Windshield
 from lumigrad.client.values.rotations import (
     axis_angle_rotation,
     look_rotation,
@@ -24,6 +33,8 @@ from lumigrad.client.values.rotations import (
 PULSAR_LENGTHS = (8, 10, 11, 13)
 DISTORTION_LENGTHS = (0, 4, 5, 8)
 Projection = Literal["pinhole", "orthographic", "fisheye"]
+Shutter = Literal["global", "top_to_bottom", "left_to_right", "bottom_to_top", "right_to_left"]
+RowTime = Literal["continuous", "staircase"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +179,64 @@ class InriaModel:
                 raise InvalidArgument.of(name, f"expected the tangent of half an angle, > 0, got {getattr(self, name)}")
 
 
+@dataclass(frozen=True, eq=False)
+class SensorModel:
+    """A real camera, for Gaussians only, which it shows by sigma points: x right, y down, z forward.
+
+    Attributes:
+        lens: the lens.
+        rotation: [3, 3] world to camera when the first row or column is exposed; a rotation.
+        translation: [3] world to camera, scene units.
+        shutter: "global", or in which order the rows or columns are exposed.
+        end_rotation: [3, 3] world to camera when the last one is exposed; None with a global shutter.
+        end_translation: [3].
+        row_time: when a point is exposed that is seen at some pixel: "continuous", a smooth function of the pixel;
+            "staircase", when the whole row or column is, as in gsplat.
+        windshield: glass in front of the lens; not of an orthographic one.
+        rays: [H, W, 6] for `response="ray"`: for each pixel the origin and the direction, of any length but 0, world
+            frame, in place of those of lens and pose, which still decide what is visible.
+    """
+
+    lens: Lens
+    rotation: Float64
+    translation: Float64
+    shutter: Shutter = "global"
+    end_rotation: Float64 | None = None
+    end_translation: Float64 | None = None
+    row_time: RowTime = "continuous"
+    windshield: Windshield | None = None
+    rays: Float32 | None = None
+    focal_length: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        instance("lens", self.lens, get_args(Lens), "pass a lens")
+        one_of("shutter", self.shutter, get_args(Shutter), quote='"')
+        one_of("row_time", self.row_time, get_args(RowTime), quote='"')
+        if self.windshield is not None:
+            instance("windshield", self.windshield, (Windshield,), "or leave it out")
+            if isinstance(self.lens, OrthographicLens):
+                raise InvalidArgument.of("windshield", "expected none with an orthographic lens, got one")
+        if self.rays is not None:
+            vars(self)["rays"] = float32_array("rays", self.rays, ("H", "W", 6))
+        rolling = self.shutter != "global"
+        for name, shape in (("rotation", (3, 3)), ("translation", (3,))):
+            vars(self)[name] = float64_array(name, getattr(self, name), shape)
+            end = f"end_{name}"
+            if (getattr(self, end) is not None) != rolling:
+                expected = f"a value with the shutter {self.shutter}" if rolling else "None with a global shutter"
+                raise InvalidArgument.of(end, f"expected {expected}, got {'None' if rolling else 'one'}")
+            if rolling:
+                vars(self)[end] = float64_array(end, getattr(self, end), shape)
+
+    @property
+    def eye(self) -> Float64:
+        """[3] the camera's position in the world, scene units; the mean of both ends with a rolling shutter."""
+        start = -self.rotation.T @ self.translation
+        if self.end_rotation is None or self.end_translation is None:
+            return np.asarray(start)
+        return np.asarray((start - self.end_rotation.T @ self.end_translation) / 2)
+
+
 def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
     coefficients = to_numpy("distortion", values)
     numbers = coefficients.dtype.kind in "fiu" and bool(np.isfinite(coefficients).all())
@@ -188,7 +257,7 @@ def _distortion(values: object, projection: Projection) -> tuple[float, ...]:
 class Camera:
     """A camera and the size of its image.
 
-    Make one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `pulsar` or `inria`.
+    Make one with `look_at`, `orbit`, `opencv`, `from_view_matrix`, `sensor`, `pulsar` or `inria`.
 
     Attributes:
         width: image width in pixels.
@@ -198,7 +267,7 @@ class Camera:
 
     width: int
     height: int
-    model: PulsarModel | OpenCVModel | InriaModel
+    model: PulsarModel | OpenCVModel | InriaModel | SensorModel
 
     def __post_init__(self) -> None:
         for name in ("width", "height"):
@@ -206,6 +275,8 @@ class Camera:
             if not math.isfinite(size) or size != int(size) or size < 1:
                 raise InvalidArgument.of(name, f"expected a whole number of pixels >= 1, got {size:g}")
             vars(self)[name] = int(size)
+        if isinstance(self.model, SensorModel) and self.model.rays is not None:
+            check_shape("rays", self.model.rays.shape, (self.height, self.width, 6))
 
     @staticmethod
     def pulsar(
@@ -266,6 +337,26 @@ class Camera:
             k[0, 0], k[1, 1], k[0, 2], k[1, 2], view[:3, :3], view[:3, 3], width, height,
             model=model, distortion=distortion,
         )  # fmt: skip
+
+    @staticmethod
+    def sensor(
+        lens: Lens,
+        rotation: Any,
+        translation: Any,
+        width: int,
+        height: int,
+        *,
+        shutter: Shutter = "global",
+        end_rotation: Any = None,
+        end_translation: Any = None,
+        row_time: RowTime = "continuous",
+        windshield: Windshield | None = None,
+        rays: Any = None,
+    ) -> Camera:
+        """A real camera from its lens and its world-to-camera poses, see `SensorModel`; for Gaussians."""
+        end = end_rotation, end_translation
+        model = SensorModel(lens, rotation, translation, shutter, *end, row_time, windshield, rays)
+        return Camera(width, height, model)
 
     @staticmethod
     def inria(

@@ -1,4 +1,4 @@
-"""Converts scenes, updates, cameras and settings to protobuf messages and back; fingerprints their arrays."""
+"""Converts scenes and updates to protobuf messages and back; fingerprints their arrays."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import numpy as np
 from lumigrad.client.base.arguments import values_of
 from lumigrad.client.base.arrays import Array, Float32, float32_array
 from lumigrad.client.errors import Internal, InvalidArgument
-from lumigrad.client.settings.engines import GaussianSemantics, GaussianSettings, Semantics, SphereSettings
-from lumigrad.client.values.camera import Camera, InriaModel, OpenCVModel, Projection
 from lumigrad.client.values.gaussians import Gaussians
 from lumigrad.client.values.handle import Scene, SceneHandle
 from lumigrad.client.values.mesh import Mesh
@@ -24,7 +22,7 @@ from lumigrad.client.values.world import Cuboid, Obstacle, Shape, Sign, VoxelGri
 from lumigrad.protos import worlds
 from lumigrad.protos.hashing import content_hash, tensors_of
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
-from lumigrad.v1 import camera_pb2, gaussians_pb2, scene_pb2, spheres_pb2, tensor_pb2, world_pb2
+from lumigrad.v1 import scene_pb2, tensor_pb2, world_pb2
 
 
 def scene_of(message: scene_pb2.Scene, reader: PayloadReader, mesh: Callable[[str], SceneHandle]) -> Scene:
@@ -45,26 +43,6 @@ _KINDS: dict[str, type[Spheres | Gaussians | Mesh | Target]] = {
     "mesh": Mesh,
     "target": Target,
 }
-_SEMANTICS = values_of(Semantics, spheres_pb2.Semantics)
-_GAUSSIAN_SEMANTICS = values_of(GaussianSemantics, gaussians_pb2.GaussianSemantics)
-_PROJECTIONS = values_of(Projection, camera_pb2.Projection)
-
-
-def camera_message(camera: Camera) -> camera_pb2.Camera:
-    """A camera with its picture size."""
-    model = camera.model
-    width, height = camera.width, camera.height
-    values = {}
-    for name in model.__match_args__:
-        value = getattr(model, name)
-        values[name] = value.ravel().tolist() if isinstance(value, np.ndarray) else value
-    if isinstance(model, OpenCVModel):
-        values["projection"] = _PROJECTIONS[model.projection]
-        return camera_pb2.Camera(width=width, height=height, opencv=camera_pb2.OpenCVCamera(**values))
-    if isinstance(model, InriaModel):
-        inria = camera_pb2.InriaCamera(position=values.pop("eye"), **values)
-        return camera_pb2.Camera(width=width, height=height, inria=inria)
-    return camera_pb2.Camera(width=width, height=height, pulsar=camera_pb2.PulsarCamera(**values))
 
 
 def scene_message(scene: Scene, payload: PayloadWriter, meshes: References = ()) -> scene_pb2.Scene:
@@ -90,21 +68,6 @@ def scene_hash(scene: Scene, meshes: References = ()) -> str:
     assert kind is not None
     arrays: Mapping[str, Array] = world_arrays(scene) if isinstance(scene, World) else scene.tensors
     return content_hash(getattr(message, kind), lambda _, field: arrays[field])
-
-
-def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
-    """The message of sphere settings; fields that are None are left unset."""
-    return spheres_pb2.SphereSettings(**{**vars(settings), "semantics": _SEMANTICS[settings.semantics]})
-
-
-def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
-    """The message of Gaussian settings; fields that are None are left unset."""
-    transforms = [
-        gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
-        for begin, end, matrix in settings.transforms
-    ]
-    semantics = _GAUSSIAN_SEMANTICS[settings.semantics]
-    return gaussians_pb2.GaussianSettings(**{**vars(settings), "semantics": semantics, "transforms": transforms})
 
 
 _SIGNS = values_of(Sign, world_pb2.SignPolicy)

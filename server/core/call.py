@@ -143,9 +143,12 @@ class NoLane:
     bytes_received = 0
     bytes_sent = 0
 
-    def writer(self) -> PayloadWriter:
-        """Create the writer of a reply's tensors."""
+    def writer(self, *, is_single: bool = False) -> PayloadWriter:
+        """Create the writer of a reply's tensors; with `is_single` the reply has to be one message if it can be."""
         return PayloadWriter()
+
+    def check_room(self, nbytes: int) -> None:
+        """Raise LaneLostError if so many bytes were to travel through shared memory, and it has no room for them."""
 
     def allocate(self, shape: Sequence[int]) -> Array | None:
         """Allocate a float32 array of the reply in shared memory, which saves a copy; None: not possible."""
@@ -154,6 +157,9 @@ class NoLane:
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create the reader of a request's tensors; those outside of the payload may have `limit_bytes` in all."""
         return PayloadReader(payload)
+
+    def check_held(self) -> None:
+        """Raise LaneLostError if the caller took memory back, or vanished, since a tensor in it was read in place."""
 
     def end(self, *, delivered: bool) -> None:
         """Release the lane at the end of the call."""
@@ -229,6 +235,8 @@ class Call:
         self.is_payload_due = False
         # Called with engine, operation and stages of each request of a long call.
         self.report_stages: Callable[[str, str, Mapping[str, float]], None] = lambda *_: None
+        # Finds the lane that a request of a long call names.
+        self.lane_of: Callable[[Call], NoLane] = lambda _: NoLane()
         # Whether the call has many requests, and when the last arrived or was answered (monotonic clock).
         self.is_long = False
         self.renewed = time.monotonic()

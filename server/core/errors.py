@@ -69,7 +69,7 @@ class ContextLostError(LookupError):
 
 
 class LaneLostError(LookupError):
-    """The call names a region of a lane that is not open."""
+    """The call names a region of a lane that is not open, or needs room that its lane does not have."""
 
 
 class NoLaneError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
@@ -12,21 +12,30 @@ import numpy as np
 import torch
 
 from lumigrad.kernels import gaussians
-from lumigrad.kernels.gaussians import OUTPUTS, SCENE_GRADIENTS, Camera, Settings, Transform
+from lumigrad.kernels.gaussians import (
+    ON_RAYS,
+    OUTPUTS,
+    SCENE_GRADIENTS,
+    Camera,
+    Settings,
+    Transform,
+    UnscentedTransform,
+)
 from lumigrad.protos.tensors import extent
 from lumigrad.server.core.limits import Limits, arguments_of, check_finite, known, names_of, require
 from lumigrad.server.engines.base import RenderEngine
+from lumigrad.server.engines.cameras import check_projection, check_response, gaussian_cameras, outline
 from lumigrad.server.engines.content import Rules, Shapes, Tensors, check_shape
+from lumigrad.server.engines.rays import RAY_VALUES, given_rays, stacked
 from lumigrad.server.engines.requests import (
     Plan,
     check_cameras,
     check_length,
     checked_outputs,
     fill_of,
-    gaussian_camera,
     given_settings,
 )
-from lumigrad.v1 import gaussians_pb2, render_pb2
+from lumigrad.v1 import gaussians_pb2, render_pb2, tensor_pb2
 
 KIND = "gaussians"
 _COEFFICIENTS = (1, 4, 9, 16, 25)
@@ -125,14 +134,26 @@ def _check_color(shapes: Shapes, lead: list[int], field: str) -> None:
 
 
 _SEMANTICS = names_of(gaussians_pb2.GaussianSemantics)
-_UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth", "means2d")
-# Inria's: two matrices and a position.
-_CAMERA_VALUES = 35
+_DEPTH_ORDERS = names_of(gaussians_pb2.DepthOrder)
+_TILE_BOUNDS = names_of(gaussians_pb2.TileBounds)
+_RESPONSES = names_of(gaussians_pb2.Response)
+_UPSTREAM = ("color", "alpha", "transmittance", "depth", "expected_depth", "inverse_depth")
+# Inria's: two matrices and a position; a sensor's: intrinsics, and at both ends pose, rotation and translation.
+_CAMERA_VALUES = 40
+# An f-theta lens and a windshield of the largest order, both ways.
+_LENS_VALUES = 99
 # Bytes per Gaussian: workspace, one view, and one view's backward pass. Measured: 30 to 40, 105 and (several views) 90
 # on the CPU; 0, 113 and 46 on CUDA.
 _WORKSPACE_BYTES = 25
 _VIEW_BYTES = 110
 _BACKWARD_BYTES = 65
+# What rays add: bytes per Gaussian of a view and of a backward pass, and per pixel of a view. Measured: 66 to 106, 75
+# to 80, and 20 from one origin, 36 from several.
+_RAY_VIEW_BYTES = 105
+_RAY_BACKWARD_BYTES = 75
+_RAY_PIXEL_BYTES = 36
+# Outputs that backward passes keep for others.
+_SOURCES = {"expected_depth": "depth", "expected_hit_distance": "hit_distance"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +166,44 @@ class GaussianPlan(Plan):
     # D or C * D values; empty: zeros.
     background: Sequence[float]
     background_shape: Sequence[int]
+    # Given ones by their paths below the spec, whose own path is `field`; none: those of the lenses.
+    rays: Mapping[str, tensor_pb2.Tensor]
+    field: str
+
+    @property
+    def request_tensors(self) -> Mapping[str, tensor_pb2.Tensor]:
+        """The rays."""
+        return self.rays
 
     def forward_bytes(self, outputs: Collection[str], *, retain: bool, device: torch.device) -> int:
         """Estimated bytes of a forward pass: all views at once on CUDA, and each view's forward state."""
         images = {*outputs}
         if retain:
-            images |= {"color", "transmittance", *({"depth", "inverse_depth"} & images)}
+            images |= {"color", "transmittance", *(_SOURCES[name] for name in images & _SOURCES.keys())}
         kept = self.views if retain or device.type != "cpu" else 1
-        return self._each * (_WORKSPACE_BYTES + self._view_bytes * kept) + self.image_bytes(images)
+        given = RAY_VALUES * 4 * self._pixels * self.views if self.rays else 0
+        views = (self._each * self._view_bytes + self._ray_bytes) * kept
+        return self._each * _WORKSPACE_BYTES + views + given + self.image_bytes(images)
 
     def backward_bytes(self, wanted: Collection[str], device: torch.device) -> int:
         """Estimated bytes of a backward pass: sums over each view's pixels, then the gradients."""
         gradients = 4 * (self.count + sum(self.gradient_sizes[name] for name in wanted))
-        return self._each * self.views * _BACKWARD_BYTES + gradients
+        along = self._each * _RAY_BACKWARD_BYTES if self._is_on_rays else 0
+        return self._each * self.views * _BACKWARD_BYTES + along + gradients
+
+    @property
+    def _is_on_rays(self) -> bool:
+        return self.settings.response == "ray"
+
+    @property
+    def _pixels(self) -> int:
+        """The number of pixels of one view."""
+        return self.cameras[0].width * self.cameras[0].height
+
+    @property
+    def _ray_bytes(self) -> int:
+        """Bytes that rays add to a view."""
+        return self._each * _RAY_VIEW_BYTES + self._pixels * _RAY_PIXEL_BYTES if self._is_on_rays else 0
 
     @property
     def _each(self) -> int:
@@ -175,42 +221,52 @@ def gaussian_plan(spec: render_pb2.RenderSpec, shapes: Shapes, limits: Limits, f
     layout = Layout.of(shapes)
     check_cameras(spec.cameras, limits, f"{field}.cameras")
     _check_views(len(spec.cameras), layout, f"{field}.cameras")
-    outputs = checked_outputs(spec, OUTPUTS, field)
-    cameras = [gaussian_camera(camera, f"{field}.cameras[{index}]") for index, camera in enumerate(spec.cameras)]
     message, where = spec.gaussians, f"{field}.gaussians"
+    on_rays = known(_RESPONSES, message.response, f"{where}.response") == "ray"
+    outputs = checked_outputs(spec, (*OUTPUTS, *ON_RAYS) if on_rays else OUTPUTS, field)
+    cameras = gaussian_cameras(spec, field)
+    has_rays = any(camera.sensor.HasField("rays") for camera in spec.cameras)
+    rays = given_rays(spec, limits, field) if has_rays else {}
     background = _background_shape(message.background, len(cameras), layout.channels, f"{where}.background")
     transforms = _transforms(message.transforms, layout.each, f"{where}.transforms")
     projected = bool(transforms) and any(camera.projected for camera in cameras)
     require(not projected, f"{where}.transforms", "none with Inria's cameras", len(transforms))
+    settings = _settings(message, layout, where)
+    check_projection(cameras[0], settings, shapes, where)
+    check_response(cameras, settings, has_rays, field)
     output_shapes = _output_shapes(cameras, layout)
     tensors = {name: prod(shapes[name]) for name in SCENE_GRADIENTS if name in shapes}
     per_view = 2 * len(cameras) * layout.each
-    image = cameras[0].width, cameras[0].height
+    # What batched calls have in common, beside the settings.
+    alike = cameras[0].width, cameras[0].height, outline(cameras[0])
     # Whether the cameras can be batched with those of other calls.
-    is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1
+    is_alike = layout.scenes == 1 and not layout.color_views and len(background) == 1 and not rays
     return GaussianPlan(
         outputs=outputs,
         output_shapes=output_shapes,
-        upstream_shapes={name: output_shapes[name] for name in _UPSTREAM},
+        upstream_shapes={name: output_shapes[name] for name in (*_UPSTREAM, *(ON_RAYS if on_rays else ("means2d",)))},
         gradient_sizes={
             **tensors,
             "background": prod(background),
             "cameras": _CAMERA_VALUES * len(cameras),
+            **({"lenses": _LENS_VALUES * len(cameras)} if cameras[0].is_sensor else {}),
             **({"transforms": 16 * len(transforms)} if transforms else {}),
-            "means2d": per_view,
-            "means2d_abs": per_view,
+            **({"rays": RAY_VALUES * prod(output_shapes["alpha"])} if rays else {}),
+            **({} if on_rays else {"means2d": per_view, "means2d_abs": per_view}),
         },
         default_wanted=tuple(tensors),
         row_gradients=[name for name in tensors if not (name == "colors" and layout.color_views)],
         count=prod(layout.lead),
         views=len(cameras),
-        kind=(message.SerializeToString(deterministic=True), outputs, *image) if is_alike else None,
+        kind=(message.SerializeToString(deterministic=True), outputs, *alike) if is_alike else None,
         fill=fill_of(spec.cameras, limits),
         cameras=cameras,
-        settings=_settings(message, layout, where),
+        settings=settings,
         transforms=transforms,
         background=tuple(message.background),
         background_shape=background,
+        rays=rays,
+        field=field,
     )
 
 
@@ -228,6 +284,8 @@ def _output_shapes(cameras: Sequence[Camera], layout: Layout) -> Shapes:
     return {
         "color": [*image, layout.channels],
         **{name: image for name in ("alpha", "transmittance", "depth", "expected_depth", "inverse_depth")},
+        **{name: image for name in ("hit_distance", "expected_hit_distance")},
+        "normals": [*image, 3],
         "contributors": image,
         "radii": [views, each, 2],
         "means2d": [views, each, 2],
@@ -265,12 +323,19 @@ def _settings(message: gaussians_pb2.GaussianSettings, layout: Layout, field: st
         stored = isqrt(layout.coefficients) - 1
         limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"
         require(message.sh_degree <= stored, f"{field}.sh_degree", limit, message.sh_degree)
-    with arguments_of(field):
+    depth_order = known(_DEPTH_ORDERS, message.depth_order, f"{field}.depth_order")
+    tile_bounds = known(_TILE_BOUNDS, message.tile_bounds, f"{field}.tile_bounds")
+    sigma_points = message.unscented.DESCRIPTOR.fields_by_name
+    with arguments_of(field, {f"unscented.{name}": f"{field}.unscented.{name}" for name in sigma_points}):
+        unscented = UnscentedTransform(require_all=message.unscented.require_all, **given_settings(message.unscented))
         return Settings(
             semantics=semantics,
             antialiased=message.antialiased,
             deterministic=message.deterministic,
-            **given_settings(message),
+            depth_order=depth_order,
+            tile_bounds=tile_bounds,
+            response=known(_RESPONSES, message.response, f"{field}.response"),
+            **{**given_settings(message), "unscented": unscented},
         )
 
 
@@ -279,15 +344,20 @@ def _forward(plan: GaussianPlan, inputs: Tensors, outputs: Sequence[str], **opti
     if plan.background:
         values = torch.tensor(plan.background, dtype=torch.float32).reshape(*plan.background_shape)
         background = values.to(inputs["means"].device)
-    return gaussians.forward(
-        gaussians.Gaussians(**inputs),
-        plan.cameras,
-        plan.settings,
-        background=background,
-        transforms=plan.transforms,
-        outputs=outputs,
-        **options,
-    )
+    scene = {name: tensor for name, tensor in inputs.items() if name not in plan.rays}
+    rays = stacked(inputs, plan.rays, plan.field) if plan.rays else None
+    # Rays are refused on GPUs.
+    with arguments_of(plan.field, {"response": f"{plan.field}.gaussians.response"}):
+        return gaussians.forward(
+            gaussians.Gaussians(**scene),
+            plan.cameras,
+            plan.settings,
+            background=background,
+            transforms=plan.transforms,
+            rays=rays,
+            outputs=outputs,
+            **options,
+        )
 
 
 GAUSSIANS = RenderEngine(KIND, _forward, gaussians.backward, plan=gaussian_plan)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import torch
 from google.protobuf.message import Message
 
-from lumigrad.kernels.gaussians import Camera
 from lumigrad.protos import dtypes
 from lumigrad.protos.tensors import nbytes
-from lumigrad.server.core.limits import Limits, arguments_of, known, names_of, require
+from lumigrad.server.core.limits import Limits, known, names_of, require
 from lumigrad.server.engines.content import Shapes, check_shape
 from lumigrad.v1 import camera_pb2, distance_pb2, render_pb2, tensor_pb2
 
@@ -54,6 +52,11 @@ class Plan(ABC):
     def lead(self) -> int:
         """The length of the first axis, which all outputs share: views, or trajectories."""
         return self.output_shapes[self.outputs[0]][0]
+
+    @property
+    def request_tensors(self) -> Mapping[str, tensor_pb2.Tensor]:
+        """What the engine takes beside the scene's tensors, by the paths below the spec."""
+        return {}
 
     def image_bytes(self, names: Collection[str]) -> int:
         """The size of outputs on the device."""
@@ -95,8 +98,8 @@ def fill_of(cameras: Sequence[camera_pb2.Camera], limits: Limits) -> float:
 def check_model(camera: camera_pb2.Camera, known: Sequence[str], field: str) -> str:
     """The name of the camera's model; InvalidArgumentError unless it is in `known`."""
     model = camera.WhichOneof("model")
-    limit = " or ".join(known)
-    require(model is not None, field, limit, "neither")
+    limit = " or ".join(", ".join(known).rsplit(", ", 1))
+    require(model is not None, field, limit, "none")
     require(model in known, f"{field}.{model}", limit, model)
     return str(model)
 
@@ -124,52 +127,6 @@ def rows(values: Sequence[float], length: int) -> list[list[float]]:
 
 def _size(camera: camera_pb2.Camera) -> str:
     return f"{camera.width}x{camera.height}"
-
-
-def gaussian_camera(message: camera_pb2.Camera, field: str) -> Camera:
-    """Check a camera message and create the camera; `field` is its path in the request."""
-    model = check_model(message, ("opencv", "inria"), field)
-    where = f"{field}.{model}"
-    if model == "opencv":
-        check_opencv(message.opencv, where)
-        projection_of(message.opencv, where)
-    else:
-        check_length(message.inria.view_matrix, 16, f"{where}.view_matrix")
-        check_length(message.inria.full_projection, 16, f"{where}.full_projection")
-        check_length(message.inria.position, 3, f"{where}.position")
-    elsewhere = {"width": f"{field}.width", "height": f"{field}.height", "model": f"{where}.projection"}
-    with arguments_of(where, elsewhere):
-        return _known_camera(message.SerializeToString(deterministic=True))
-
-
-@lru_cache(maxsize=4096)
-def _known_camera(serialized: bytes) -> Camera:
-    """Create a camera; cached, because creation is slow and trainers repeat their views."""
-    message = camera_pb2.Camera.FromString(serialized)
-    if message.HasField("inria"):
-        inria = message.inria
-        return Camera.inria(
-            rows(inria.view_matrix, 4),
-            rows(inria.full_projection, 4),
-            list(inria.position),
-            inria.tan_fov_x,
-            inria.tan_fov_y,
-            message.width,
-            message.height,
-        )
-    opencv = message.opencv
-    return Camera.opencv(
-        opencv.fx,
-        opencv.fy,
-        opencv.cx,
-        opencv.cy,
-        rows(opencv.rotation, 3),
-        list(opencv.translation),
-        message.width,
-        message.height,
-        model=projection_of(opencv, "projection"),
-        distortion=tuple(opencv.distortion),
-    )
 
 
 def checked_outputs(

@@ -147,6 +147,8 @@ def _camera(message: camera_pb2.Camera, field: str) -> Camera:
     model = check_model(message, ("pulsar", "opencv"), field)
     if model == "opencv":
         _check_opencv(message.opencv, f"{field}.opencv")
+    # Unknown fields may have any size, and the cache would keep them beyond the call.
+    message.DiscardUnknownFields()
     with arguments_of(f"{field}.{model}", {"width": f"{field}.width", "height": f"{field}.height"}):
         return _known_camera(message.SerializeToString(deterministic=True))
 

@@ -19,7 +19,7 @@ from lumigrad.protos.wire import Frame, parse
 from lumigrad.server.core import logs
 from lumigrad.server.core.accounts import Account, CallSlots, Reservation
 from lumigrad.server.core.call import REQUEST_ID, Call, NoLane, Patience, priority_of
-from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, StoppingError
+from lumigrad.server.core.errors import BusyError, CancelledError, InvalidArgumentError, LaneLostError, StoppingError
 from lumigrad.server.core.metrics import REFUSALS, Metrics
 from lumigrad.server.rpc.authentication import Authenticate
 from lumigrad.server.rpc.request_check import RequestCheck
@@ -204,6 +204,7 @@ class CallHandler:
     def enter(self, call: Call, context: grpc.ServicerContext) -> None:
         """Authenticate the caller and admit the call; raises if too many are in progress."""
         call.report_stages = self._metrics.stages
+        call.lane_of = self._lane_of
         if self._authenticate is not None:
             call.tenant = self._authenticate(context)
         call.priority = priority_of(context)
@@ -338,6 +339,8 @@ def _first_reply(replies: Iterator[Any], call: Call) -> Any:
         reply = next(replies)
         call.bytes_sent += reply.data.nbytes if isinstance(reply, Frame) else 0
         if next(replies, None) is not None:
+            if call.lane_name:
+                raise LaneLostError
             limit = f"a reply with at most {SHORT_BYTES} bytes of payload; call without this metadata"
             raise InvalidArgumentError(SINGLE_REPLY[0], limit, "a longer one")
     return reply

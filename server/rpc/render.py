@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from lumigrad.protos.chunks import SHORT_BYTES
 from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
@@ -13,6 +14,7 @@ from lumigrad.server.core.limits import require
 from lumigrad.server.core.streams import Backward, Forward, Receiver, named_tensors, timed
 from lumigrad.server.device.memory import Cost
 from lumigrad.server.device.queue import BatchEntry
+from lumigrad.server.device.transfer import Transfer
 from lumigrad.server.engines.content import Tensors, uploader
 from lumigrad.server.engines.gradients import Wanted
 from lumigrad.server.engines.images import ImageFormats
@@ -47,6 +49,33 @@ class ForwardRequest:
         return self.scene.load().tensors
 
 
+class ImageRequest(ForwardRequest):
+    """Images of a scene. Its engine also takes tensors of the request."""
+
+    def __init__(
+        self, task: Task, scene: InlineScene | StoredScene, formats: ImageFormats, transfer: Transfer, call: Call
+    ) -> None:
+        super().__init__(task, scene, formats)
+        self._transfer = transfer
+        self._call = call
+        self._upload: Callable[[], Tensors] | None = None
+
+    def receive(self, reader: PayloadReader) -> None:
+        """Check the tensors in the payload."""
+        super().receive(reader)
+        tensors = self.task.plan.request_tensors
+        if tensors:
+            self._upload = uploader(tensors, reader, self._transfer, self.task.field)
+
+    def inputs(self) -> Tensors:
+        """The engine's inputs; called on the device's thread."""
+        tensors: Tensors = super().inputs()
+        if self._upload is None:
+            return tensors
+        with self._call.times.stage("upload"):
+            return {**tensors, **self._upload()}
+
+
 class EngineService(ABC):
     """What the services of all engines share: forward and backward passes, and the release of forward states."""
 
@@ -78,11 +107,12 @@ class EngineService(ABC):
             task, plan = request.task, request.task.plan
             reserved = request.formats.reply_bytes(plan, limits, task.field)
             memory = plan.forward_bytes(plan.outputs, retain=retain, device=runtime.transfer.device)
+            _check_room(call, reserved)
             cost = _admit(receiver, runtime, call, task, "retain" if retain else "forward", memory, reserved)
             request.receive(receiver.payload(limits.payload_bytes, runtime.payload_memory))
         entry: BatchEntry[ForwardResult] | None = None if retain else runner.batch_entry(request, call)
         result = runtime.executor.run(lambda: runner.forward(request, call, retain=retain), call, cost, entry)
-        payload = call.lane.writer()
+        payload = call.lane.writer(is_single=call.has_single_reply)
         if task.scene is not None:
             reply.scene.CopyFrom(task.scene)
         reply.outputs.extend(request.formats.named(result.outputs, payload, call))
@@ -130,9 +160,15 @@ class EngineService(ABC):
             contexts.release(spec.context_id)
         elif retained is not None:
             contexts.resize(spec.context_id, retained.state.bytes)
-        payload = call.lane.writer()
+        payload = call.lane.writer(is_single=call.has_single_reply)
         reply.gradients.extend(named_tensors(gradients, payload))
         yield from timed(reply, payload, receiver.expect_end, call)
+
+
+def _check_room(call: Call, reply_bytes: int) -> None:
+    """Refuse a call before its work, rather than its reply afterwards, if that has to be one message and cannot be."""
+    if call.has_single_reply and reply_bytes > SHORT_BYTES:
+        call.lane.check_room(reply_bytes)
 
 
 def _admit(
@@ -153,7 +189,10 @@ def _admit_backward(
     spec = receiver.header.spec
     wanted = Wanted.of(spec.wanted, getattr(spec, "format", render_pb2.GradientFormat()), task.plan)
     memory = forward_bytes + task.plan.backward_bytes(wanted.names, runtime.transfer.device)
-    return wanted, _admit(receiver, runtime, call, task, operation, memory, wanted.bytes(task.plan, runtime.limits))
+    reserved = wanted.bytes(task.plan, runtime.limits)
+    if not wanted.format.sparse:
+        _check_room(call, reserved)
+    return wanted, _admit(receiver, runtime, call, task, operation, memory, reserved)
 
 
 def _receive_gradients(
@@ -201,4 +240,5 @@ class RenderService(EngineService):
         task = Task(engine, engine.plan(spec, scene.outline.shapes, runtime.limits, field), field, scene.reference)
         call.facts["cameras"] = len(spec.cameras)
         call.facts["pixels"] = sum(camera.width * camera.height for camera in spec.cameras)
-        return ForwardRequest(task, scene, ImageFormats.of(formats, task.plan, "formats"))
+        images = ImageFormats.of(formats, task.plan, "formats")
+        return ImageRequest(task, scene, images, runtime.transfer, call)

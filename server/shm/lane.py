@@ -91,6 +91,7 @@ class Lane:
         """`link` is the non-blocking connection to the caller; `account` counts the bytes of all lanes."""
         self.tenant = tenant
         self._link = link
+        self._account = account
         self._max_bytes = account.limit // 2
         self._reserved = Reservation(account, tenant)
         self._lock = threading.Lock()
@@ -140,6 +141,14 @@ class Lane:
         with self._lock:
             return None if lease.is_released else self._take(lease, length)
 
+    def has_room(self, length: int) -> bool:
+        """Whether about that many bytes can be leased, once regions without a lease are dropped."""
+        with self._lock:
+            leased = sum(region.size for region in self._regions.values() if region.lease is not None)
+            wanted = leased + region_bytes(length)
+            more = max(0, wanted - self._reserved.amount)
+            return wanted <= self._max_bytes and not self._account.lacking(self.tenant, more)
+
     def leased(self, number: int) -> tuple[Region, Lease] | None:
         """A region that the caller holds, and its lease; None: it holds no such region."""
         with self._lock:
@@ -163,9 +172,10 @@ class Lane:
         with self._lock:
             self._is_closed = True
             for region in self._regions.values():
-                region.free()
-                # Breaks the reference cycle, so that memory is unmapped without the garbage collector.
+                # Before the memory turns to zeros, for those who check afterwards whether what they read was whole. It
+                # also breaks the reference cycle, so that memory is unmapped without the garbage collector.
                 region.lease = None
+                region.free()
             for lease in self._leases.values():
                 lease.regions.clear()
             self._regions.clear()

@@ -15,6 +15,7 @@ from typing import Any
 from lumigrad.protos.lanes import (
     NONCE_BYTES,
     PACKET_BYTES,
+    SINGLE_REPLIES,
     TOKEN_BYTES,
     Packet,
     ToCaller,
@@ -230,7 +231,7 @@ class Lanes:
             self._lanes[connection.token] = lane
         whose: dict[str, Any] = {"tenant": lane.tenant} if lane.tenant else {}
         logs.event("lane opened", lanes=len(self), **whose)
-        return lane.send(Packet(ToCaller.OPEN))
+        return lane.send(Packet(ToCaller.OPEN, SINGLE_REPLIES))
 
     def _disconnect(self, connection: _Connection) -> None:
         self._connections.discard(connection)

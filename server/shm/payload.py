@@ -21,6 +21,10 @@ from lumigrad.v1 import tensor_pb2
 class LostLane(NoLane):
     """The lane of a call that names one which is not open to the caller."""
 
+    def check_room(self, nbytes: int) -> None:
+        """Raise LaneLostError."""
+        raise LaneLostError
+
     def reader(self, payload: memoryview, limit_bytes: int, allocate: Allocate) -> PayloadReader:
         """Create a reader that raises LaneLostError for tensors outside of the payload."""
         return LaneReader(payload, _lost)
@@ -41,10 +45,18 @@ class OpenLane(NoLane):
         self._on_fallback = on_fallback
         # The regions of arrays from `allocate`, by the arrays' addresses.
         self._made: dict[int, Region] = {}
+        # Regions that were read in place, and their leases at that time.
+        self._read: list[tuple[Region, Lease]] = []
 
-    def writer(self) -> PayloadWriter:
+    def writer(self, *, is_single: bool = False) -> PayloadWriter:
         """Create a writer that leases a region for each large tensor outside of one."""
-        return _ReplyWriter(self._leased, self._made_in, self._times)
+        return _ReplyWriter(self._leased, self._made_in, self._times, is_short=is_single)
+
+    def check_room(self, nbytes: int) -> None:
+        """Raise LaneLostError if the lane has no room for so many bytes."""
+        if not self._lane.has_room(nbytes):
+            self._on_fallback("full")
+            raise LaneLostError
 
     def allocate(self, shape: Sequence[int]) -> Array | None:
         """Allocate an array in a region; None if it is too small or there is no room."""
@@ -67,10 +79,23 @@ class OpenLane(NoLane):
         region, lease = found
         return part_of(region.memory, span, field), region, lease
 
+    def find_in_place(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
+        """The memory of a span, whose lease `check_held` checks."""
+        memory, region, lease = self.find(span, field)
+        self._read.append((region, lease))
+        self.bytes_received += memory.nbytes
+        return memory
+
+    def check_held(self) -> None:
+        """Raise LaneLostError if the lease of memory that was read in place has ended: it may have changed since."""
+        if any(region.lease is not lease for region, lease in self._read):
+            raise LaneLostError
+
     def end(self, *, delivered: bool) -> None:
         """Release the regions that the caller will not read."""
         # So that memory is unmapped without the garbage collector.
         self._made.clear()
+        self._read.clear()
         self._lane.end(self._lease, delivered=delivered)
 
     def _made_in(self, array: Array) -> Region | None:
@@ -96,8 +121,10 @@ class _ReplyWriter(LaneWriter):
         lease_region: Callable[[int], LeasedRegion | None],
         made_in: Callable[[Array], Region | None],
         times: StageTimes,
+        *,
+        is_short: bool,
     ) -> None:
-        super().__init__(lease_region)
+        super().__init__(lease_region, is_short=is_short)
         self._made_in = made_in
         self._times = times
 
@@ -115,7 +142,7 @@ class _UploadReader(LaneReader):
 
     def __init__(self, payload: memoryview, lane: OpenLane, limit_bytes: int, allocate: Allocate) -> None:
         super().__init__(payload, self._copied)
-        self._in_place = LaneReader(payload, self._found)
+        self._in_place = LaneReader(payload, lane.find_in_place)
         self._lane = lane
         self._left_bytes = self._limit_bytes = limit_bytes
         self._allocate = allocate
@@ -124,11 +151,6 @@ class _UploadReader(LaneReader):
     def read_in_place(self, tensor: tensor_pb2.Tensor, field: str) -> Array:
         """Read a tensor without copying; the caller may change it meanwhile."""
         return self._in_place.read(tensor, field)
-
-    def _found(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
-        memory, _, _ = self._lane.find(span, field)
-        self._lane.bytes_received += memory.nbytes
-        return memory
 
     def _copied(self, span: tensor_pb2.RegionSpan, field: str) -> Array:
         place = span.region, span.offset, span.length

@@ -5,10 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lumigrad.protos.chunks import PayloadAssembler
-from lumigrad.protos.tensors import PayloadReader
 from lumigrad.protos.wire import Frame
 from lumigrad.server.core.call import Call
 from lumigrad.server.core.errors import CancelledError, InvalidArgumentError
@@ -35,9 +35,24 @@ class Part(Call):
         self._has_ended = False
 
     def check(self) -> None:
-        """Raise if the whole call is over."""
+        """Raise if the whole call is over, or the caller took back memory that the part reads."""
         self._whole.check()
         self.checked = self._whole.checked
+        self.lane.check_held()
+
+    @contextmanager
+    def by_lane(self, name: str) -> Iterator[None]:
+        """Use the lane that the caller has named, if any, for the tensors of a `with` block."""
+        self.lane_name = name
+        if name:
+            self.lane = self._whole.lane_of(self)
+        try:
+            yield
+        finally:
+            self._whole.bytes_received += self.lane.bytes_received
+            self._whole.bytes_sent += self.lane.bytes_sent
+            # The caller may have received a reply even if the call has failed since, so it releases every lease itself.
+            self.lane.end(delivered=True)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call `callback` when this part or the whole call ends; at once if it has ended."""
@@ -109,7 +124,7 @@ class Request:
     """One complete request."""
 
     message: training_pb2.TrainRequest
-    payload: PayloadReader
+    payload: memoryview
     part: Part
 
     @property
@@ -193,12 +208,12 @@ class Requests:
         limit_bytes = self._payload_limit(message)
         if limit_bytes is None:
             # There is no such step; answering the request reports that and ends the call.
-            return Request(message, PayloadReader(), part)
+            return Request(message, memoryview(b""), part)
         assembler = PayloadAssembler(message.payload_bytes, limit_bytes, self._runtime.payload_memory.allocator(part))
         with self._call.payload_due():
             limit = "only data until the payload is complete"
             payload = assembled(assembler, first, self._frames, limit, "another request")
-        return Request(message, PayloadReader(payload), part)
+        return Request(message, payload, part)
 
     def _payload_limit(self, message: training_pb2.TrainRequest) -> int | None:
         """The largest payload of a request in bytes; only gradients of a pending step have one. None: no such step.

@@ -131,6 +131,7 @@ def _started(training: Training[TrainingState], undelivered: int) -> training_pb
     started.training_id, started.lease = training.training_id, training.lease
     started.holder, started.snapshot_every = training.holder_number, state.plan.message.snapshot_every
     started.step, started.count, started.max_in_flight = state.step, state.parameters.count, MAX_IN_FLIGHT
+    started.has_lanes = True
     started.has_loss = state.plan.loss is not None and state.views.has_targets
     started.done.extend(done for done in state.recent_replies if done.number >= undelivered)
     started.scene.scene_id, started.scene.version = state.scene_id, state.version

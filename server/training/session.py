@@ -77,7 +77,8 @@ class Session:
         # Requests are not carried out once another call has taken the training.
         request.part.check()
         self._runtime.trainings.check_kept(self._training)
-        yield from self._answers[request.kind](request)
+        with request.part.by_lane(request.message.lane):
+            yield from self._answers[request.kind](request)
 
     def _step(self, request: Request) -> Replies:
         asked, state = request.message.step, self._state
@@ -148,7 +149,9 @@ class Session:
         rendered, reserved = self._pending[brought.number]
         field = "gradients.output_gradients"
         tensors = checked_gradients(brought.output_gradients, _gradient_shapes(rendered), field)
-        upload = uploader(tensors, request.payload, self._runtime.transfer, field)
+        # Not copied from shared memory: `apply` checks that the client still leases it before it changes anything.
+        reader = request.part.lane.reader(request.payload, 0, self._runtime.payload_memory.allocator(request.part))
+        upload = uploader(tensors, reader, self._runtime.transfer, field, in_place=True)
 
         def work() -> Done:
             with request.part.times.stage("upload"):
@@ -323,7 +326,7 @@ def framed(reply: training_pb2.TrainReply, request: Request) -> Frame[training_p
 
 def _image_frames(views: Sequence[int], arrays: Mapping[str, Array], request: Request) -> Replies:
     """The reply with a step's images."""
-    reply, payload = training_pb2.TrainReply(), PayloadWriter()
+    reply, payload = training_pb2.TrainReply(), request.part.lane.writer()
     reply.images.number = request.message.step.number
     reply.images.views.extend(views)
     reply.images.outputs.extend(named_tensors(arrays, payload))

@@ -11,7 +11,7 @@ from lumigrad.server.core.limits import Limits, known, names_of, require
 from lumigrad.server.engines.content import Shapes
 from lumigrad.server.training.density import Density, density_of
 from lumigrad.server.training.parameters import Optimizer, parameters_of
-from lumigrad.v1 import training_pb2
+from lumigrad.v1 import gaussians_pb2, training_pb2
 
 POSES = "poses"
 EXPOSURES = "exposures"
@@ -104,6 +104,8 @@ def _check_gaussians(message: training_pb2.TrainingSpec, shapes: Shapes, field: 
     require(len(colors) in (0, 2), "start.scene", "colours that are the same for all cameras", "others")
     transforms = len(message.gaussians.transforms)
     require(transforms == 0, f"{field}.gaussians.transforms", "none", transforms)
+    along = message.gaussians.response == gaussians_pb2.RESPONSE_RAY
+    require(not along, f"{field}.gaussians.response", "RESPONSE_PICTURE in trainings", "RESPONSE_RAY")
     if message.gaussians.HasField("sh_degree"):
         stored = isqrt(shapes["sh"][1]) - 1 if "sh" in shapes else -1
         limit = f"at most {stored}, the degree stored" if stored >= 0 else "no degree for colours"

@@ -73,6 +73,7 @@ def apply(
     with call.times.stage("optimize"):
         visible = int(gradients.touched.count_nonzero())
         change = _prepared(state, rendered, gradients)
+        # Also whether the upstream gradients were whole, if they lie in the client's memory.
         call.check()
         statistics = change.make(state)
     return Done(rendered.views, loss, state.parameters.count, visible, statistics.statistics(), change.report)

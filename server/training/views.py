@@ -34,6 +34,9 @@ class Views:
     def of(messages: Sequence[training_pb2.TrainingView], runtime: Runtime, call: Call, field: str) -> Views:
         """Check the messages and find the targets; SceneNotFoundError if one is missing."""
         require(len(messages) >= 1, field, "at least one view", "none")
+        for index, message in enumerate(messages):
+            has_rays = message.camera.sensor.HasField("rays")
+            require(not has_rays, f"{field}[{index}].camera.sensor.rays", "none in trainings", "some")
         targets = [
             _target(message, runtime, call, f"{field}[{index}]") if message.target else None
             for index, message in enumerate(messages)

@@ -10,7 +10,8 @@ import torch
 
 from lumigrad.client import Camera, Client, Gaussians, InvalidArgument, SceneHandle, Spheres, Transform
 from lumigrad.client.settings.engines import GaussianSettings
-from lumigrad.client.wire.scenes import camera_message, gaussian_settings_message, scene_hash, scene_message
+from lumigrad.client.wire.cameras import camera_message, gaussian_settings_message
+from lumigrad.client.wire.scenes import scene_hash, scene_message
 from lumigrad.protos.tensors import PayloadReader, PayloadWriter
 from lumigrad.v1 import camera_pb2, gaussians_pb2
 

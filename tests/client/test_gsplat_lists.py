@@ -59,26 +59,12 @@ def test_the_signature_is_the_original_s():
     ("name", "value", "facts"),
     [
         ("distributed", True, "expected False, got True; gsplat exchanges .* a socket"),
-        ("with_ut", True, "expected False, got True; the worker projects"),
-        ("with_eval3d", True, "expected False, got True; the worker evaluates"),
-        ("return_normals", True, "expected False, got True; gsplat computes normals"),
-        ("global_z_order", False, "expected True, got False; .* leave it out"),
-        *(
-            (name, torch.zeros(1, 6), r"expected None, got a tensor \[1, 6\]; gsplat takes")
-            for name in ("rays", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
-        ),
-        ("ftheta_coeffs", object(), "expected None, got object; .* resample"),
+        ("with_eval3d", True, "expected False without with_ut=True, got True; workers evaluate"),
         ("lidar_coeffs", object(), "expected None, got object; .* pinholes"),
-        ("external_distortion_coeffs", object(), "expected None, got object; .* undistort"),
-        ("rolling_shutter", 2, "expected GLOBAL, got 2; .* several poses"),
-        ("viewmats_rs", torch.eye(4)[None], r"expected None, got a tensor \[1, 4, 4\]; .* several poses"),
-        ("ut_params", object(), "expected None, got object; the worker projects"),
         ("extra_signals", torch.zeros(3, 2), r"expected None, got a tensor \[3, 2\]; .* append them to colors"),
         ("extra_signals_sh_degree", 3, "expected None, got 3; .* a second call"),
         ("renderer_config", object(), r"expected None or RendererConfig_MixedBatch\(\), got object; "),
-        ("render_mode", "Ed", r"expected one of RGB, D, ED, RGB\+D, RGB\+ED, got 'Ed'; .* camera-space Z"),
-        ("camera_model", "ftheta", "expected one of pinhole, ortho, fisheye, got 'ftheta'; .* resample"),
-        ("camera_model", "lidar", "expected one of pinhole, ortho, fisheye, got 'lidar'; .* pinholes"),
+        ("camera_model", "lidar", "expected one of pinhole, ortho, fisheye, ftheta, got 'lidar'; .* pinholes"),
     ],
 )
 def test_options_that_are_not_supported_are_refused_with_the_reason_and_what_to_do(name, value, facts):
@@ -91,11 +77,10 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
     for option, *reasons in rows(GUIDE.read_text(), "option", "why it is refused", "what to do instead"):
         texts = tuple(reason.replace("`", "") for reason in reasons)
         table |= dict.fromkeys((name.partition("=")[0] for name in words(option)), texts)
-    modes = {f'"{mode}"': options.HIT_DISTANCE for mode in options.HIT_DISTANCES}
-    models = {f'"{name}"': refusal for name, refusal in options.CAMERA_MODELS.items()}
+    models = {'"lidar"': options.LIDAR_MODEL, "with_eval3d": options.BY_JACOBIAN}
     gradients = {f'meta["{key}"]': options.NO_GRADIENT for key in ("depths", "conics", "opacities")}
-    refusals = {**options.REFUSALS, **modes, **models, **gradients, "colors": options.HARMONICS_PER_CAMERA}
-    assert set(table) - set(refusals) == {"render_mode", "camera_model", "sh_degree"}
+    refusals = {**options.REFUSALS, **models, **gradients, "colors": options.HARMONICS_PER_CAMERA}
+    assert set(table) - set(refusals) == {"camera_model", "sh_degree", "with_ut"}
     assert {name: table.get(name) for name in refusals} == {
         name: (refusal.why, refusal.instead) for name, refusal in refusals.items()
     }
@@ -105,8 +90,43 @@ def test_the_porting_guide_has_the_reasons_of_the_refusals():
     ("options", "error", "text"),
     [
         ({"render_mode": "rgb"}, GsplatArgumentError, "render_mode: expected one of RGB, D, ED, .* got 'rgb'"),
-        ({"camera_model": "round"}, GsplatArgumentError, "camera_model: expected one of pinhole, ortho, fisheye, got"),
+        (
+            {"camera_model": "round"},
+            GsplatArgumentError,
+            "camera_model: expected one of pinhole, ortho, fisheye, ftheta, got",
+        ),
         ({"rasterize_mode": "fast"}, GsplatArgumentError, "rasterize_mode: expected one of classic, antialiased, got"),
+        ({"with_ut": True}, GsplatArgumentError, "packed: expected False with with_ut=True, got True"),
+        (
+            {"with_ut": True, "packed": False, "rasterize_mode": "antialiased"},
+            GsplatArgumentError,
+            "rasterize_mode: expected classic with with_ut=True",
+        ),
+        (
+            {"with_ut": True, "packed": False, "covars": torch.zeros(3, 3, 3)},
+            GsplatArgumentError,
+            "covars: expected None with with_ut=True",
+        ),
+        (
+            {"with_ut": True, "packed": False, "tile_size": 8},
+            GsplatArgumentError,
+            "tile_size: expected None, 4 or 16 with with_ut=True, with_eval3d=False, got 8",
+        ),
+        (
+            {"with_ut": True, "packed": False, "with_eval3d": True, "tile_size": 4},
+            GsplatArgumentError,
+            "tile_size: expected None, 8 or 16 with with_ut=True, with_eval3d=True, got 4",
+        ),
+        ({"render_mode": "Ed"}, GsplatArgumentError, "render_mode: 'Ed' needs with_eval3d=True"),
+        ({"return_normals": True}, GsplatArgumentError, "return_normals: True needs with_eval3d=True"),
+        ({"rays": torch.zeros(1, 6)}, GsplatArgumentError, r"rays: a tensor \[1, 6\] needs with_eval3d=True"),
+        *(
+            ({name: torch.zeros(1, 6)}, GsplatArgumentError, f"{name}: expected None without with_ut=True")
+            for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "ftheta_coeffs", "viewmats_rs")
+        ),
+        ({"global_z_order": False}, GsplatArgumentError, "global_z_order: expected True without with_ut=True"),
+        ({"rolling_shutter": 2}, GsplatArgumentError, "rolling_shutter: expected GLOBAL without with_ut=True"),
+        ({"camera_model": "ftheta"}, GsplatArgumentError, 'camera_model: "ftheta" needs with_ut=True'),
         ({"tile_size": 0}, GsplatArgumentError, "tile_size: expected a whole number from 1"),
         ({"backgrounds": torch.zeros(2, 3)}, AssertionError, r"backgrounds: expected shape \[1, 3\], got \[2, 3\]"),
         ({"covars": torch.zeros(3, 6)}, AssertionError, r"covars: expected shape \[3, 3, 3\], got \[3, 6\]"),

@@ -181,6 +181,21 @@ def test_a_full_lane_falls_back_to_the_stream() -> None:
         assert process.metric("lumigrad_lane_fallbacks_total", reason="full") == 4
 
 
+def test_replies_are_single_only_where_the_worker_says_so(shared: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = shared.put(SMALL)
+    expected = shared.render(handle, CAMERA)
+    lane = shared._workers.members()[0].connection._lanes._lane
+    assert lane is not None and lane.has_single_replies
+    render = shared._workers.members()[0].connection.render.Render
+    asked: list[str] = []
+    for name in ("single", "once"):
+        real = getattr(render, name)
+        monkeypatch.setattr(render, name, lambda *a, real=real, name=name, **k: (asked.append(name), real(*a, **k))[1])
+    for lane.has_single_replies in (True, False):
+        assert np.array_equal(shared.render(handle, CAMERA).color, expected.color)
+    assert asked == ["once", "single"]
+
+
 def test_a_worker_without_shared_memory_is_used_by_the_stream() -> None:
     with worker("--device", "cpu", "--lane-mib", "0") as process:
         with Client(process.target, lane="shared") as client:

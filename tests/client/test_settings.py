@@ -17,13 +17,14 @@ from lumigrad.client import (
     GaussianSettings,
     Spheres,
     SphereSettings,
+    UnscentedTransform,
     World,
 )
 from lumigrad.client.aio import AsyncClient
 from lumigrad.client.distances.query import DistanceQuery, settings_message
 from lumigrad.client.rendering.request import RenderRequest
 from lumigrad.client.settings.engines import RENDER_SETTINGS
-from lumigrad.client.wire.scenes import gaussian_settings_message, sphere_settings_message
+from lumigrad.client.wire.cameras import gaussian_settings_message, sphere_settings_message
 
 CAMERA = Camera.look_at(eye=(0, 0, -4), target=(0, 0, 0), width=8, height=8)
 SPHERES = Spheres([[0, 0, 0]], [[1, 0, 0]], [1])
@@ -62,8 +63,11 @@ def test_operators_have_the_defaults_of_the_settings(library: str) -> None:
     of_distances = arguments(found[f"{library}.mesh_distance"], DistanceSettings)
     assert of_distances == defaults(DistanceSettings)
     of_gaussians = arguments(found[f"{library}.render_gaussians"], GaussianSettings)
+    # Those of sensors have gsplat's names and values there.
+    names = ("projection_method", "unscented", "depth_order", "tile_bounds", "tile_size", "response")
+    of_sensors = dict.fromkeys(names)
     # A tensor, with another name.
-    assert {"background": (), **of_gaussians} == defaults(GaussianSettings)
+    assert {"background": (), **of_gaussians, **of_sensors} == defaults(GaussianSettings)
     of_spheres = arguments(found[f"{library}.render_spheres"], SphereSettings)
     chosen = {"background": None, "allowed_difference": 0.0}
     expected = {name: default for name, default in defaults(SphereSettings).items() if name in of_spheres}
@@ -98,6 +102,8 @@ OTHERS: dict[type[Any], dict[str, Any]] = {
         "semantics": "gsplat", "sh_degree": 2, "antialiased": True, "background": (0.5, 0.25, 0.75),
         "deterministic": True, "eps2d": 0.5, "near": 0.25, "far": 8.0, "radius_clip": 2.0, "alpha_min": 0.125,
         "alpha_max": 0.5, "transmittance_min": 0.25, "pixel_center": 0.0, "scale_modifier": 2.0,
+        "projection_method": "unscented", "unscented": UnscentedTransform(0.5), "depth_order": "distance",
+        "tile_bounds": "gsplat", "tile_size": 8, "response": "ray",
     },
     DistanceSettings: {
         "semantics": "curobo", "activation_distance": 0.5, "max_distance": 2.0, "sweep": True, "samples": 8,

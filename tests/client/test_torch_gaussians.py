@@ -58,7 +58,7 @@ def test_results_have_their_shapes(client, batch):
     for name, last in PER_GAUSSIAN.items():
         assert getattr(result, name).shape == (*batch, CAMERAS, COUNT, *last), name
     assert result.radii.dtype == result.contributors.dtype == torch.int32
-    assert not any(tensor.requires_grad for tensor in result)
+    assert not any(tensor.requires_grad for tensor in result if tensor is not None)
     torch.testing.assert_close(result.alpha, 1 - result.transmittance)
     torch.testing.assert_close(result.expected_depth, result.depth / result.alpha.clamp_min(1e-10))
 

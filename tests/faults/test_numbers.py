@@ -36,8 +36,15 @@ MOST = {
 # What is allocated or iterated over, or indexes something.
 SIZES = {
     *("Camera.height", "Camera.width", "DistanceSettings.samples", "FieldRequest.environment"),
-    *("GaussianSettings.sh_degree", "McmcStrategy.cap", "Obstacle.environment", "SliceTransform.begin"),
-    *("SliceTransform.end", "Span.length", "Span.offset", "SphereSettings.n_track", "Step.batch"),
+    *("GaussianSettings.sh_degree", "GaussianSettings.tile_size", "McmcStrategy.cap", "Obstacle.environment"),
+    *(
+        "SliceTransform.begin",
+        "SliceTransform.end",
+        "Span.length",
+        "Span.offset",
+        "SphereSettings.n_track",
+        "Step.batch",
+    ),
     *("World.environments", "DistanceBackwardRequest.payload_bytes", "TrainRequest.payload_bytes"),
     *(f"{name}Request.payload_bytes" for name in ("Put", "Update", "Render", "Backward", "Query")),
 }

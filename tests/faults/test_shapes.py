@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from lumigrad.v1 import distance_pb2, render_pb2, scene_pb2, tensor_pb2, training_pb2
+from lumigrad.v1 import camera_pb2, distance_pb2, gaussians_pb2, render_pb2, scene_pb2, tensor_pb2, training_pb2
 from support.calls.distance_calls import DistanceClient, cuboid, mesh_arrays, world_of
 from support.calls.gaussian_calls import gaussian_cloud, gaussian_spec
 from support.calls.raw_calls import RawClient, opencv_camera, spec_of, sphere_cloud
@@ -89,6 +89,24 @@ def test_scenes_of_any_shape(process: WorkerProcess, client: RawClient, make: ob
             if max((*lead, *color, *views, 0)) >= 1 << 31:
                 assert code == Code.INVALID_ARGUMENT
             assert code in (Code.OK, Code.INVALID_ARGUMENT)
+
+    with unharmed_after(process, client):
+        holds()
+
+
+def test_rays_of_any_shape(process: WorkerProcess, client: RawClient) -> None:
+    camera = opencv_camera(8, 8)
+    pose = camera_pb2.CameraPose(rotation=camera.opencv.rotation, translation=camera.opencv.translation)
+    camera.sensor.CopyFrom(camera_pb2.SensorCamera(start=pose, pinhole={"fx": 8, "fy": 8, "cx": 4, "cy": 4}))
+    spec = gaussian_spec(camera, response=gaussians_pb2.RESPONSE_RAY)
+    spec.scene_ref.scene_id = client.put(gaussian_cloud(3)).scene.scene_id
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(sizes, max_size=4))
+    def holds(shape: Shape) -> None:
+        spec.cameras[0].sensor.rays.rays.CopyFrom(tensor(shape))
+        request = render_pb2.RenderRequest(spec=spec).SerializeToString()
+        assert status_of(client.channel, METHODS["RenderService/Render"], [request]) == Code.INVALID_ARGUMENT
 
     with unharmed_after(process, client):
         holds()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import platform
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -69,3 +72,23 @@ def test_threads_never_share_a_buffer() -> None:
     for thread in threads:
         thread.join()
     assert not shared
+
+
+# Prints the page faults of blocks as large as gRPC's messages, filled and freed, before and after buffers are made.
+FAULTS = """
+import resource
+from lumigrad.protos.buffers import PayloadBuffers
+def faults():
+    for _ in range(10):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        messages = [bytearray(1 << 20) for _ in range(16)]
+        del messages
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), PayloadBuffers(1, 2) and faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other thresholds")
+def test_messages_come_into_memory_that_is_there() -> None:
+    before, after = map(int, subprocess.check_output([sys.executable, "-c", FAULTS]).split())
+    assert after < 100 < before

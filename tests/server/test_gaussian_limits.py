@@ -47,8 +47,11 @@ def sliced(*slices: tuple[int, int], matrix: Any = MATRIX) -> Any:
 
 
 SPECS: list[tuple[Any, Arrays, str, str]] = [
-    (changed(lambda c: c.ClearField("opencv")), CLOUD, "spec.cameras[0]", "expected opencv or inria, got neither"),
-    (gaussian_spec(pulsar_camera(32, 32)), CLOUD, "spec.cameras[0].pulsar", "expected opencv or inria, got pulsar"),
+    (changed(lambda c: c.ClearField("opencv")), CLOUD, "spec.cameras[0]", "expected opencv, inria or sensor, got none"),
+    (
+        gaussian_spec(pulsar_camera(32, 32)), CLOUD,
+        "spec.cameras[0].pulsar", "expected opencv, inria or sensor, got pulsar",
+    ),
     (changed(lambda c: c.opencv.rotation.pop()), CLOUD, "spec.cameras[0].opencv.rotation", "expected 9 values, got 8"),
     (
         changed(lambda c: c.opencv.translation.append(1)), CLOUD,

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from lumigrad.protos.chunks import allocate_bytes
-from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller
+from lumigrad.protos.lanes import PACKET_BYTES, Packet, ToCaller, lane_metadata
+from lumigrad.protos.service import SINGLE_REPLY
 from lumigrad.protos.streams import frames_of
 from lumigrad.protos.tensors import PayloadWriter
 from lumigrad.server.core.accounts import Account
@@ -19,8 +20,8 @@ from lumigrad.server.core.config import Config, ConfigError
 from lumigrad.server.core.errors import LaneLostError
 from lumigrad.server.shm.lane import Lane
 from lumigrad.server.shm.payload import OpenLane
-from lumigrad.v1 import render_pb2, scene_pb2, tensor_pb2
-from support.calls.raw_calls import RawClient, color_gradient, failure, opencv_camera, spec_of, sphere_cloud
+from lumigrad.v1 import errors_pb2, render_pb2, scene_pb2, tensor_pb2
+from support.calls.raw_calls import RawClient, color_gradient, detail, failure, opencv_camera, spec_of, sphere_cloud
 from support.calls.raw_lane import RawLane, offer_of
 from support.workers.worker import WorkerProcess, worker
 
@@ -177,6 +178,47 @@ def test_a_full_lane_falls_back_to_the_stream_and_says_so(narrow: WorkerProcess)
             assert reply_header(client, lane, SPEC, 11).outputs[0].tensor.HasField("region")
 
 
+def single_reply(client: RawClient, metadata: Any, spec: Any = SPEC) -> Any:
+    """The one message of a render's reply."""
+    payload = PayloadWriter()
+    (request,) = frames_of(render_pb2.RenderRequest(spec=with_cloud(spec, payload)), payload)
+    return client.render_stub.Render.once(request, metadata=(*metadata, SINGLE_REPLY), timeout=60)
+
+
+def test_a_single_reply_has_in_regions_what_is_too_long_for_its_message(client: RawClient, lane: RawLane) -> None:
+    # 49, 147 and 49 KiB.
+    spec = spec_of(opencv_camera(112, 112), outputs=["alpha", "color", "hits"])
+    expected = client.render(spec, cloud=sphere_cloud(50)).arrays
+    reply = single_reply(client, lane.metadata(1), spec)
+    assert [entry.tensor.HasField("region") for entry in reply.message.outputs] == [False, True, True]
+    assert reply.message.payload_bytes == reply.data.nbytes == 112 * 112 * 4
+    got = lane.arrays(iter([reply]))
+    for name, array in expected.items():
+        assert got[name].tobytes() == array.tobytes(), name
+
+
+def test_a_single_reply_without_room_is_refused_before_the_work(narrow: WorkerProcess) -> None:
+    with narrow.channel() as channel:
+        client = RawClient("", channel=channel)
+        with RawLane(client) as lane:
+            assert lane.lease(1, 7 * MIB // 2)
+            full = narrow.metric("lumigrad_lane_fallbacks_total", reason="full")
+            blend = {"engine": "spheres", "op": "forward", "stage": "blend"}
+            renders = narrow.metric("lumigrad_kernel_seconds_count", **blend)
+            error = failure(lambda: single_reply(client, lane.metadata(2)))
+            assert detail(error, errors_pb2.LaneLost) is not None
+            assert narrow.metric("lumigrad_kernel_seconds_count", **blend) == renders
+            assert narrow.metric("lumigrad_lane_fallbacks_total", reason="full") == full + 1
+            lane.release(1)
+            assert single_reply(client, lane.metadata(3)).message.outputs[0].tensor.HasField("region")
+
+
+def test_a_single_reply_by_a_lane_that_is_not_open_is_refused(client: RawClient) -> None:
+    for spec in (SPEC, spec_of(opencv_camera(74, 74))):
+        error = failure(lambda spec=spec: single_reply(client, (lane_metadata(b"0" * 16, 1),), spec))
+        assert detail(error, errors_pb2.LaneLost) is not None
+
+
 def test_regions_of_no_use_make_room_for_others(narrow: WorkerProcess) -> None:
     with narrow.channel() as channel, RawLane(RawClient("", channel=channel)) as lane:
         small = [lane.lease(lease, MIB) for lease in range(1, 4)]
@@ -238,6 +280,29 @@ def test_what_is_let_go_of_while_it_is_read_is_not_used() -> None:
 
         with pytest.raises(LaneLostError):
             reply.reader(memoryview(b""), MIB, allocate).read(tensor, "let go of")
+
+
+@pytest.mark.parametrize("ends", ["released", "used again", "closed"])
+def test_what_was_read_in_place_must_still_be_leased_when_it_was_used(ends: str) -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        lane = Lane("", here, Account("bytes", 16 * MIB, "--lane-mib"))
+        region, lease = lane.grant(1, MIB), lane.begin(2)
+        assert region is not None and lease is not None
+        request = OpenLane(lane, lease, StageTimes(), lambda _: None)
+        span = tensor_pb2.RegionSpan(region=region.number, length=MIB)
+        tensor = tensor_pb2.Tensor(dtype=tensor_pb2.DTYPE_UINT8, shape=[MIB], region=span)
+        seen = request.reader(memoryview(b""), 0, allocate_bytes).read_in_place(tensor, "gradient")
+        request.check_held()
+        assert seen.ctypes.data == region.memory.ctypes.data
+        if ends == "closed":
+            lane.close()
+        else:
+            lane.release(1)
+        if ends == "used again":
+            assert lane.grant(1, MIB) is region
+        with pytest.raises(LaneLostError):
+            request.check_held()
 
 
 def test_a_worker_without_shared_memory_offers_none() -> None:

@@ -92,7 +92,7 @@ SPECS: list[tuple[Any, str, str]] = [
         spec_of(opencv_camera(10, 10), opencv_camera(10, 11)),
         "spec.cameras[1]", "expected the size of the first camera, 10x10, got 10x11",
     ),
-    (changed(no_model), "spec.cameras[0]", "expected pulsar or opencv, got neither"),
+    (changed(no_model), "spec.cameras[0]", "expected pulsar or opencv, got none"),
     (changed(lambda s: s.cameras[0].opencv.rotation.pop()), "spec.cameras[0].opencv.rotation", "expected 9 values"),
     (changed(set_rotation), "spec.cameras[0].opencv.rotation", "expected an orthonormal 3x3 matrix"),
     (

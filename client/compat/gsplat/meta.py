@@ -89,7 +89,9 @@ class Intersections:
     offsets: torch.Tensor
 
 
-def intersect(projected: Projected, images: int, tile_size: int, tile_width: int, tile_height: int) -> Intersections:
+def intersect(
+    projected: Projected, images: int, tile_size: int, tile_width: int, tile_height: int, *, boxes: bool = False
+) -> Intersections:
     """Lists the tiles that each Gaussian touches: its ellipse ends where its alpha falls below 1/255.
 
     Args:
@@ -98,9 +100,13 @@ def intersect(projected: Projected, images: int, tile_size: int, tile_width: int
         tile_size: pixels.
         tile_width: tiles in a row.
         tile_height: tiles in a column.
+        boxes: list those that the box of the radii meets instead.
     """
-    rows = _rows(projected, tile_size, tile_height)
-    first, last = _columns(projected, *rows, tile_size, tile_width)
+    if boxes:
+        rows, (first, last) = _boxes(projected, tile_size, tile_width, tile_height)
+    else:
+        rows = _rows(projected, tile_size, tile_height)
+        first, last = _columns(projected, *rows, tile_size, tile_width)
     widths = (last - first).clamp_min(0)
     entry = torch.repeat_interleave(torch.arange(len(widths), device=widths.device), widths)
     column = first[entry] + _positions(widths)
@@ -139,6 +145,20 @@ def _rows(projected: Projected, tile_size: int, tile_height: int) -> tuple[torch
     return gaussian, first[gaussian] + _positions(counts)
 
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def _boxes(projected: Projected, tile_size: int, tile_width: int, tile_height: int) -> tuple[Pair, Pair]:
+    """Returns the same as `_rows` and `_columns`, of the boxes around the centres."""
+    limits = torch.tensor([tile_width, tile_height], device=projected.means2d.device)
+    first = torch.floor((projected.means2d - projected.radii) / tile_size).long().clamp_min(0).minimum(limits)
+    last = torch.ceil((projected.means2d + projected.radii) / tile_size).long().clamp_min(0).minimum(limits)
+    seen = (projected.radii > 0).all(dim=-1)
+    counts = torch.where(seen, last[:, 1] - first[:, 1], 0).clamp_min(0)
+    gaussian = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    return (gaussian, first[gaussian, 1] + _positions(counts)), (first[gaussian, 0], last[gaussian, 0])
+
+
 def _columns(
     projected: Projected, gaussian: torch.Tensor, row: torch.Tensor, tile_size: int, tile_width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -171,7 +191,9 @@ def _positions(counts: torch.Tensor) -> torch.Tensor:
 _WITHOUT_GRADIENT = {"depths": "depths", "conics": "conics", "projected_opacities": "opacities"}
 
 
-def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int) -> Meta:
+def intermediates(
+    rendering: Rendering, centres: torch.Tensor, tensors: Prepared, tile_size: int, *, boxes: bool = False
+) -> Meta:
     """Returns the dictionary `meta` of intermediate results, [.., C, N, ...] or packed [nnz, ...].
 
     Args:
@@ -179,6 +201,7 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
         centres: the projected centres, part of the graph.
         tensors: the inputs of the rendering.
         tile_size: pixels.
+        boxes: list the tiles of boxes, not of ellipses, as gsplat does with sigma points.
     """
     frame, layout = rendering.frame, rendering.layout
     camera = frame.request.cameras[0]
@@ -186,7 +209,7 @@ def intermediates(rendering: Rendering, centres: torch.Tensor, tensors: Prepared
     arrays = {key: layout.arrange(frame[name]) for name, key in _WITHOUT_GRADIENT.items()}
     radii = layout.arrange(frame.radii)
     shown = {**arrays, "radii": radii, "means2d": centres.detach()}
-    lists = cache(lambda: intersect(*_projected(shown, layout), tile_size, tile_width, tile_height))
+    lists = cache(lambda: intersect(*_projected(shown, layout), tile_size, tile_width, tile_height, boxes=boxes))
     shape = arrays["depths"].shape
     values = {
         **_ids(layout, tensors),

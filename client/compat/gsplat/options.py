@@ -1,9 +1,8 @@
 """Checks the options of gsplat's `rasterization`, and refuses those that the worker does not support.
 
-Workers have gsplat's first pipeline: Gaussians are projected by the camera's Jacobian and evaluated in the image. An
-option of another pipeline raises NotImplementedError, since the option exists in gsplat and the argument is valid
-there; if it were ignored, the call would return another image and other gradients than those requested. A value that
-gsplat does not accept either raises GsplatArgumentError.
+An option that workers do not have raises NotImplementedError, since the option exists in gsplat and the argument is
+valid there; if it were ignored, the call would return another image and other gradients than those requested. A value
+that gsplat does not accept either raises GsplatArgumentError.
 
 Error texts and docs/porting_gsplat.md have the same reasons and alternatives; a test compares them.
 """
@@ -30,6 +29,15 @@ _ARGUMENTS = {
     "covariances": "covars",
     "sh": "colors",
     "background": "backgrounds",
+    **dict.fromkeys(("radial", "distortion"), "radial_coeffs"),
+    "tangential": "tangential_coeffs",
+    "thin_prism": "thin_prism_coeffs",
+    **dict.fromkeys(("angle_to_pixel_distance", "pixel_distance_to_angle", "linear", "max_angle"), "ftheta_coeffs"),
+    **dict.fromkeys(("horizontal", "vertical", "windshield"), "external_distortion_coeffs"),
+    **dict.fromkeys(("horizontal_inverse", "vertical_inverse"), "external_distortion_coeffs"),
+    **{name: name for name in ("rays", "tile_size")},
+    "response": "with_eval3d",
+    "unscented": "ut_params",
     "near": "near_plane",
     "far": "far_plane",
 }
@@ -49,12 +57,11 @@ def gsplat_refusals() -> AbstractContextManager[None]:
 
 RENDER_MODES = ("RGB", "D", "ED", "RGB+D", "RGB+ED")
 HIT_DISTANCES = ("d", "Ed", "RGB-d", "RGB-Ed")
-_CAMERA_MODELS = ("pinhole", "ortho", "fisheye")
+_CAMERA_MODELS = ("pinhole", "ortho", "fisheye", "ftheta")
 _RASTERIZE_MODES = ("classic", "antialiased")
 
-# The defaults of gsplat, which need not be installed here: RollingShutterType.GLOBAL, and a class.
-_GLOBAL_SHUTTER = 4
-_DEFAULT_RENDERER = "RendererConfig_MixedBatch"
+# Classes of gsplat, which need not be installed here: the default, and one for rays only. They draw the same pictures.
+_RENDERERS = ("RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 
 
 @dataclass(frozen=True)
@@ -80,33 +87,9 @@ class Refusal:
         return NotImplementedError(f"{name} is not supported here: {self.text(value)}")
 
 
-_SIGMA_POINTS = Refusal(
-    "the worker projects Gaussians by the camera's Jacobian; projection by sigma points gives another image, and in "
-    "gsplat it has no gradient",
-    "leave it out",
-)
-_IN_SPACE = Refusal(
-    "the worker evaluates Gaussians in the image; evaluated along rays in space they give another image and other "
-    "gradients",
-    "leave it out",
-    "False",
-)
-_DISTORTION = Refusal(
-    "gsplat takes coefficients of distortion only with with_ut=True",
-    "undistort the images, or call lumigrad.client.torch.render_gaussians(distortion=...), which takes k1 k2 p1 p2 k3 "
-    "k4 k5 k6 of pinholes",
-)
-_FTHETA = Refusal(
-    "gsplat has this camera model only with with_ut=True, and the worker does not have its Jacobian",
-    'use camera_model="fisheye", which is equidistant, and resample the images to it',
-)
 _LIDAR = Refusal(
-    "gsplat has lidars only with with_ut=True, and the worker does not have their Jacobian",
+    "workers have no model of lidars",
     'render pinholes that cover the scan with render_mode="ED", and read their depths at its angles',
-)
-_MOVING_CAMERA = Refusal(
-    "gsplat moves the camera during an image only with with_ut=True; the worker has one pose for each image",
-    "render several poses of the exposure as cameras, and take from each image the rows exposed at its pose",
 )
 
 # By option, in the order in which they are checked.
@@ -118,28 +101,7 @@ REFUSALS = {
         "workers by lumigrad.client.torch.render_gaussians(spread=True)",
         "False",
     ),
-    "with_ut": replace(_SIGMA_POINTS, expected="False"),
-    "with_eval3d": _IN_SPACE,
-    "return_normals": Refusal(
-        "gsplat computes normals only with with_eval3d=True, and they have no gradient",
-        "render the normal of each Gaussian as three channels of colors [.., C, N, 3]",
-        "False",
-    ),
-    "global_z_order": Refusal(
-        "gsplat sorts by distance only with with_ut=True; the worker sorts by camera-space Z", "leave it out", "True"
-    ),
-    "rays": Refusal(
-        "gsplat takes rays only with with_eval3d=True", "describe the camera by viewmats, Ks and camera_model"
-    ),
-    "radial_coeffs": _DISTORTION,
-    "tangential_coeffs": _DISTORTION,
-    "thin_prism_coeffs": _DISTORTION,
-    "ftheta_coeffs": _FTHETA,
     "lidar_coeffs": _LIDAR,
-    "external_distortion_coeffs": _DISTORTION,
-    "rolling_shutter": replace(_MOVING_CAMERA, expected="GLOBAL"),
-    "viewmats_rs": _MOVING_CAMERA,
-    "ut_params": _SIGMA_POINTS,
     "extra_signals": Refusal(
         "a call blends one array, of channels or of harmonics, and they have the same weights",
         "append them to colors and split the image; beside harmonics, render them as colors of a second call",
@@ -151,13 +113,10 @@ REFUSALS = {
     "renderer_config": Refusal(
         "it selects one of gsplat's implementations of with_eval3d=True",
         "leave it out",
-        f"None or {_DEFAULT_RENDERER}()",
+        f"None or {_RENDERERS[0]}()",
     ),
 }
-CAMERA_MODELS = {
-    name: replace(refusal, expected=f"one of {', '.join(_CAMERA_MODELS)}")
-    for name, refusal in (("ftheta", _FTHETA), ("lidar", _LIDAR))
-}
+LIDAR_MODEL = replace(_LIDAR, expected=f"one of {', '.join(_CAMERA_MODELS)}")
 HARMONICS_PER_CAMERA = Refusal(
     "cameras share one set of coefficients, as in gsplat 1.6",
     "render each camera by a call of its own, or evaluate the harmonics for each camera and pass colors [.., C, N, D]",
@@ -168,38 +127,55 @@ NO_GRADIENT = Refusal(
     "scene unchanged",
     'detach it, and compute the loss from the tensors that were passed, the image or meta["means2d"]',
 )
-HIT_DISTANCE = Refusal(
-    "gsplat computes distances along rays only with with_eval3d=True",
-    "use D or ED, whose depth is camera-space Z, and multiply it by the length of ((x - cx) / fx, (y - cy) / fy, 1)",
-    f"one of {', '.join(RENDER_MODES)}",
+BY_JACOBIAN = Refusal(
+    "workers evaluate Gaussians along rays only where they project them by sigma points",
+    "pass with_ut=True",
+    "False without with_ut=True",
 )
 
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
     """Raises NotImplementedError for the first unsupported option that differs from gsplat's default."""
+    renderers = _RENDERERS if options["with_eval3d"] else _RENDERERS[:1]
     for name, refusal in REFUSALS.items():
-        if not _is_default(name, options[name]):
-            raise refusal.error(name, options[name])
+        value = options[name]
+        is_renderer = name == "renderer_config" and type(value).__name__ in renderers
+        if not (value is None or value is False or is_renderer):
+            raise refusal.error(name, value)
+    if options["with_eval3d"] and not options["with_ut"]:
+        raise BY_JACOBIAN.error("with_eval3d", True)
 
 
-def _is_default(name: str, value: Any) -> bool:
-    if name == "global_z_order":
-        return bool(value)
-    if name == "rolling_shutter" and value is not None:
-        return getattr(value, "name", "") == "GLOBAL" or bool(value == _GLOBAL_SHUTTER)
-    if name == "renderer_config" and type(value).__name__ == _DEFAULT_RENDERER:
-        return True
-    return value is None or value is False
+def check_sigma_points(options: Mapping[str, Any]) -> None:
+    """Raises for options that gsplat, or the worker, does not have with `with_ut`."""
+    for name, expected in (("packed", False), ("sparse_grad", False), ("rasterize_mode", "classic"), ("covars", None)):
+        if options[name] != expected if name != "covars" else options[name] is not None:
+            text = f"expected {expected} with with_ut=True, got {_shown(options[name])}"
+            raise GsplatArgumentError.of(name, text)
+    sizes = (8, 16) if options["with_eval3d"] else (4, 16)
+    if options["tile_size"] not in (None, *sizes):
+        text = f"expected None, {sizes[0]} or {sizes[1]} with with_ut=True, with_eval3d={options['with_eval3d']}, "
+        raise GsplatArgumentError.of("tile_size", f"{text}got {_shown(options['tile_size'])}")
+
+
+def check_rays(options: Mapping[str, Any]) -> None:
+    """Raises GsplatArgumentError for options that need `with_eval3d`, which is False."""
+    hits = options["render_mode"] if options["render_mode"] in HIT_DISTANCES else None
+    for name, given in (
+        ("render_mode", hits),
+        ("return_normals", options["return_normals"]),
+        ("rays", options["rays"]),
+    ):
+        if given is not None and given is not False:
+            raise GsplatArgumentError.of(name, f"{_shown(given)} needs with_eval3d=True; pass with_eval3d=True")
 
 
 def check_modes(render_mode: str, camera_model: str, rasterize_mode: str) -> None:
     """Raises NotImplementedError for modes that only gsplat has, GsplatArgumentError for unknown ones."""
-    if render_mode in HIT_DISTANCES:
-        raise HIT_DISTANCE.error("render_mode", render_mode)
-    if camera_model in tuple(CAMERA_MODELS):
-        raise CAMERA_MODELS[camera_model].error("camera_model", camera_model)
+    if camera_model == "lidar":
+        raise LIDAR_MODEL.error("camera_model", camera_model)
     with gsplat_refusals():
-        one_of("render_mode", render_mode, RENDER_MODES)
+        one_of("render_mode", render_mode, (*RENDER_MODES, *HIT_DISTANCES))
         one_of("camera_model", camera_model, _CAMERA_MODELS)
         one_of("rasterize_mode", rasterize_mode, _RASTERIZE_MODES)
 

@@ -1,0 +1,132 @@
+"""Sensors of the torch operator: cameras from matrices and coefficients that have gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.base.timings import Gradients
+from lumigrad.client.values.camera import Camera, RowTime, Shutter
+from lumigrad.client.values.lenses import (
+    FisheyeLens,
+    FThetaLens,
+    Lens,
+    LensDomain,
+    OrthographicLens,
+    PinholeLens,
+    Reference,
+    Windshield,
+)
+
+# Coefficients by their names in the protocol, there after "lens_" and "windshield_".
+OF_LENS = (
+    "radial",
+    "tangential",
+    "thin_prism",
+    "angle_to_pixel_distance",
+    "pixel_distance_to_angle",
+    "linear",
+)
+OF_WINDSHIELD = ("horizontal", "vertical", "horizontal_inverse", "vertical_inverse")
+LENS_INPUTS = (*OF_LENS, *OF_WINDSHIELD)
+RAYS = "rays"
+# gsplat's calibrations of f-theta lenses count the centre of the first pixel as 0.
+_F_THETA_CENTER = 0.5
+
+
+@dataclass(frozen=True)
+class SensorMatrices:
+    """Sensors with gsplat's arguments, V of them.
+
+    The inputs are "view" and, with a rolling shutter, "view_end" [.., 4, 4], "projection" [.., 3, 3], the intrinsics
+    K, those of `LENS_INPUTS` that the lens has, [V, k], and "rays" [.., H, W, 6], in place of those of the pixels.
+
+    Attributes:
+        width: picture width, pixels.
+        height: picture height, pixels.
+        model: "pinhole", "orthographic", "fisheye" or "ftheta".
+        shutter: how rows are exposed.
+        row_time: when a point is exposed.
+        domain: up to where the lens is valid.
+        reference: of an f-theta lens.
+        max_angle: of an f-theta lens, radians.
+        counts: the number of coefficients of each input.
+    """
+
+    width: int
+    height: int
+    model: str
+    shutter: Shutter
+    row_time: RowTime
+    domain: LensDomain
+    reference: Reference
+    max_angle: float
+    counts: tuple[tuple[str, int], ...]
+
+    def cameras(self, inputs: Mapping[str, Array | None]) -> tuple[Camera, ...]:
+        """One camera for each pair of matrices."""
+        views, ends = (_stack(inputs[name], (4, 4)) for name in ("view", "view_end"))
+        intrinsics = _stack(inputs["projection"], (3, 3))
+        assert views is not None and intrinsics is not None
+        rows = {name: _stack(inputs[name], (count,)) for name, count in self.counts}
+        rays = _stack(inputs[RAYS], (self.height, self.width, 6))
+        cameras = []
+        for index, (view, k) in enumerate(zip(views, intrinsics, strict=True)):
+            own = {name: tuple(array[index].tolist()) for name, array in rows.items() if array is not None}
+            end = {} if ends is None else {"end_rotation": ends[index, :3, :3], "end_translation": ends[index, :3, 3]}
+            glass = {name: own.pop(name) for name in OF_WINDSHIELD if name in own}
+            camera = Camera.sensor(
+                self._lens(k, own),
+                view[:3, :3],
+                view[:3, 3],
+                self.width,
+                self.height,
+                shutter=self.shutter,
+                row_time=self.row_time,
+                windshield=Windshield(**glass) if glass else None,
+                rays=None if rays is None else rays[index],
+                **end,
+            )
+            cameras.append(camera)
+        return tuple(cameras)
+
+    def _lens(self, k: Array, coefficients: Mapping[str, Any]) -> Lens:
+        fx, fy, cx, cy = (float(k[place]) for place in ((0, 0), (1, 1), (0, 2), (1, 2)))
+        if self.model == "ftheta":
+            return FThetaLens(
+                cx=cx + _F_THETA_CENTER,
+                cy=cy + _F_THETA_CENTER,
+                max_angle=self.max_angle,
+                reference=self.reference,
+                domain=self.domain,
+                **coefficients,
+            )
+        if self.model == "orthographic":
+            return OrthographicLens(fx=fx, fy=fy, cx=cx, cy=cy)
+        kind = FisheyeLens if self.model == "fisheye" else PinholeLens
+        return kind(fx=fx, fy=fy, cx=cx, cy=cy, domain=self.domain, **coefficients)
+
+    def gradients(self, found: Gradients) -> dict[str, Array]:
+        """The gradients of the matrices and coefficients, those that were computed; 0 for fixed entries."""
+        arrays: dict[str, Array] = {}
+        for name, suffix in (("view", ""), ("view_end", "_end")):
+            if f"camera_rotation{suffix}" in found:
+                view = arrays[name] = np.zeros((len(found[f"camera_rotation{suffix}"]), 4, 4), np.float32)
+                view[:, :3, :3] = found[f"camera_rotation{suffix}"]
+                view[:, :3, 3] = found[f"camera_translation{suffix}"]
+        if "camera_intrinsics" in found:
+            k = arrays["projection"] = np.zeros((len(found.camera_intrinsics), 3, 3), np.float32)
+            k[:, (0, 1, 0, 1), (0, 1, 2, 2)] = found.camera_intrinsics
+        for name, count in self.counts:
+            theirs = f"windshield_{name}" if name in OF_WINDSHIELD else f"lens_{name}"
+            if theirs in found:
+                arrays[name] = found[theirs][:, :count]
+        return arrays
+
+
+def _stack(array: Array | None, shape: tuple[int, ...]) -> Array | None:
+    return None if array is None else array.reshape(-1, *shape)

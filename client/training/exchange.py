@@ -1,0 +1,203 @@
+"""One RPC of a training: sends requests and receives their replies until it breaks."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from lumigrad.client.base.arrays import Array
+from lumigrad.client.errors import DeadlineExceeded, Internal, Unavailable
+from lumigrad.client.transport.call import Call, Cancellation
+from lumigrad.client.transport.connection import REPLY_LIMIT_BYTES, Connection
+from lumigrad.client.transport.lanes import StreamTrip
+from lumigrad.client.transport.status import exception_of
+from lumigrad.protos.chunks import PayloadAssembler
+from lumigrad.protos.errors import ProtocolError
+from lumigrad.protos.streams import collect_until_full, frames_of
+from lumigrad.protos.tensors import PayloadReader, PayloadWriter
+from lumigrad.protos.wire import Frame
+from lumigrad.v1 import tensor_pb2, training_pb2
+
+# How long the worker has to end a call without further requests.
+_END_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Request:
+    """A request, which may be sent several times: its tensors are encoded anew each time.
+
+    Attributes:
+        number: the step that it belongs to; None: it belongs to no step.
+        replies: the number of expected replies.
+        gradients: the tensors of a StepGradients by name, as they travel, and their dtypes; None: NumPy's.
+        delivered: the number of replies that were delivered.
+    """
+
+    message: training_pb2.TrainRequest
+    number: int | None = None
+    replies: int = 1
+    gradients: Mapping[str, tuple[Array, tensor_pb2.DType | None]] = field(default_factory=dict)
+    delivered: int = 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every reply was delivered."""
+        return self.delivered == self.replies
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its tensors."""
+        return sum(array.nbytes for array, _ in self.gradients.values())
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether it, or a reply to it, has tensors that may be large."""
+        return bool(self.gradients or self.message.step.outputs)
+
+    def encoded(self, trip: StreamTrip) -> training_pb2.TrainRequest:
+        """The message to send, its tensors written to the trip's payload."""
+        message = training_pb2.TrainRequest(lane=trip.lane_name)
+        message.MergeFrom(self.message)
+        for name, (array, dtype) in self.gradients.items():
+            tensor = trip.payload.add(array, dtype)
+            message.gradients.output_gradients.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
+        return message
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """One reply, complete."""
+
+    message: training_pb2.TrainReply
+    reader: PayloadReader
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is set."""
+        return str(self.message.WhichOneof("kind"))
+
+
+@dataclass(eq=False)
+class _Sent:
+    """The way of a request and its replies."""
+
+    trip: StreamTrip
+    # Replies that have not arrived.
+    missing: int
+
+
+class Exchange:
+    """An RPC until it breaks or is closed. Large tensors travel through shared memory, if the worker is here."""
+
+    def __init__(self, connection: Connection, call: Call, timeout_s: float) -> None:
+        """Starts the RPC of a call; `timeout_s` is how long a reply may take."""
+        self._connection = connection
+        self._target = connection.target
+        self._timeout_s = timeout_s
+        self._outgoing: queue.SimpleQueue[tuple[training_pb2.TrainRequest, PayloadWriter] | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[TrainReply | BaseException] = queue.SimpleQueue()
+        # For lanes, which have time limits of their own.
+        self._lane_call = Call(math.inf, affinity=call.affinity)
+        self._lock = threading.Lock()
+        self._sent: deque[_Sent] = deque()
+        self._is_over = False
+        self._has_ended = threading.Event()
+        self._call = connection.open_stream(connection.training.Train, self._frames(), call)
+        threading.Thread(target=self._read, name="lumigrad training", daemon=True).start()
+
+    def send(self, request: Request, *, has_lanes: bool) -> None:
+        """Sends a request after those before it, by a lane if it `has_lanes`; does not wait for the reply."""
+        trip = self._connection.trip(self._lane_call) if has_lanes and request.has_tensors else StreamTrip()
+        try:
+            message = request.encoded(trip)
+        except BaseException:
+            trip.end(succeeded=False)
+            raise
+        self._connection.note(trip.payload.length)
+        with self._lock:
+            is_over = self._is_over
+            if not is_over:
+                self._sent.append(_Sent(trip, request.replies))
+        if is_over:
+            trip.end(succeeded=False)
+        else:
+            self._outgoing.put((message, trip.payload))
+
+    def receive(self, cancellation: Cancellation | None = None) -> TrainReply:
+        """Waits for the next reply and returns it."""
+        try:
+            # Cancelling the wait ends the RPC; its reader then puts an error into the queue.
+            with nullcontext() if cancellation is None else cancellation.watch(self._call):
+                reply = self._incoming.get(timeout=self._timeout_s)
+        except queue.Empty:
+            self.close()
+            raise DeadlineExceeded(
+                f"no reply from {self._target} within {self._timeout_s:g} s; pass a larger timeout_s"
+            ) from None
+        if isinstance(reply, BaseException):
+            # Later calls get the same error.
+            self._incoming.put(reply)
+            raise reply
+        return reply
+
+    def close(self, *, is_answered: bool = False) -> None:
+        """Ends the call; pending requests are not sent.
+
+        If every request `is_answered`, this waits briefly for the worker to end the call.
+        """
+        self._outgoing.put(None)
+        if is_answered:
+            self._has_ended.wait(_END_SECONDS)
+        self._call.cancel()
+
+    def _frames(self) -> Iterator[Frame[training_pb2.TrainRequest]]:
+        while (item := self._outgoing.get()) is not None:
+            yield from frames_of(*item)
+
+    def _read(self) -> None:
+        try:
+            frames = iter(self._call)
+            for frame in frames:
+                self._incoming.put(self._complete(frame, frames))
+            error: Exception = Unavailable(f"the worker at {self._target} ended the training's call")
+        except grpc.RpcError as failed:
+            error = exception_of(failed, self._target, self._timeout_s)
+            error.__cause__ = failed
+        except ProtocolError as failed:
+            error = Internal(f"the worker at {self._target} broke the contract: {failed}")
+        finally:
+            self._release()
+            self._has_ended.set()
+        self._incoming.put(error)
+
+    def _complete(self, first: Frame[Any], frames: Iterator[Frame[Any]]) -> TrainReply:
+        message = first.message
+        if message is None or message.WhichOneof("kind") is None:
+            raise ProtocolError("kind", "a known kind of reply", "none")
+        if not self._sent:
+            raise ProtocolError("kind", "a reply to a request", message.WhichOneof("kind"))
+        assembler = PayloadAssembler(message.payload_bytes, REPLY_LIMIT_BYTES)
+        payload = collect_until_full(first, frames, assembler)
+        self._connection.note(message.payload_bytes)
+        sent = self._sent[0]
+        reader = sent.trip.reader(message, payload) if message.HasField("images") else PayloadReader(payload)
+        sent.missing -= 1
+        if not sent.missing:
+            self._sent.popleft()
+            sent.trip.end(succeeded=True)
+        return TrainReply(message, reader)
+
+    def _release(self) -> None:
+        """Releases the shared memory of requests whose replies will not arrive."""
+        with self._lock:
+            self._is_over = True
+        while self._sent:
+            self._sent.popleft().trip.end(succeeded=False)

@@ -1,0 +1,169 @@
+"""Lenses of sensors: real cameras, which show Gaussians through sigma points.
+
+The centre of the first pixel is at (0.5, 0.5); a calibration that counts it as 0 has a principal point that is smaller
+by 0.5. The worker checks up to where a lens can be inverted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from lumigrad.client.base.arguments import number, one_of
+from lumigrad.client.base.arrays import to_numpy
+from lumigrad.client.errors import InvalidArgument
+
+LensDomain = Literal["monotone", "gsplat"]
+Reference = Literal["angle_to_pixel_distance", "pixel_distance_to_angle"]
+Numbers = tuple[float, ...]
+# The numbers of coefficients of polynomials of two variables, of the orders 0 to 5.
+WINDSHIELD_LENGTHS = (1, 3, 6, 10, 15, 21)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinholeLens:
+    """OpenCV's rational model; without coefficients the perfect pinhole.
+
+    Attributes:
+        fx, fy: focal lengths, pixels.
+        cx, cy: principal point, pixels.
+        radial: up to six of k1 to k6.
+        tangential: p1 p2, or none.
+        thin_prism: s1 s2 s3 s4, or none.
+        domain: "monotone": points are visible up to where the distortion stops rising; "gsplat": those with a radial
+            factor above 0.8.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    radial: Numbers = ()
+    tangential: Numbers = ()
+    thin_prism: Numbers = ()
+    domain: LensDomain = "monotone"
+
+    def __post_init__(self) -> None:
+        _check(self, radial=range(7), tangential=(0, 2), thin_prism=(0, 4))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrthographicLens:
+    """Parallel rays.
+
+    Attributes:
+        fx, fy: pixels per scene unit.
+        cx, cy: principal point, pixels.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FisheyeLens:
+    """OpenCV's fisheye: f (a + k1 a^3 + k2 a^5 + k3 a^7 + k4 a^9) pixels from the centre, a the angle from the axis.
+
+    Attributes:
+        fx, fy: focal lengths, pixels.
+        cx, cy: principal point, pixels.
+        radial: up to four of k1 to k4.
+        max_angle: the largest visible angle from the axis, radians; None: as far as the polynomial rises.
+        domain: "monotone", or "gsplat", which also ends at the corners' distance over f.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    radial: Numbers = ()
+    max_angle: float | None = None
+    domain: LensDomain = "monotone"
+
+    def __post_init__(self) -> None:
+        _check(self, radial=range(5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FThetaLens:
+    """f-theta: the distance from the principal point in pixels is a polynomial of the angle from the axis.
+
+    Attributes:
+        cx, cy: principal point, pixels.
+        max_angle: the largest visible angle from the axis, radians, up to pi.
+        reference: which polynomial defines the lens; the other one is a first guess.
+        angle_to_pixel_distance: up to six coefficients, of the powers 0, 1, .. of the angle.
+        pixel_distance_to_angle: up to six coefficients, of the powers 0, 1, .. of the distance.
+        linear: c d e of the map [[c, d], [e, 1]] of the image.
+        domain: "monotone" or "gsplat".
+    """
+
+    cx: float
+    cy: float
+    max_angle: float
+    reference: Reference = "angle_to_pixel_distance"
+    angle_to_pixel_distance: Numbers = ()
+    pixel_distance_to_angle: Numbers = ()
+    linear: Numbers = (1.0, 0.0, 0.0)
+    domain: LensDomain = "monotone"
+
+    def __post_init__(self) -> None:
+        one_of("reference", self.reference, get_args(Reference), quote='"')
+        _check(self, angle_to_pixel_distance=range(7), pixel_distance_to_angle=range(7), linear=(3,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windshield:
+    """Glass in front of a lens: the angles asin x and asin y of a ray become polynomials of both.
+
+    Attributes:
+        horizontal, vertical: coefficients c of sum_j y^j sum_(i <= order - j) c x^i, grouped by j: c_00 c_10 .. c_n0,
+            c_01 ..; 1, 3, 6, 10, 15 or 21 of them for the orders 0 to 5.
+        horizontal_inverse, vertical_inverse: the same on the way back, from behind the glass to the front; needed with
+            `response="ray"` unless rays are given.
+    """
+
+    horizontal: Numbers
+    vertical: Numbers
+    horizontal_inverse: Numbers = ()
+    vertical_inverse: Numbers = ()
+
+    def __post_init__(self) -> None:
+        back = dict.fromkeys(("horizontal_inverse", "vertical_inverse"), (0, *WINDSHIELD_LENGTHS))
+        _check(self, horizontal=WINDSHIELD_LENGTHS, vertical=WINDSHIELD_LENGTHS, **back)
+
+
+Lens = PinholeLens | OrthographicLens | FisheyeLens | FThetaLens
+
+
+def _check(to: Any, **counts: Collection[int]) -> None:
+    """Converts numbers to float and coefficients, by the allowed numbers of them, to tuples."""
+    for field in fields(to):
+        name, value = field.name, getattr(to, field.name)
+        if name in counts:
+            vars(to)[name] = _coefficients(name, value, counts[name])
+        elif name == "domain":
+            one_of(name, value, get_args(LensDomain), quote='"')
+        elif name != "reference" and value is not None:
+            converted = vars(to)[name] = number(name, value)
+            if not math.isfinite(converted) or (name in ("fx", "fy") and converted == 0.0):
+                kind = "a finite number other than 0" if name in ("fx", "fy") else "a finite number"
+                raise InvalidArgument.of(name, f"expected {kind}, got {converted}")
+
+
+def _coefficients(name: str, values: Any, counts: Collection[int]) -> Numbers:
+    array = to_numpy(name, values)
+    numbers = not array.size or (array.dtype.kind in "fiu" and bool(np.isfinite(array).all()))
+    if not numbers or array.ndim != 1 or len(array) not in counts:
+        allowed = f"0 to {max(counts)}" if isinstance(counts, range) else " or ".join(map(str, counts))
+        raise InvalidArgument.of(name, f"expected {allowed} finite coefficients, got {array.tolist()}")
+    return tuple(float(value) for value in array)

@@ -1,0 +1,134 @@
+"""Converts cameras and settings of renderings to protobuf messages."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from lumigrad.client.base.arguments import values_of
+from lumigrad.client.base.arrays import Float64
+from lumigrad.client.errors import InvalidArgument
+from lumigrad.client.settings.engines import (
+    DepthOrder,
+    GaussianSemantics,
+    GaussianSettings,
+    ProjectionMethod,
+    Response,
+    Semantics,
+    SphereSettings,
+    TileBounds,
+)
+from lumigrad.client.values.camera import (
+    Camera,
+    InriaModel,
+    OpenCVModel,
+    Projection,
+    RowTime,
+    SensorModel,
+    Shutter,
+)
+from lumigrad.client.values.lenses import (
+    FisheyeLens,
+    FThetaLens,
+    Lens,
+    LensDomain,
+    OrthographicLens,
+    PinholeLens,
+    Reference,
+)
+from lumigrad.protos.tensors import PayloadWriter
+from lumigrad.v1 import camera_pb2, gaussians_pb2, spheres_pb2
+
+_SEMANTICS = values_of(Semantics, spheres_pb2.Semantics)
+_GAUSSIAN_SEMANTICS = values_of(GaussianSemantics, gaussians_pb2.GaussianSemantics)
+_METHODS = values_of(ProjectionMethod, gaussians_pb2.ProjectionMethod)
+_DEPTH_ORDERS = values_of(DepthOrder, gaussians_pb2.DepthOrder)
+_TILE_BOUNDS = values_of(TileBounds, gaussians_pb2.TileBounds)
+_RESPONSES = values_of(Response, gaussians_pb2.Response)
+_PROJECTIONS = values_of(Projection, camera_pb2.Projection)
+_SHUTTERS = values_of(Shutter, camera_pb2.Shutter)
+_ROW_TIMES = values_of(RowTime, camera_pb2.RowTime)
+_ENUMS = {
+    "domain": values_of(LensDomain, camera_pb2.LensDomain),
+    "reference": values_of(Reference, camera_pb2.FThetaReference),
+}
+_LENSES: dict[type[Lens], tuple[str, Any]] = {
+    PinholeLens: ("pinhole", camera_pb2.PinholeLens),
+    OrthographicLens: ("orthographic", camera_pb2.OrthographicLens),
+    FisheyeLens: ("fisheye", camera_pb2.FisheyeLens),
+    FThetaLens: ("ftheta", camera_pb2.FThetaLens),
+}
+
+
+def camera_message(camera: Camera, payload: PayloadWriter | None = None) -> camera_pb2.Camera:
+    """A camera with its picture size; given rays are appended to `payload`, and refused without one."""
+    model = camera.model
+    width, height = camera.width, camera.height
+    if isinstance(model, SensorModel):
+        return camera_pb2.Camera(width=width, height=height, sensor=_sensor_message(model, payload))
+    values = {}
+    for name in model.__match_args__:
+        value = getattr(model, name)
+        values[name] = value.ravel().tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(model, OpenCVModel):
+        values["projection"] = _PROJECTIONS[model.projection]
+        return camera_pb2.Camera(width=width, height=height, opencv=camera_pb2.OpenCVCamera(**values))
+    if isinstance(model, InriaModel):
+        inria = camera_pb2.InriaCamera(position=values.pop("eye"), **values)
+        return camera_pb2.Camera(width=width, height=height, inria=inria)
+    return camera_pb2.Camera(width=width, height=height, pulsar=camera_pb2.PulsarCamera(**values))
+
+
+def _sensor_message(model: SensorModel, payload: PayloadWriter | None) -> camera_pb2.SensorCamera:
+    field, kind = _LENSES[type(model.lens)]
+    parameters = {item.name: getattr(model.lens, item.name) for item in fields(model.lens)}
+    parameters |= {name: _ENUMS[name][value] for name, value in parameters.items() if name in _ENUMS}
+    message = camera_pb2.SensorCamera(
+        start=_pose_message(model.rotation, model.translation),
+        shutter=_SHUTTERS[model.shutter],
+        row_time=_ROW_TIMES[model.row_time],
+        **{field: kind(**parameters)},
+    )
+    if model.end_rotation is not None and model.end_translation is not None:
+        message.end.CopyFrom(_pose_message(model.end_rotation, model.end_translation))
+    if model.windshield is not None:
+        message.windshield.CopyFrom(camera_pb2.BivariateWindshield(**vars(model.windshield)))
+    if model.rays is not None:
+        if payload is None:
+            raise InvalidArgument.of("rays", "expected none of a camera to train with; describe it by its lens")
+        message.rays.rays.CopyFrom(payload.add(model.rays))
+    return message
+
+
+def _pose_message(rotation: Float64, translation: Float64) -> camera_pb2.CameraPose:
+    return camera_pb2.CameraPose(rotation=rotation.ravel().tolist(), translation=translation.tolist())
+
+
+def sphere_settings_message(settings: SphereSettings) -> spheres_pb2.SphereSettings:
+    """The message of sphere settings; fields that are None are left unset."""
+    return spheres_pb2.SphereSettings(**{**vars(settings), "semantics": _SEMANTICS[settings.semantics]})
+
+
+def gaussian_settings_message(settings: GaussianSettings) -> gaussians_pb2.GaussianSettings:
+    """The message of Gaussian settings; fields that are None are left unset."""
+    transforms = [
+        gaussians_pb2.SliceTransform(begin=begin, end=end, matrix=matrix.ravel().tolist())
+        for begin, end, matrix in settings.transforms
+    ]
+    named: dict[str, Any] = {"semantics": _GAUSSIAN_SEMANTICS[settings.semantics], "transforms": transforms}
+    for name, values in _NAMED.items():
+        chosen = getattr(settings, name)
+        named[name] = None if chosen is None else values[chosen]
+    if settings.unscented is not None:
+        named["unscented"] = gaussians_pb2.UnscentedTransform(**vars(settings.unscented))
+    return gaussians_pb2.GaussianSettings(**{**vars(settings), **named})
+
+
+_NAMED = {
+    "projection_method": _METHODS,
+    "depth_order": _DEPTH_ORDERS,
+    "tile_bounds": _TILE_BOUNDS,
+    "response": _RESPONSES,
+}

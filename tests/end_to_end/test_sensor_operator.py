@@ -1,0 +1,405 @@
+"""Sensors through `render_gaussians` and gsplat's function on a worker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lumigrad.client import (
+    Camera,
+    Client,
+    FisheyeLens,
+    Gaussians,
+    InvalidArgument,
+    PinholeLens,
+    UnscentedTransform,
+    Windshield,
+)
+from lumigrad.client.compat import gsplat
+from lumigrad.client.torch import (
+    BivariateWindshieldModelParameters,
+    FThetaCameraDistortionParameters,
+    FThetaPolynomialType,
+    RollingShutterType,
+    UnscentedTransformParameters,
+    render_gaussians,
+)
+from support.closeness import assert_image, assert_relative
+from support.files.documents import ROOT, run_code_of
+from support.gaussians import sensor_oracle
+from support.gaussians.sensor_cases import CASES, END, FOCAL, GLASS, HEIGHT, RAY_CASES, START, WIDTH, scene
+from support.spheres import oracle
+
+DATA = os.environ.get(oracle.VARIABLE)
+FILES = sensor_oracle.files(Path(DATA) / "oracle" / "sensors" if DATA else None)
+SHUTTERS = {
+    "global": RollingShutterType.GLOBAL,
+    **{kind.name.removeprefix("ROLLING_").lower(): kind for kind in list(RollingShutterType)[:4]},
+}
+POLYNOMIALS = {
+    "windshield_h": "horizontal_poly",
+    "windshield_v": "vertical_poly",
+    "windshield_h_inv": "horizontal_poly_inverse",
+    "windshield_v_inv": "vertical_poly_inverse",
+}
+POSES = {"viewmats": "pose6", "viewmats_rs": "pose6_rs"}
+TOLERANCES = {"colors": 5e-4, "opacities": 5e-4, "backgrounds": 5e-4, "means": 1e-3, "quats": 1e-3, "scales": 1e-3}
+
+
+def leaf(values: Any, kind: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor(np.asarray(values), dtype=kind).requires_grad_()
+
+
+def arguments_of(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, Any], Any]:
+    """gsplat's arguments of a file, the tensors among them by the names of the file, its settings and arrays."""
+    found = sensor_oracle.load(path)
+    arrays, given = found.arrays, sensor_oracle.settings_of(path)
+    names = ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds")
+    names += ("rays", "viewmats_rs", "radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")
+    leaves = {name: leaf(arrays[f"in_{name}"]) for name in names if f"in_{name}" in arrays}
+    none = torch.zeros(len(found.scene["means"]), 1)
+    arguments: dict[str, Any] = {"colors": none, **leaves, "width": given["width"], "height": given["height"]}
+    if given["rolling_shutter"] == "global":
+        for each in (leaves, arguments):
+            each.pop("viewmats_rs", None)
+    if "in_ftheta_forward" in arrays:
+        fields = ("ftheta_forward", "ftheta_backward", "ftheta_cde")
+        leaves |= {name: leaf(arrays[f"in_{name}"]) for name in fields}
+        arguments["ftheta_coeffs"] = FThetaCameraDistortionParameters(
+            FThetaPolynomialType[given["ftheta"]["reference"].upper()],
+            leaves["ftheta_backward"],
+            leaves["ftheta_forward"],
+            given["ftheta"]["max_angle"],
+            leaves["ftheta_cde"],
+        )
+    if "in_windshield_h" in arrays:
+        glass = BivariateWindshieldModelParameters()
+        for name, field in POLYNOMIALS.items():
+            if f"in_{name}" in arrays:
+                leaves[name] = leaf(arrays[f"in_{name}"])
+                setattr(glass, field, leaves[name])
+        arguments["external_distortion_coeffs"] = glass
+    arguments |= {
+        "with_ut": True,
+        "with_eval3d": given["with_eval3d"],
+        "camera_model": given["camera_model"],
+        "rolling_shutter": SHUTTERS[given["rolling_shutter"]],
+        "global_z_order": given["global_z_order"],
+        "sh_degree": given["sh_degree"],
+        "ut_params": UnscentedTransformParameters(*given["ut"].values()),
+        "eps2d": given["eps2d"],
+        "radius_clip": given["radius_clip"],
+    }
+    return arguments, leaves, given, found
+
+
+def compare(leaves: dict[str, torch.Tensor], arrays: Any, prefix: str) -> None:
+    compared = 0
+    for name, tensor in leaves.items():
+        theirs = f"{prefix}_{POSES.get(name, name)}"
+        if theirs not in arrays or tensor.grad is None:
+            continue
+        expected, actual = arrays[theirs], tensor.grad.numpy().astype(np.float64)
+        if name in POSES:
+            actual = pose6(tensor.detach().numpy().astype(np.float64), actual)
+        if name == "Ks":
+            expected, actual = (k[..., (0, 1, 0, 1), (0, 1, 2, 2)] for k in (expected, actual))
+        tolerance = TOLERANCES.get(name, 1e-3 if name in POSES else 2e-3)
+        assert_relative(f"{prefix} {name}", actual, expected, tolerance, 1e-6)
+        compared += 1
+    assert compared >= 5
+
+
+def pose6(views: Any, gradients: Any) -> Any:
+    """Gradients of xi, which moves views to exp(xi) V, from those of the matrices."""
+    rotation, translation = gradients[:, :3, :3], gradients[:, :3, 3]
+    turning = np.cross(views[:, :3, :3], rotation, axis=1).sum(-1) + np.cross(views[:, :3, 3], translation)
+    return np.concatenate([translation, turning], -1)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_operator_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
+    arguments, leaves, given, found = arguments_of(path)
+    result = render_gaussians(
+        **arguments,
+        near=given["near"],
+        far=given["far"],
+        row_time=given["row_time"],
+        lens_domain=given.get("lens_domain", "gsplat"),
+        tile_bounds="gsplat",
+        tile_size=given["tile_size"],
+        outputs=found.outputs,
+        client=client,
+    )
+    images = {name: getattr(result, name) for name in found.outputs}
+    for name, expected in found.image("exact").items():
+        tolerance = (5e-5 if given["with_eval3d"] else 3e-5) * max(1.0, float(np.abs(expected).max()))
+        stable = found.arrays["stable"]
+        assert_image(images[name].detach().numpy()[stable], expected[stable], tolerance)
+    sum((images[name] * torch.tensor(v).float()).sum() for name, v in found.image("v").items()).backward()
+    compare(leaves, found.arrays, "exact_grad")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_gsplats_function_reproduces_cases_computed_elsewhere(path: Path, client: Client) -> None:
+    arguments, leaves, given, found = arguments_of(path)
+    if given["row_time"] != "staircase" or given.get("lens_domain", "gsplat") != "gsplat":
+        pytest.skip("gsplat has no such option")
+    image, alpha, meta = gsplat.rasterization(
+        **arguments,
+        near_plane=given["near"],
+        far_plane=given["far"],
+        tile_size=given["tile_size"],
+        render_mode=given["render_mode"],
+        return_normals=given["return_normals"],
+        packed=False,
+        target=client.target,
+    )
+    stable = found.arrays["stable"]
+    expected = found.arrays["exact_image"]
+    tolerance = 5e-5 if given["with_eval3d"] else 3e-5
+    assert_image(image.detach().numpy()[stable], expected[stable], tolerance * max(1.0, float(np.abs(expected).max())))
+    np.testing.assert_array_equal(meta["radii"].numpy(), found.arrays["exact_radii"])
+    assert meta["tiles_per_gauss"].sum() == len(meta["flatten_ids"]) > 0
+    upstream = torch.tensor(found.arrays["v_image"]).float(), torch.tensor(found.arrays["v_alpha"]).float()
+    objective = (image * upstream[0]).sum() + (alpha * upstream[1]).sum()
+    if given["return_normals"]:
+        normals = meta["normals"]
+        expected = found.arrays["exact_normals"]
+        assert_image(normals.detach().numpy()[stable], expected[stable], 5e-5)
+        objective = objective + (normals * torch.tensor(found.arrays["v_normals"]).float()).sum()
+    objective.backward()
+    compare(leaves, found.arrays, "compat_grad")
+
+
+@pytest.mark.skipif(bool(FILES), reason="the files are there")
+def test_the_files_are_absent() -> None:
+    pytest.skip(oracle.ABSENT)
+
+
+def test_classes_of_gsplat_are_accepted_or_refused(client: Client) -> None:
+    plain = {**sensor_arguments(), "packed": False, "target": client.target}
+    named = gsplat.rasterization(**plain, renderer_config=gsplat.RendererConfig_MixedBatch())[0]
+    assert torch.equal(named, gsplat.rasterization(**plain)[0])
+    lidar = gsplat.RowOffsetStructuredSpinningLidarModelParameters(
+        row_elevations_rad=[0.0],
+        column_azimuths_rad=[0.0],
+        row_azimuth_offsets_rad=[0.0],
+        spinning_frequency_hz=10.0,
+        spinning_direction=gsplat.SpinningDirection.CLOCKWISE,
+    )
+    for name, value in (("lidar_coeffs", lidar), ("renderer_config", gsplat.RendererConfig_ParallelBatch())):
+        with pytest.raises(NotImplementedError, match=rf"^{name} is not supported here: "):
+            gsplat.rasterization(**plain, **{name: value})
+
+
+def sensor_arguments() -> dict[str, Any]:
+    """A rolling OpenCV lens behind glass."""
+    tensors = scene(30)
+    glass = BivariateWindshieldModelParameters()
+    glass.horizontal_poly, glass.vertical_poly = leaf(GLASS.horizontal), leaf(GLASS.vertical)
+    return {
+        **{name: tensor.clone().requires_grad_() for name, tensor in tensors.items()},
+        "viewmats": leaf(START[None], torch.float64),
+        "viewmats_rs": leaf(END[None], torch.float64),
+        "Ks": leaf([[[FOCAL["fx"], 0, FOCAL["cx"]], [0, FOCAL["fy"], FOCAL["cy"]], [0, 0, 1]]], torch.float64),
+        "radial_coeffs": leaf([[-0.2, 0.05]], torch.float64),
+        "tangential_coeffs": leaf([[0.003, -0.002]], torch.float64),
+        "external_distortion_coeffs": glass,
+        "rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM,
+        "with_ut": True,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "ut_params": UnscentedTransformParameters(alpha=1.0),
+    }
+
+
+def loss(arguments: dict[str, Any], client: Client) -> torch.Tensor:
+    # Without limits at which contributions begin and end, so that differences are smooth.
+    limits = {"alpha_min": 1e-6, "transmittance_min": 0.0}
+    result = render_gaussians(**arguments, **limits, outputs=("alpha",), client=client)
+    weights = torch.linspace(0, 1.5, result.color.numel(), dtype=torch.float64).cos().reshape(result.color.shape)
+    return (result.color.double() * weights).sum()
+
+
+def moved_along(arguments: dict[str, Any], name: str, direction: torch.Tensor, step: float) -> dict[str, Any]:
+    return {**arguments, name: (arguments[name] + step * direction).detach()}
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "step"),
+    [
+        ("radial_coeffs", [[1.0, 0.3]], 1e-3),
+        ("tangential_coeffs", [[0.5, 1.0]], 1e-3),
+        ("viewmats_rs", np.outer([0.6, -0.4, 0.2, 0], [0, 0, 0, 1])[None], 2e-3),
+        ("viewmats", np.outer([0.6, -0.4, 0.2, 0], [0, 0, 0, 1])[None], 2e-3),
+        ("Ks", [[[1.0, 0, -0.5], [0, 0.7, 0.2], [0, 0, 0]]], 0.05),
+    ],
+)
+def test_gradients_are_those_of_differences(client: Client, name: str, direction: Any, step: float) -> None:
+    arguments = sensor_arguments()
+    loss(arguments, client).backward()
+    toward = torch.tensor(np.asarray(direction), dtype=torch.float64)
+    expected = float((arguments[name].grad * toward).sum())
+    with torch.no_grad():
+        ahead, behind = (loss(moved_along(arguments, name, toward, sign * step), client) for sign in (1, -1))
+    assert abs(expected) > 0.05
+    assert float(ahead - behind) / (2 * step) == pytest.approx(expected, rel=0.02)
+    glass = arguments["external_distortion_coeffs"]
+    assert glass.horizontal_poly.grad.abs().max() > 0 and glass.horizontal_poly.grad.shape == (10,)
+
+
+def test_a_turn_of_the_end_pose_has_the_gradient_of_differences(client: Client) -> None:
+    arguments = sensor_arguments()
+    loss(arguments, client).backward()
+    xi = np.array([0.0, 0, 0, 0.5, -0.7, 0.4])
+    expected = float(pose6(END[None], arguments["viewmats_rs"].grad.numpy())[0] @ xi)
+    skew = np.zeros((4, 4))
+    skew[:3, :3] = np.cross(xi[3:], np.eye(3)).T
+    values = []
+    with torch.no_grad():
+        for step in (1e-3, -1e-3):
+            turn = torch.linalg.matrix_exp(torch.tensor(step * skew)) @ torch.tensor(END)
+            values.append(float(loss({**arguments, "viewmats_rs": turn[None]}, client)))
+    assert (values[0] - values[1]) / 2e-3 == pytest.approx(expected, rel=0.02)
+
+
+def test_the_client_renders_and_differentiates_sensors(client: Client) -> None:
+    arguments = sensor_arguments()
+    result = render_gaussians(**arguments, outputs=("alpha",), client=client)
+    (2 * result.color).sum().backward()
+    cloud = Gaussians(**{name: arguments[name].detach().numpy() for name in ("means", "quats", "scales", "opacities")},
+                      colors=arguments["colors"].detach().numpy())  # fmt: skip
+    camera = Camera.sensor(
+        PinholeLens(**FOCAL, radial=(-0.2, 0.05), tangential=(0.003, -0.002)),
+        START[:3, :3],
+        START[:3, 3],
+        WIDTH,
+        HEIGHT,
+        shutter="top_to_bottom",
+        end_rotation=END[:3, :3],
+        end_translation=END[:3, 3],
+        windshield=Windshield(horizontal=np.float32(GLASS.horizontal), vertical=np.float32(GLASS.vertical)),
+    )
+    frame = client.render(client.put(cloud), camera, unscented=UnscentedTransform(alpha=1.0), retain=True)
+    np.testing.assert_array_equal(frame.color, result.color[0].detach().numpy())
+    gradients = frame.backward(color=np.full_like(frame.color, 2), wanted=("cameras", "lenses"))
+    assert gradients.camera_pose_end.shape == (6,) and gradients.lens_radial.shape == (6,)
+    np.testing.assert_allclose(gradients.lens_radial[:2], arguments["radial_coeffs"].grad[0], rtol=1e-5)
+    np.testing.assert_allclose(gradients.camera_translation_end, arguments["viewmats_rs"].grad[0, :3, 3], rtol=1e-5)
+    spread = client.render(cloud, [camera, camera], unscented=UnscentedTransform(alpha=1.0), spread=True)
+    assert spread.backward(color=spread.color, wanted=("lenses",)).windshield_vertical.shape == (2, 6)
+
+
+def test_the_client_renders_and_differentiates_along_rays(client: Client) -> None:
+    case = RAY_CASES["given"]
+    assert case.rays is not None
+    rays = leaf(case.rays[None], torch.float32)
+    film = [[case.lens.fx, 0, case.lens.cx], [0, case.lens.fy, case.lens.cy], [0, 0, 1]]
+    tensors = {name: tensor.clone().requires_grad_() for name, tensor in case.scene.items()}
+    arguments: dict[str, Any] = {
+        **tensors,
+        "viewmats": leaf(START[None], torch.float64),
+        "Ks": leaf([film], torch.float64),
+        "radial_coeffs": leaf([case.lens.radial], torch.float64),
+        "tangential_coeffs": leaf([case.lens.tangential], torch.float64),
+        "thin_prism_coeffs": leaf([case.lens.thin_prism], torch.float64),
+        "rays": rays,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "with_ut": True,
+        "with_eval3d": True,
+        "outputs": ("alpha", "hit_distance", "expected_hit_distance", "normals", "means2d"),
+    }
+    result = render_gaussians(**arguments, client=client)
+    assert result.hit_distance is not None and result.normals is not None and result.means2d is not None
+    assert not result.means2d.requires_grad
+    (result.hit_distance.sum() + 2 * result.normals.sum()).backward()
+    lens = PinholeLens(**vars(case.lens))
+    pose = START[:3, :3], START[:3, 3], WIDTH, HEIGHT
+    cameras = [Camera.sensor(lens, *pose, rays=case.rays.numpy()), Camera.sensor(lens, *pose, rays=case.rays.numpy())]
+    cloud = Gaussians(**{name: tensor.numpy() for name, tensor in case.scene.items()})
+    names = ("hit_distance", "expected_hit_distance", "normals")
+    spread = client.render(cloud, cameras, response="ray", outputs=names, spread=True)
+    frame = client.render(client.put(cloud), cameras[0], response="ray", outputs=names, retain=True)
+    for name in names:
+        np.testing.assert_array_equal(spread[name][1], frame[name])
+        assert_image(frame[name], getattr(result, name)[0].detach().numpy(), 1e-5)
+    upstream = {"hit_distance": np.ones_like(frame.hit_distance), "normals": np.full_like(frame.normals, 2)}
+    gradients = frame.backward(**upstream, wanted=("rays", "means"))
+    assert rays.grad is not None and rays.grad.abs().max() > 0
+    np.testing.assert_allclose(gradients.rays, rays.grad[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradients.means, tensors["means"].grad, rtol=1e-5, atol=1e-5)
+    stacked = {name: np.stack([value, value]) for name, value in upstream.items()}
+    assert spread.backward(**stacked, wanted=("rays",)).rays.shape == (2, HEIGHT, WIDTH, 6)
+
+
+def test_opencvs_cameras_are_projected_by_sigma_points_on_request(client: Client) -> None:
+    tensors = {name: tensor.numpy() for name, tensor in CASES["opencv"].scene.items()}
+    pose = START[:3, :3], START[:3, 3], WIDTH, HEIGHT
+    film = {**FOCAL, "fx": 40.0, "fy": 41.0}
+    plain = Camera.opencv(*film.values(), *pose, model="fisheye")
+    sensor = Camera.sensor(FisheyeLens(**film), *pose)
+    cloud = Gaussians(**tensors)
+    by_points = client.render(cloud, plain, projection_method="unscented", depth_order="distance")
+    np.testing.assert_array_equal(by_points.color, client.render(cloud, sensor, depth_order="distance").color)
+    assert np.abs(by_points.color - client.render(cloud, plain).color).max() > 1e-3
+
+
+def test_scenes_of_a_batch_have_their_own_lenses(client: Client) -> None:
+    arguments = sensor_arguments()
+    batched = {
+        name: torch.stack([value, value]).detach() if isinstance(value, torch.Tensor) else value
+        for name, value in arguments.items()
+    }
+    batched["radial_coeffs"] = torch.stack([arguments["radial_coeffs"], 0 * arguments["radial_coeffs"]]).detach()
+    batched["radial_coeffs"].requires_grad_()
+    result = render_gaussians(**batched, client=client)
+    alone = render_gaussians(**arguments, client=client)
+    assert torch.equal(result.color[0], alone.color) and not torch.equal(result.color[1], alone.color)
+    result.color[0].sum().backward()
+    assert batched["radial_coeffs"].grad[0].abs().max() > 0 == batched["radial_coeffs"].grad[1].abs().max()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"with_ut": False}, "radial_coeffs: expected None without with_ut=True"),
+    ({"rays": torch.zeros(1)}, "rays: expected None without with_eval3d=True"),
+    ({"rays": torch.zeros(1), "with_eval3d": True}, "rays: expected shape"),
+    ({"with_eval3d": True}, "horizontal_inverse: expected coefficients"),
+    ({"outputs": ("normals",)}, "outputs: expected one of color"),
+    ({"camera_model": "lidar"}, "camera_model: expected no lidar"),
+    ({"camera_model": "ortho"}, "radial_coeffs: expected None with the camera model ortho"),
+    ({"camera_model": "ftheta", "radial_coeffs": None, "tangential_coeffs": None}, "ftheta_coeffs: expected FTheta"),
+    ({"camera_model": "fisheye", "tangential_coeffs": None}, "radial_coeffs: expected 4 coefficients of each camera"),
+    ({"radial_coeffs": torch.zeros(1, 7)}, "radial_coeffs: expected 1 to 6 coefficients of each camera, got 7"),
+    ({"rolling_shutter": None}, "viewmats_rs: expected None with the shutter GLOBAL"),
+    ({"viewmats_rs": None}, "viewmats_rs: expected poses with the shutter top_to_bottom"),
+    ({"rolling_shutter": "sideways"}, "rolling_shutter: expected a RollingShutterType, got 'sideways'"),
+    ({"tile_size": 7}, "tile_size: expected None or one of (4, 8, 16), got 7"),
+    ({"distortion": [0.1, 0, 0, 0]}, "distortion: expected None with with_ut=True"),
+    ({"row_time": "late"}, "row_time: expected one of"),
+    ({"lens_domain": "all"}, "lens_domain: expected one of"),
+    ({"tile_bounds": "none"}, "tile_bounds: expected one of"),
+    ({"ut_params": 3}, "ut_params: expected UnscentedTransformParameters, got int"),
+    ({"antialiased": True}, "antialiased: expected false with sigma points"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), REFUSED)
+def test_arguments_that_do_not_fit_are_refused(client: Client, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        render_gaussians(**{**sensor_arguments(), **change}, client=client)
+    assert text in str(error.value)
+
+
+def test_the_code_of_the_document_runs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LUMIGRAD_TARGET", client.target)
+    names: dict[str, Any] = run_code_of(ROOT / "docs" / "sensors.md")
+    assert np.abs(names["gradients"].camera_pose_end).min() > 0
+    assert names["gradients"].lens_radial.shape == (6,)
+    assert names["radial"].grad.abs().min() > 0 and names["end"].grad[0, :3, 3].abs().min() > 0
